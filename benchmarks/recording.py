@@ -123,8 +123,8 @@ def _paced(clone: Any, names: list[str], column: list[bytes], sets: int, pace: i
 
 def recorder_role(pipe: Pipe, address: str, directory: str) -> None:
     """Record until told to stop."""
-    from chp_client.recorder import record
-    from chp_client.recording_files import files
+    from chp_client.recording.files import files
+    from chp_client.recording.recorder import record
 
     stop, begun, done = Event(), Event(), []
 
@@ -147,7 +147,7 @@ def recorder_role(pipe: Pipe, address: str, directory: str) -> None:
 def replay_role(pipe: Pipe, address: str) -> None:
     """Replay as fast as it goes."""
     from chp_client import Clone
-    from chp_client.replayer import replay
+    from chp_client.recording.replayer import replay
 
     with Clone(address, None) as clone:
         clone.set("/up", b"").wait(30)

@@ -21,8 +21,8 @@ import zmq
 from chp import keyfiles
 from chp.access import Rules
 from chp.batch import Segment
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile, text_of
+from chp_client.port.admin import Admin
 
 from .latency import Awaited
 from .roles import Pipe, Role, closing_all

@@ -174,7 +174,7 @@ def _large(_: str, clone: Any) -> None:
 
 
 def _admin(address: str, _: Any, command: str) -> None:
-    from chp_client.admin import Admin
+    from chp_client.port.admin import Admin
 
     with Admin([address], timeout_s=600) as admin:
         admin.ask(address, command)

@@ -16,7 +16,7 @@ long, since a busy machine may be slow; a wait ends as soon as its condition hol
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
@@ -52,7 +52,7 @@ def join_all(*threads: Thread) -> None:
     assert not any(thread.is_alive() for thread in threads), f"a thread hangs: {threads}"
 
 
-def run(*words: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> Result:
+def run(*words: str, stdin: bytes | None = None, env: Mapping[str, str | None] | None = None) -> Result:
     """Run a command of `chp` to its end."""
     return CliRunner().invoke(chp, list(words), input=stdin, env=env, prog_name="chp")
 

@@ -15,17 +15,17 @@ from chp.errors import BadFrame, BadInput, BadKey, BadSubtree, BadTtl, BadValue,
 from chp.numbers import Revision
 
 from . import renamed
+from .agent.aioparts import AsyncLease, AsyncWatch
 from .agent.changes import Change, Changes
 from .agent.client_info import package_version
+from .agent.lease import Lease
 from .agent.measured import Metrics
 from .agent.tickets import Ticket
 from .agent.watch import Watch
 from .clientfile import ClientFile
 from .clone.aio import AsyncClone
-from .clone.aioparts import AsyncLease, AsyncWatch
 from .clone.clone import Clone
 from .clone.health import Check
-from .clone.lease import Lease
 from .clone.mapping import Entry
 from .codecs import Codec
 from .core.events import Ack, State
@@ -43,7 +43,7 @@ from .errors import (
     Refused,
     Unanswered,
 )
-from .feed.history import Version
+from .port.history import Version
 from .signatures import shorten
 from .topics.aioconsumer import AsyncBatch, AsyncConsumer, AsyncTransaction
 from .topics.aiotopic import AsyncTopic

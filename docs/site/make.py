@@ -47,7 +47,25 @@ NAV: dict[str, list[str]] = {
         "recipes.md",
         *(f"recipes/{name}.md" for name in ("lock", "semaphore", "election", "counter", "party")),
     ],
-    "Operations": ["operations.md", "security.md"],
+    "Operations": [
+        "operations.md",
+        *(
+            f"operations/{name}.md"
+            for name in (
+                "keys",
+                "services",
+                "failures",
+                "store",
+                "monitoring",
+                "memory-and-disk",
+                "upgrade",
+                "backup",
+                "tuning",
+                "topics",
+            )
+        ),
+        "security.md",
+    ],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],
     "Reference": [
         "api/clone.md",

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Thread
 
 from chp_client import Clone
-from chp_client.replayer import replay
+from chp_client.recording.replayer import replay
 from chp_client.spark import session, stop
 from chp_server.testing import Pair
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chp.numbers import number
-from chp_client.feed.feed import FeedRecord
-from chp_client.recorder import RecordingWriter
+from chp_client.port.feed import FeedRecord
+from chp_client.recording.recorder import RecordingWriter
 
 from ..rates.ecb import Day, history
 

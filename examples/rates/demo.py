@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 
 from chp_client import Clone
-from chp_client.admin import Admin, AdminReply
+from chp_client.port.admin import Admin, AdminReply
 
 from .application import MARK
 from .display import Plain, display

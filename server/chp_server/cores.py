@@ -2,13 +2,13 @@
 
     pair = Cores()                        P is active, B follows and is in sync
     pair.put("P", b"x" * 16, 1, {"/k": b"1"}, c=[[0], [0]])      a KVSET to one server, or to "PB"
-    pair.linked = False                   nothing passes between the two
+    pair.linked = False                   drop all messages between the two
     pair.connection(True)                 the connections between the two stand: silence for long may be slowness
-    pair.run(2.0)                         time passes for both; pair.stopped is left out
+    pair.run(2.0)                         let time pass for both, without pair.stopped
     pair.answers(session)                 [(batch, "ack", revision, durability) or (batch, code, detail)], as they left
 
-It is for tests of what must hold of a pair whatever happens in between, and of clients in other languages: two seconds
-of a failover are some milliseconds, and the same each time. For programs that use Clone, `testing.Pair` has sockets.
+It is for tests of a pair's invariants under any order of events, and for clients in other languages: two seconds of a
+failover take some milliseconds, and are the same each time. For programs that use Clone, `testing.Pair` has sockets.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from chp.numbers import pack
 
 from .core.core import CoreConfig, ServerCore
 from .core.pair.binary_star import PairEvent
-from .core.updates.turn import Save, Turn
+from .core.updates.turn import Read, ReadMessages, ReadSpans, Save, Turn
 
 STEP_S = 0.05
 
 
 class Cores:
-    """P and B."""
+    """The cores of a primary P and a backup B."""
 
     def __init__(self, limits: Limits = DEFAULT, **config: Any) -> None:
         self.now = 100.0
@@ -63,7 +63,7 @@ class Cores:
         return self.cores["B"]
 
     def turn(self, name: str) -> Turn:
-        """One turn of a server: the peer's messages first."""
+        """Make one turn of a server, with the peer's messages first, and return it."""
         core = self.cores[name]
         connection, self._connection[name] = self._connection[name], []
         core.begin_turn(self.now, self.now, None, connection)
@@ -76,7 +76,18 @@ class Cores:
         if self.linked:
             self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.opened, *turn.confirm]
         self.turns[name].append(turn)
+        self.write(name, turn)
+        for read in turn.reads:
+            if not isinstance(read, Read):
+                core.page(read, self.read(name, read))
         return turn
+
+    def write(self, name: str, turn: Turn) -> None:
+        """Do what a turn has for a server's journal: nothing, as there is no journal here."""
+
+    def read(self, name: str, read: ReadMessages | ReadSpans) -> Any:
+        """Return what a server's journal has of messages: none, as there is no journal here."""
+        return {} if isinstance(read, ReadSpans) else []
 
     def connection(self, up: bool) -> None:
         """Let the connections of both to the other's P+3 stand, or break, as of their next turns."""
@@ -84,11 +95,11 @@ class Cores:
             events.append(up)
 
     def late(self, name: str) -> None:
-        """What its peer said lies in no socket of this server's yet: it comes with the next heartbeat."""
+        """Drop the peer's messages that wait for a server; the next heartbeat brings their content."""
         self._mail[name].clear()
 
     def run(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass."""
         for _ in range(round(seconds / STEP_S)):
             self.now += STEP_S
             for name in "PB":
@@ -116,11 +127,11 @@ class Cores:
             self.cores[name].collect([RESERVED_KEY, pack(no), session, OLDEST_HELD if oldest else b"", body])
 
     def vote(self, name: str) -> None:
-        """A client asks this server to serve."""
+        """Let a client ask this server to serve."""
         self.cores[name].step(PairEvent.VOTE_PEER_SILENT)
 
     def answers(self, session: bytes, of: str = "PB") -> list[tuple[Any, ...]]:
-        """What a session was told, in the order in which it left."""
+        """Return the answers to a session, in the order in which they left."""
         out: list[tuple[Any, ...]] = []
         for name, frames in self.said:
             if name not in of or frames[0] != session_topic(public_session(session)):
@@ -134,5 +145,5 @@ class Cores:
         return out
 
     def outcomes(self) -> dict[str, str]:
-        """What became of each key that was saved to a file; the last word counts."""
+        """Return the last outcome of each key that was saved to a file."""
         return {update.key: update.outcome for save in self.saves for update in save.updates}

@@ -1,4 +1,4 @@
-"""Why `chp-server` ended, as its exit code: one number a kind of failure, for supervisors and scripts.
+"""The exit codes of `chp-server`: one number a kind of failure, for supervisors and scripts.
 
 A supervisor should restart on 7, 8 and 70, and on a signal; 2 to 6 need a person, and a restart would only
 repeat them. The numbers are fixed: scripts depend on them.
@@ -37,7 +37,7 @@ MEANING = {
 
 
 class CannotStart(ChpError):
-    """The server can't start, for a reason that has an exit code; the text names the thing and the remedy."""
+    """An error that keeps the server from starting, with its exit code; the text names the thing and the remedy."""
 
     def __init__(self, code: Exit, text: str) -> None:
         super().__init__(text)

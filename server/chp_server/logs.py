@@ -3,11 +3,10 @@
     2026-11-21T06:30:00.123Z INFO  active epoch=3 number=12
     {"time":"2026-11-21T06:30:00.123Z","level":"info","event":"active","epoch":3,"number":12,"server":"b"}
 
-A fact is an event in a few fixed words, and named values; so a line can be searched for, and counted. What
-others can cause again and again (bad frames, refusals) goes through `Log.limited`: the first few of an
-event in a window are written, the rest are counted, and the count is said with the next one written ("and
-1234 more"), or by `flush`. Nothing of ours is written twice, and nothing that arrives can break a line:
-values are quoted.
+A fact is an event in a few fixed words, and named values; so a line can be searched for, and counted. Events that
+clients can cause again and again (bad frames, refusals) go through `Log.limited`: the first few of an event in a window
+are written, and the rest are counted. The next line has the count ("and 1234 more"), or `flush` writes it. Values are
+quoted, so no message that arrives can break a line.
 """
 
 import json
@@ -23,14 +22,15 @@ _WORDS = {logging.WARNING: "WARN"}
 
 
 class RateLimiter:
-    """Lets `burst` of a kind pass in each window of `window_s`, and counts the rest. Time is an argument."""
+    """A limiter that lets `burst` events of a kind pass in each window, and counts the rest. Time is an argument."""
 
     def __init__(self, burst: int = 5, window_s: float = 10.0, kinds_max: int = 1024) -> None:
         self._burst, self._window_s, self._kinds_max = burst, window_s, kinds_max
-        self._windows: dict[str, list[float]] = {}  # kind: [window's start, passed in it, held back so far]
+        # The window of each kind: [its start, passed in it, held back so far].
+        self._windows: dict[str, list[float]] = {}
 
     def admit(self, kind: str, now: float) -> int | None:
-        """None to hold this one back; otherwise how many were held back since the last that passed."""
+        """Return None to hold an event back; else how many were held back since the last one that passed."""
         if kind not in self._windows and len(self._windows) >= self._kinds_max:
             kind = "(other)"
         window = self._windows.setdefault(kind, [now, 0, 0])
@@ -44,7 +44,7 @@ class RateLimiter:
         return held
 
     def overdue(self, now: float, *, everything: bool = False) -> list[tuple[str, int]]:
-        """(kind, count) of what was held back in windows that have ended, or in all; told once."""
+        """Return (kind, count) of the events held back in windows that have ended, or in all; each is told once."""
         found = []
         for kind, window in list(self._windows.items()):
             ended = now - window[0] >= self._window_s
@@ -57,7 +57,7 @@ class RateLimiter:
 
 
 class Log:
-    """Writes facts: `log.info("active", epoch=3)`. One for each module, by `get_log`."""
+    """A log of facts: `log.info("active", epoch=3)`. Each module has one, by `get_log`."""
 
     def __init__(self, logger: logging.Logger, limiter: RateLimiter) -> None:
         self._logger, self._limiter = logger, limiter
@@ -75,17 +75,17 @@ class Log:
         self._write(logging.ERROR, event, facts)
 
     def exception(self, event: str, **facts: object) -> None:
-        """An error with the trace of the exception being handled, still on one line."""
+        """Write an error with the trace of the present exception, still on one line."""
         self._logger.log(logging.ERROR, event, exc_info=True, extra={"facts": facts})
 
     def limited(self, event: str, level: str = "warning", /, **facts: object) -> None:
-        """What others can cause at will: the first of a kind are written, the rest counted."""
+        """Write an event that clients can cause at will: the first of a kind are written, the rest counted."""
         held = self._limiter.admit(event, time.monotonic())
         if held is not None:
             self._write(_LEVELS[level], event, facts | {"more": held} if held else facts)
 
     def flush(self, *, everything: bool = False) -> None:
-        """Say what was held back and not yet said; for now and then, and with `everything` at the end."""
+        """Write how many events were held back; call it now and then, and with `everything` at the end."""
         for event, held in self._limiter.overdue(time.monotonic(), everything=everything):
             self._write(logging.WARNING, event, {"more": held})
 
@@ -95,7 +95,7 @@ class Log:
 
 
 def get_log(module: str, limiter: RateLimiter | None = None) -> Log:
-    """The log of a module (`get_log(__name__)`), below the root that `set_up` configures."""
+    """Return the log of a module (`get_log(__name__)`), below the root that `set_up` configures."""
     name = module if module == ROOT or module.startswith(ROOT + ".") else f"{ROOT}.{module}"
     return Log(logging.getLogger(name), limiter or RateLimiter())
 
@@ -111,7 +111,7 @@ def set_up(log_format: str, log_level: str, server: str, stream: TextIO | None =
 
 
 class TextLines(logging.Formatter):
-    """`time LEVEL server event name=value ...`; a value that has spaces, quotes or control characters is quoted."""
+    """The format `time LEVEL server event name=value ...`; values with spaces or control characters are quoted."""
 
     def __init__(self, server: str) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, event, the facts, and which server said it."""
+    """A format of one JSON object a line: time, level, event, the facts, and the server."""
 
     def __init__(self, server: str) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def _facts(record: logging.LogRecord) -> dict[str, object]:
 
 
 def stamp(created: float) -> str:
-    """A time as logs write it."""
+    """Return a time as logs write it."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
     return f"{whole}.{int(created * 1000) % 1000:03d}Z"
 
@@ -165,7 +165,7 @@ def _plain_event(event: str) -> str:
 
 
 def _dumped(value: object, separators: tuple[str, str] | None = None) -> str:
-    """As JSON, readable, and without any character that some reader takes for the end of a line."""
+    """Return readable JSON without any character that some reader takes for the end of a line."""
     text = json.dumps(value, ensure_ascii=False, separators=separators)
     return text if text.isprintable() else json.dumps(value, separators=separators)
 

@@ -2,10 +2,10 @@
 
     config  ->  logs  ->  journal  ->  server.bind()  ->  server.run() until a signal  ->  everything closed
 
-What can't be is found before anything is touched, in that order: a wrong setting never opens the journal, and
-a journal in use never takes a port. Each kind of failure has its exit code (`exits.py`) and one line in the
-log that names the thing and the remedy; only a defect of ours leaves a trace. SIGTERM and SIGINT end the run
-between two turns: what was acknowledged is stored, the ports are closed, and the code is 0.
+Errors are found in that order, before the next step: a wrong setting never opens the journal, and a journal in use
+never takes a port. Each kind of failure has its exit code (`exits.py`) and one line in the log that names the thing and
+the remedy; only a defect of ours leaves a trace. SIGTERM and SIGINT end the run between two turns: acknowledged sets
+are stored, the ports are closed, and the code is 0.
 """
 
 import errno
@@ -25,21 +25,22 @@ from .settings import sources
 from .settings.config import Config
 from .shell.arbiter import ArbiterError
 from .shell.metrics import MetricsError
-from .store.store_url import open_journal
+from .store.store_url import journal_of
 
 log = logs.get_log(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server; the return value is the exit code."""
+    """Run the server, and return the exit code."""
     try:
         loaded = sources.load(sys.argv[1:] if argv is None else argv, os.environ)
     except sources.ConfigError as error:
         for problem in error.problems:
             print(f"chp-server: {problem}", file=sys.stderr)
         return Exit.USAGE
-    except SystemExit as done:  # --help and --version, as argparse does them
+    # argparse ends so after --help and --version.
+    except SystemExit as done:
         _printed("")
         return Exit.CLEAN if not done.code else Exit.USAGE
     if loaded.show_config:
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _printed(text: str) -> None:
-    """Print this and what was printed before; a reader that has read enough is no failure."""
+    """Print a text and flush what was printed before; a reader that closes the pipe is no failure."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -70,7 +71,8 @@ def _run_logged(config: Config) -> int:
     except MetricsError as error:
         log.error("can't start", why=str(error), exit=int(Exit.PORT_TAKEN))
         return Exit.PORT_TAKEN
-    except JournalError as error:  # found while reading it, or later
+    # The failure was found while reading the journal, or later.
+    except JournalError as error:
         log.error("the journal failed", why=str(error), exit=int(_exit_of(error)))
         return _exit_of(error)
     except Exception:
@@ -81,7 +83,7 @@ def _run_logged(config: Config) -> int:
 
 
 def _take_descriptors() -> None:
-    """As many as this process may have: each client has three connections, and shells begin with 1,024."""
+    """Raise the limit of open files: each client has three connections, and shells begin with 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -93,7 +95,8 @@ def _run(config: Config) -> None:
     from .shell.supervisor import Supervisor
 
     _take_descriptors()
-    os.umask(0o077)  # what it writes, journals, backups and whatever else, is its own user's alone
+    # The files that it writes are for its own user alone.
+    os.umask(0o077)
     keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
     with _signals() as ending, _opened_journal(config) as journal:
         server, cycles = Server(config, journal, keyring=keyring), Cycles()
@@ -107,7 +110,8 @@ def _run(config: Config) -> None:
             except ArbiterError:
                 if ending.signal is None:
                     raise
-                return  # it was told to end while it looked for the arbiter
+                # The server was told to end while it looked for the arbiter.
+                return
             server.run()
             server.leave()
         finally:
@@ -124,15 +128,7 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
     try:
         if config.store != "memory:":
             os.makedirs(config.data, exist_ok=True)
-        journal = open_journal(
-            config.store,
-            sync=config.sync,
-            recover=config.recover,
-            retain_bytes=config.retain_bytes,
-            retain_s=config.retain_s,
-            catch_up=config.peer is not None,
-            beside=config.data,
-        )
+        journal = journal_of(config, beside=config.data)
     except OSError as error:
         text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"
         raise CannotStart(Exit.DATA_NOT_WRITABLE, text) from error
@@ -173,9 +169,9 @@ def _cannot_bind_explained(config: Config) -> Iterator[None]:
 
 
 class _Ending:
-    """What a signal does: it calls `stop`, at once or as soon as there is one.
+    """The effect of a signal: it calls `stop`, at once or as soon as there is one.
 
-    It logs nothing itself, since it may interrupt a line being logged.
+    It does not log, since it may interrupt a line that is being logged.
     """
 
     def __init__(self) -> None:
@@ -195,7 +191,7 @@ class _Ending:
 
 @contextmanager
 def _signals() -> Iterator[_Ending]:
-    """SIGTERM and SIGINT are held for the `_Ending`; the handlers of before come back afterwards."""
+    """Hold SIGTERM and SIGINT for the `_Ending`, and restore the former handlers afterwards."""
     ending = _Ending()
     before = {number: signal.signal(number, ending.on_signal) for number in _SIGNALS}
     try:

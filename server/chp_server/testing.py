@@ -5,8 +5,8 @@
         pair.primary.kill()                     # the backup takes over
         clone.set("/b", b"2").wait(timeout=10)
 
-A server here keeps no journal unless it is given a `store`. `kill` drops it between two turns and says nothing to
-anybody, as kill -9 would look from outside; what a real kill does to a process is for tests with processes.
+A server here keeps no journal unless it is given a `store`. `kill` drops it between two turns without a message, as
+kill -9 would look from outside. To see what a real kill does to a process, test with processes.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from .core.updates.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
-from .store.store_url import open_journal
+from .store.store_url import journal_of
 
 __all__ = ["Cores", "Pair", "TestServer", "free_port"]
-MEET_S = 30.0  # much longer than two servers need on a busy machine
-PORTS = 2750  # places for a server's four
+# Two servers need much less, on a busy machine too.
+MEET_S = 30.0
+# The number of places for a server's four ports.
+PORTS = 2750
 
 
 def ports_from(place: int) -> Iterator[int]:
-    """Where servers may be, in turn, from a place on."""
+    """Yield ports for servers, in turn, from a place on."""
     return islice(cycle(range(21_000, 32_000, 4)), place % PORTS, None)
 
 
-_PORTS = ports_from(os.getpid() * 97)  # elsewhere than other test runs
+# Test runs begin at different places.
+_PORTS = ports_from(os.getpid() * 97)
 _PORTS_LOCK = threading.Lock()
 
 
 def free_port() -> int:
-    """A port P of which P..P+3 are free on the loopback at this moment."""
+    """Return a port P of which P..P+3 are free on the loopback at this moment."""
     with _PORTS_LOCK:
         for port in islice(_PORTS, PORTS):
             if all(_is_free(port + i) for i in range(4)):
@@ -64,12 +67,12 @@ def _is_free(port: int) -> bool:
 
 
 class CutOff(Server):
-    """A server whose link to its peer a test cuts: nothing that comes on it is taken, and nothing says so."""
+    """A server whose link to its peer a test can cut: it drops the peer's messages without a word."""
 
     cut = False
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
-        """As of `Server`; what has arrived from the peer is dropped while the link is cut."""
+        """Hand over the messages of a port; those of the peer are dropped while the link is cut."""
         super().take(port, (lambda frames: None) if self.cut and port is ServerPort.PEER else handle)
 
 
@@ -79,38 +82,34 @@ class TestServer:
     Keyword arguments are settings of `chp-server`, by the names of `Config`: times in seconds, sizes in bytes.
     """
 
-    __test__ = False  # not a test case, whatever its name
+    # This class is no test case, whatever its name.
+    __test__ = False
 
     def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:
         settings.setdefault("bind", f"tcp://127.0.0.1:{free_port()}")
         self.config = replace(Config(), **settings)
         self.limits = limits
         self.server: CutOff | None = None
-        self.cut = False  # whether what the peer says is dropped
+        # Whether the messages of the peer are dropped.
+        self.cut = False
         self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> str:
-        """What clients connect to."""
+        """The address for clients."""
         return self.config.bind
 
     def start(self) -> Self:
-        """Bind and serve; `JournalError` or `OSError` if that can't be."""
+        """Bind and serve; raise `JournalError` or `OSError` if that fails."""
         config = self.config
         keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
-        journal = open_journal(
-            config.store,
-            sync=config.sync,
-            recover=config.recover,
-            retain_bytes=config.retain_bytes,
-            retain_s=config.retain_s,
-            catch_up=config.peer is not None,
-        )
+        journal = journal_of(config)
         server = CutOff(config, journal, self.limits, keyring)
         server.cut = self.cut
         try:
             server.bind()
-        except BaseException:  # its sockets would keep its context from ending, for ever
+        # Its sockets would keep its context from ending, for ever.
+        except BaseException:
             server.close()
             journal.close()
             raise
@@ -128,14 +127,14 @@ class TestServer:
             journal.close()
 
     def kill(self) -> None:
-        """Stop between two turns; the state in memory is gone, the journal stays."""
+        """Stop between two turns; the state in memory is lost, the journal stays."""
         if self.server is not None and self._thread is not None:
             self.server.stop()
             self._thread.join()
             self.server = None
 
     def restart(self) -> Self:
-        """`kill`, then `start` with the same settings."""
+        """Kill the server, and start it with the same settings."""
         self.kill()
         return self.start()
 
@@ -149,9 +148,9 @@ class TestServer:
 
 
 class Pair:
-    """A primary and a backup, joined; keyword arguments are settings of both, as of `TestServer`.
+    """A primary and a backup that are joined; keyword arguments are settings of both, as for `TestServer`.
 
-    `store` is one URL ("memory:"), or two, the primary's first: one journal has one server.
+    `store` is one URL ("memory:"), or two, the primary's first, as a journal has one server.
     """
 
     def __init__(self, limits: Limits = DEFAULT, **settings: Any) -> None:
@@ -167,17 +166,17 @@ class Pair:
 
     @property
     def servers(self) -> list[str]:
-        """Both addresses, the primary's first."""
+        """The two addresses, the primary's first."""
         return [self.primary.address, self.backup.address]
 
     @property
     def active(self) -> TestServer | None:
-        """The one that serves at this moment, if one does."""
+        """The server that is active at this moment, or None."""
         both = (self.primary, self.backup)
         return next((each for each in both if each.server is not None and each.server.core.active), None)
 
     def kill(self) -> TestServer:
-        """Kill the one that serves, as soon as one does, and return it; the other takes over when a client asks."""
+        """Kill the active server, as soon as there is one, and return it; the other takes over when a client asks."""
         until = time.monotonic() + MEET_S
         while (active := self.active) is None:
             if time.monotonic() > until:
@@ -187,14 +186,14 @@ class Pair:
         return active
 
     def cut(self) -> None:
-        """Cut the link between the two: neither hears the other, as if a cable were out; clients reach both.
+        """Cut the link between the two servers, as if a cable were out; clients reach both.
 
-        It lasts until `mend`, also for a server that is started again meanwhile.
+        The link stays cut until `mend`, also for a server that is started again meanwhile.
         """
         self._cut(True)
 
     def mend(self) -> None:
-        """They hear each other again."""
+        """Let the two servers hear each other again."""
         self._cut(False)
 
     def _cut(self, cut: bool) -> None:
@@ -215,7 +214,7 @@ class Pair:
         return self
 
     def _meet(self) -> None:
-        """Wait until the two are in sync: before that the backup holds no store, and can't take over."""
+        """Wait until the two servers are in sync: before, the backup holds no store, and can't take over."""
         cores = [server.server.core for server in (self.primary, self.backup) if server.server is not None]
         until = time.monotonic() + MEET_S
         while not any(core.active and core.ctx.in_sync() for core in cores):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from chp_client import Refused
-from chp_client.admin import Admin, AdminError
+from chp_client.port.admin import Admin, AdminError
 from chp_server.testing import free_port
 from tests.talk import until
 

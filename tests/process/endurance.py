@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from chp_client import Clone, Conflict, Lagging, Refused
-from chp_client.admin import Admin, AdminError
+from chp_client.port.admin import Admin, AdminError
 from tests.talk import WAIT_S, join_all, until
 
 from .cluster import ProcessPair

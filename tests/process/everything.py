@@ -43,8 +43,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone, Conflict, Refused, Unanswered
-from chp_client.admin import Admin, AdminError, AdminReply
 from chp_client.clientfile import ClientFile
+from chp_client.port.admin import Admin, AdminError, AdminReply
 from chp_client.recipes import Counter
 from chp_server.testing import free_port
 from tests.talk import WAIT_S, until

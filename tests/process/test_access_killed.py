@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone, Refused
-from chp_client.admin import Admin, AdminError
 from chp_client.clientfile import ClientFile
+from chp_client.port.admin import Admin, AdminError
 from chp_server.testing import free_port
 from tests.process.cluster import ServerProcess
 from tests.talk import WAIT_S, until

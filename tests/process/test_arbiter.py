@@ -10,7 +10,7 @@ import pytest
 
 from chp.limits import DEFAULT
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.arbitration import Members
 from chp_server.shell.arbiter import Arbiter

@@ -169,7 +169,7 @@ def start_watch(pair: RealPair, *args: str) -> tuple[subprocess.Popen[bytes], Ca
 
 def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    process, next_line = start_watch(pair, "/w/", "--start", "snapshot")
+    process, next_line = start_watch(pair, "/w/", "--from", "snapshot")
     try:
         assert next_line() == b"set\t/w/a\t1\n"
         pair.ok("set", "/w/b", "2")
@@ -189,7 +189,7 @@ def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
 
 def test_watch_count_ends_by_itself(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    out = json.loads(pair.ok("watch", "/w/", "--start", "snapshot", "--count", "1", "--json"))
+    out = json.loads(pair.ok("watch", "/w/", "--from", "snapshot", "--count", "1", "--json"))
     assert (out["op"], out["key"], out["value"]) == ("set", "/w/a", "1")
 
 
@@ -208,7 +208,7 @@ def test_a_closed_pipe_is_quiet(pair: RealPair) -> None:
 
 def test_a_watch_ends_when_its_reader_goes_though_nothing_changes(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    argv, environ = pair.command("watch", "/w/", "--start", "snapshot")
+    argv, environ = pair.command("watch", "/w/", "--from", "snapshot")
     process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == b"set\t/w/a\t1\n"
@@ -235,6 +235,18 @@ def test_a_set_that_a_passive_may_have_heard_is_not_called_undone(pair: RealPair
     one = pair.run("switch", "--servers", passive)
     assert one.returncode == 2
     assert b"needs both servers of the pair; name them" in one.stderr
+
+
+def test_a_wrong_port_is_told_in_one_line(pair: RealPair) -> None:
+    second, free = f"tcp://127.0.0.1:{pair.ports[0] + 1}", f"tcp://127.0.0.1:{free_port()}"
+    for address, words in (
+        (second, b"is not the first port of a server"),
+        (free, b"start chp-server, or name the pair"),
+    ):
+        for command in (("get", "/a"), ("set", "/a", "1")):
+            done = pair.run(*command, "--servers", address, "--timeout", "4s")  # the library warns after 3 s
+            assert (done.returncode, done.stderr.count(b"\n")) == (3, 1), done
+            assert words in done.stderr and b"may still be done" not in done.stderr
 
 
 def test_status_of_every_kind_of_pair(pair: RealPair) -> None:

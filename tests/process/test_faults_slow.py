@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from tests.talk import WAIT_S, until
 
 from .cluster import ProcessPair

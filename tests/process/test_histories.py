@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Refused
-from chp_client.admin import Admin, AdminError
+from chp_client.port.admin import Admin, AdminError
 
 from .cluster import ProcessPair, ServerProcess
 from .faults import other

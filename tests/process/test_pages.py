@@ -12,9 +12,10 @@ from .cluster import ProcessPair
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, somebody's tests, a package beside
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
+    "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
-OTHERS = {"gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+OTHERS = {"cli.md": {"console"}, "gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
 
 
 def pages() -> list[Path]:
@@ -51,7 +52,7 @@ def test_what_is_a_part_of_a_program_is_python() -> None:
     parts = [programs(path)[i] for path, i in BLOCKS if (path, i) not in RUN]
     for text in parts:
         compile(text, "page", "exec")
-    assert len(parts) <= 2, "each page's blocks begin with their imports, so that they are run"
+    assert len(parts) <= 3, "each page's blocks begin with their imports, so that they are run"
 
 
 def test_each_page_with_a_program_has_a_test_that_runs_it() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_client.feed.feed import Feed
+from chp_client.port.feed import Feed
 from chp_client.recipes import Counter, Party
 from tests.talk import until
 

@@ -25,11 +25,11 @@ from chp.errors import BadInput  # noqa: E402
 from chp.headers import Batch, Header  # noqa: E402
 from chp_client import Clone  # noqa: E402
 from chp_client.errors import NotRetained  # noqa: E402
-from chp_client.feed.feed import Feed, FeedRecord  # noqa: E402
-from chp_client.feed.feed_link import FeedLink  # noqa: E402
-from chp_client.recorder import FILE_BYTES, RecordingWriter, record  # noqa: E402
-from chp_client.recording_files import files  # noqa: E402
-from chp_client.replayer import Replayed, replay  # noqa: E402
+from chp_client.port.connection import Connection  # noqa: E402
+from chp_client.port.feed import Feed, FeedRecord  # noqa: E402
+from chp_client.recording.files import files  # noqa: E402
+from chp_client.recording.recorder import FILE_BYTES, RecordingWriter, record  # noqa: E402
+from chp_client.recording.replayer import Replayed, replay  # noqa: E402
 from chp_server.settings.config import Config  # noqa: E402
 from chp_server.testing import Pair, TestServer  # noqa: E402
 from tests.talk import WAIT_S, join_all, run, until  # noqa: E402
@@ -101,14 +101,14 @@ def test_a_batch_that_is_lost_on_the_way_is_fetched(
     """The fourth shows by the `prev` of the fifth, the last of ten by the heartbeat."""
     seen: list[bytes] = []
     with Clone([server.address]) as clone, Feed([server.address], "/n/") as feed:
-        hear, batches = FeedLink.hear, itertools.count()
+        hear, batches = Connection.published, itertools.count()
 
-        def losing(link: FeedLink) -> Iterator[tuple[Header, list[object]]]:
+        def losing(link: Connection) -> Iterator[tuple[Header, list[object]]]:
             for header, body in hear(link):
                 if not isinstance(header, Batch) or next(batches) != lost:
                     yield header, body
 
-        monkeypatch.setattr(FeedLink, "hear", losing)
+        monkeypatch.setattr(Connection, "published", losing)
         changes = feed.follow(feed.facts().newest, idle_s=0.1)
         next(changes)
         for i in range(10):

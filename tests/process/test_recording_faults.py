@@ -16,18 +16,18 @@ import zmq
 from chp.errors import BadInput
 from chp.limits import MIB
 from chp_client import Clone
-from chp_client.feed.feed import Feed
-from chp_client.recorder import RecordingWriter, record
-from chp_client.recording_files import POSITION, SCHEMA, file_name, files, pq
-from chp_client.replayer import replay
+from chp_client.port.feed import Feed
+from chp_client.recording.files import POSITION, SCHEMA, file_name, files, pq
+from chp_client.recording.recorder import RecordingWriter, record
+from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S
 
 FULL = """
 import os, resource, signal, sys
 from pathlib import Path
-from chp_client.feed import FeedRecord
-from chp_client.recorder import RecordingWriter
+from chp_client.port.feed import FeedRecord
+from chp_client.recording.recorder import RecordingWriter
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 writer = RecordingWriter(Path(sys.argv[1]), "", 60.0, 1 << 20)
 writer.be_of(bytes(16))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.testing import free_port
 from tests.talk import WAIT_S
 from tests.wire.classic import ClassicClient

@@ -1,7 +1,7 @@
-"""The commands that set a pair with keys up on two hosts, as docs/operations.md has them, on two hosts.
+"""The commands that set a pair with keys up on two hosts, as the pages of operation have them, on two hosts.
 
-covers: docs/operations.md, Install and With keys; host names of either kind of address; what a newcomer is told who
-leaves a command out
+covers: docs/operations.md and docs/operations/keys.md; host names of either kind of address; the answers to a newcomer
+that leaves a command out
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from tests.talk import until
 from .hosts import TwoHosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why)]
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
-USER = re.search(r"^    (useradd .*)$", PAGE, re.M)
-STATUS = re.search(r"`(chp --as [^`]* status)`", PAGE)
+DOCS = Path(__file__).parents[2] / "docs"
+INSTALL = (DOCS / "operations.md").read_text(encoding="utf-8")
+KEYS = (DOCS / "operations" / "keys.md").read_text(encoding="utf-8")
+USER = re.search(r"^    (useradd .*?) +#.*$", INSTALL, re.M)
+STATUS = re.search(r"`(chp --client-file [^`]* status)`", KEYS)
 
 
 def commands() -> list[tuple[str, str]]:
     """Where, and what."""
-    section = PAGE.partition("### With keys\n")[2].partition("\n### ")[0]
+    section = KEYS.partition("## Make the keys\n")[2].partition("\n## ")[0]
     return re.findall(r"^    ([ab])\$ (.*)$", section, re.M)
 
 
@@ -37,8 +39,8 @@ def test_there_are_ten() -> None:
 
 _ASKS = """
 from chp_client import ClientFile
-from chp_client.ask.port import QuestionPort
-from chp_client.feed.feed import Feed
+from chp_client.port.ask import QuestionPort
+from chp_client.port.feed import Feed
 servers = ClientFile.read("/etc/chp/alice.toml")
 with QuestionPort(servers, 60) as port, Feed(servers) as feed:
     print(port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"], bool(feed.facts(60).newest))

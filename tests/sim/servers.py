@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.performing import ServerPort, Step, recover, steps, take_inputs
+from chp_server.core.performing import ServerPort, Step, read_journal, recover, steps, take_inputs
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
-from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.authorizer import Signed
 from chp_server.core.updates.resource_limits import ResourceUsage
-from chp_server.core.updates.turn import Copy, Fact, Read, Save, Turn
+from chp_server.core.updates.turn import Copy, Fact, JournalRead, Save, Turn
 
 from . import mistakes
 from .access import OPERATOR, Door, user_of
@@ -453,9 +452,9 @@ class ServerNode:
         self.world.checks.said(self, fact)
         self.world.trace_fact(self, fact)
 
-    def read(self, read: Read) -> list[LoggedRow] | None:
-        """From the disk."""
-        return self.disk.read_after(read.after, read.bytes_max)
+    def read(self, read: JournalRead) -> Any:
+        """Return what the disk has."""
+        return read_journal(self.disk, read)
 
     def copy(self, copy: Copy) -> None:
         """No operator makes one here."""

@@ -12,11 +12,11 @@ from chp.access import Sides
 from chp.hashmap import Hashmap
 from chp.headers import Batch
 from chp_client.core import outbox
+from chp_client.core import session as sending
 from chp_client.core.copy.channel import CopyChannel
 from chp_client.core.copy.subscriptions import Subscriptions
 from chp_client.core.core import ClientCore
 from chp_client.core.leadership import Leadership
-from chp_client.core.sending import session as sending
 from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
 from chp_server.core import core as server_core
 from chp_server.core import performing

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from chp_client import Clone
-from chp_client.ask.port import QuestionPort
+from chp_client.port.ask import QuestionPort
 from chp_client.spark.reading.changes import ChangePosition, read_changes
 from tests.talk import join_all
 

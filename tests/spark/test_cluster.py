@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_client.spark import find_java
 from chp_server.testing import TestServer, free_port
 from tests.talk import WAIT_S

@@ -135,3 +135,18 @@ def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path)
             take = lambda batch, _, found=found: found.extend(bytes(row.value).decode() for row in batch.collect())  # noqa: E731
             run(stream.writeStream.foreachBatch(take), tmp_path / f"{i}" / "again")
             assert 5 < len(found) < 60 and found[-1] == "99", "what there is, up to the newest"
+
+
+def test_an_error_of_ours_is_the_first_line(spark: Any, server: TestServer, tmp_path: Path) -> None:
+    """Spark's own head stands before it, and is a line of its own where a task failed."""
+    there = {"servers": server.address}
+    for line, act, said in (
+        (0, lambda: batch_read(spark, tmp_path, {**there, "sbutree": "/"}), "BadOption: option sbutree"),
+        (1, lambda: spark.createDataFrame([("/a", "1")], "key string, value string").write.format("chp").mode("append")
+         .options(**there, subtree="/n/").save(), "BadDataFrame: key '/a' is not in"),
+        (0, lambda: stream_read(spark, tmp_path, {**there, "startingOffsets": "9.9"}),
+         "DataLoss: the changes after 9.9 never were in this store"),
+    ):  # fmt: skip
+        with pytest.raises(PySparkException) as told:
+            act()
+        assert said in str(told.value).strip().splitlines()[line], str(told.value)

@@ -109,6 +109,7 @@ def test_a_stream_that_starts_at_a_time_and_tells_its_lag(
     told = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
     told = [json.loads(t) if isinstance(t, str) else t for t in told]
     assert [t["behind"] for t in told][:3] == [3, 1, 0] and told[0]["sequence"] == told[-1]["sequence"], told
+    assert told[0]["revision"] == f"{told[0]['epoch']}.{told[0]['sequence']}"
 
 
 def test_deletes_by_a_column_so_that_changes_are_copied_as_they_come(

@@ -237,3 +237,11 @@ def test_servers_of_foreach_batch_as_a_list() -> None:
     foreach_batch(servers=["tcp://a:5556", "b:5566"], subtree="/a/")
     with pytest.raises(BadOption, match="server 'a' is not tcp"):
         foreach_batch(servers=["tcp://a:5556", "a"])
+
+
+def test_an_ending_revision_is_its_text_or_the_number_in_the_column() -> None:
+    for text in ("1.88", "281474976710744"):
+        assert (
+            parse({**SERVERS, "startingOffsets": "earliest", "endingRevision": text})["endingRevision"]
+            == (1 << 48) + 88
+        )

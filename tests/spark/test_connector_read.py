@@ -244,6 +244,16 @@ def test_latest_and_an_offset(spark: Any, server: TestServer, clone: Clone, tmp_
     assert Changes(spark, server, tmp_path / "2", startingOffsets=start).run().rows == [("/a", b"3", "set")]
 
 
+def test_a_query_without_a_start_begins_with_what_is_held(
+    spark: Any, server: TestServer, clone: Clone, tmp_path: Path
+) -> None:
+    clone.set_many({"/a": b"1", "/b": b"2"}).wait(30)
+    clone.set("/a", b"3").wait(30)
+    assert sorted(Changes(spark, server, tmp_path).run().rows) == [("/a", b"3", "set"), ("/b", b"2", "set")]
+    clone.delete("/b").wait(30)
+    assert Changes(spark, server, tmp_path).run().rows == [("/b", None, "delete")]
+
+
 def test_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
     with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
         clone.wait_until_synced(30)

@@ -159,3 +159,34 @@ class TestWhatDoesNotFit:
         values[77] = values[7000] = b'{"bid": 0.5}'
         rows = frame("permissive", BID, *values)
         assert [i for i, row in enumerate(rows) if row["bid"] is None] == [77, 7000]
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_a_value_that_is_the_only_column_is_itself_and_no_object_of_one_field(codec: str) -> None:
+    schema = StructType([StructField("key", StringType()), StructField("value", DoubleType())])
+    frame = pa.record_batch({"key": ["/a", "/b"], "value": [1.5, 2.0]})
+    (written,) = Shape(parse({"servers": "tcp://a:5556", "codec": codec}), ["key", "value"]).segments(frame)
+    if codec == "json":
+        assert written.values == [b"1.5", b"2.0"]
+    updates = Updates([*written.keys, "/c"], [*written.values, None], np.arange(3))
+    assert Layout(schema, codec).batch(updates).column("value").to_pylist() == [1.5, 2.0, None]
+
+
+def test_columns_beside_the_value_make_an_object() -> None:
+    frame = pa.record_batch({"key": ["/a"], "value": [1.5], "at": [7], "left": [60]})
+    options = {"servers": "tcp://a:5556", "codec": "json"}
+    (written,) = Shape(parse(options), ["key", "value", "at"]).segments(frame.select(["key", "value", "at"]))
+    assert written.values == [b'{"value":1.5,"at":7}']
+    (written,) = Shape(parse({**options, "ttl": "left"}), ["key", "value", "left"]).segments(
+        frame.select(["key", "value", "left"])
+    )
+    assert written.values == [b"1.5"], "a ttl is no part of a value"
+
+
+def test_a_whole_value_that_does_not_fit() -> None:
+    schema = StructType([StructField("value", DoubleType())])
+    with pytest.raises(BadDataFrame, match="column 'value' can't be double"):
+        frame("failfast", schema, b'"x"')
+    with pytest.raises(BadDataFrame, match="the value of '/0' is not json"):
+        frame("failfast", schema, b"{")
+    assert frame("permissive", schema, b'"x"', b"{", b"1") == [{"value": None}, {"value": None}, {"value": 1.0}]

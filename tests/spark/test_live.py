@@ -14,7 +14,7 @@ import pytest
 
 from chp.errors import BadInput, BadSubtree
 from chp_client import Clone, State
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_client.spark import Live, live
 from chp_client.spark.live import REPLICAS_MAX, Pinned
 from chp_server.testing import Pair, TestServer

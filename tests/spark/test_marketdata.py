@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from chp_client import Clone
-from chp_client.recording_files import files
-from chp_client.replayer import replay
+from chp_client.recording.files import files
+from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
 from examples.marketdata import bars, ticks
 from examples.rates.ecb import history

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
-from chp_client.replayer import replay
+from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
 from examples.marketdata import bars, ticks
 from tests.talk import until

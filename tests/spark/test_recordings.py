@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from chp.numbers import number
-from chp_client.feed.feed import FeedRecord
-from chp_client.recorder import GROUP_ROWS, RecordingWriter
-from chp_client.recording_files import LOCK, PART, POSITION, files
+from chp_client.port.feed import FeedRecord
+from chp_client.recording.files import LOCK, PART, POSITION, files
+from chp_client.recording.recorder import GROUP_ROWS, RecordingWriter
 from chp_server.testing import TestServer
 from tests.process.test_recording import recorded, set_some
 from tests.talk import until

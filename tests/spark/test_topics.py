@@ -202,3 +202,14 @@ def test_messages_are_added_and_never_replaced(spark: SparkSession, server: Test
     writer = frame(spark).write.format("chp").mode("overwrite").options(servers=server.address, topic="orders")
     with pytest.raises(Exception, match="use mode append"):
         writer.save()
+
+
+def test_a_query_without_a_start_begins_with_the_oldest_message(
+    spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path
+) -> None:
+    clone.topic("orders").publish_many([b"1", b"2"]).wait(30)
+    seen: list[bytes] = []
+    stream = spark.readStream.format("chp").options(servers=server.address, topic="orders").load()
+    sink = stream.writeStream.foreachBatch(lambda each, _: seen.extend(bytes(row.value) for row in each.collect()))
+    sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination(120)
+    assert seen == [b"1", b"2"]

@@ -9,6 +9,7 @@ one.ack()                             the first chunk that is not acknowledged; 
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from itertools import compress, count
 from typing import Any
 
@@ -19,7 +20,7 @@ from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
 from chp.topics import pack_messages, unpack_messages
 from chp.versions import VERSION
-from chp_server.core.updates.turn import Turn
+from chp_server.core.updates.turn import ReadMessages, Turn
 from chp_server.store.memory_store import MessageShelf
 
 from .server_talk import Talk
@@ -118,8 +119,6 @@ class GroupTalk(Talk):
         self.members: list[Hand] = []
         self._names, self._published = count(1), 0
         super().__init__(limits, durability=1, **config)
-        self.core.requests.readers.delivery.read = self.shelf.read
-        self.core.requests.readers.sharing.pages.read = self.shelf.read
 
     def publish(self, topic: str, values: list[bytes], keys: list[str] | None = None) -> None:
         """One batch."""
@@ -128,7 +127,21 @@ class GroupTalk(Talk):
         self.set(PUBLISHER, self._published, {}, publish=told)
 
     def turn(self, seconds: float = 1.0) -> Turn:
-        """As of `Talk`; messages are kept, and members hear."""
+        """Take a turn as `Talk` does, and those that follow on reads of it: messages are kept, and members hear."""
+        turn = self._one_turn(seconds)
+        reads = turn.reads
+        while reads:
+            for read in reads:
+                if isinstance(read, ReadMessages):
+                    self.core.page(read, self.shelf.read(*astuple(read)))
+            more = self._one_turn(0.0)
+            turn.deliveries += more.deliveries
+            turn.replies += more.replies
+            turn.journal += more.journal
+            reads = more.reads
+        return turn
+
+    def _one_turn(self, seconds: float) -> Turn:
         turn = super().turn(seconds)
         for op in turn.journal:
             self.shelf.keep(getattr(op, "messages", ()))

@@ -11,10 +11,10 @@ import pytest
 from chp.addresses import LOCAL_PAIR, Url, beside, parse, parse_url
 from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone
-from chp_client.admin import Admin
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
-from chp_client.feed import Feed
+from chp_client.port.admin import Admin
+from chp_client.port.feed import Feed
 from chp_server.settings.sources import ConfigError, load
 from tests.wire import keys
 

@@ -17,7 +17,7 @@ from chp.messages import hugz
 from chp.numbers import number, pack
 from chp.versions import VERSION
 from chp_client import Refused
-from chp_client.admin import Admin, AdminError, AdminReply, SpeaksOnlyChp1, Unreachable
+from chp_client.port.admin import Admin, AdminError, AdminReply, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
 PATIENCE_S = 20.0

@@ -1,6 +1,6 @@
 """Whether a server lets us in, and at which address of its name.
 
-covers: chp_client.ask.admission, and `in_turn` of chp.addresses
+covers: chp_client.port.admission, and `in_turn` of chp.addresses
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from chp.addresses import in_turn, is_name
-from chp_client.ask.admission import NEVER, Admission
+from chp_client.port.admission import NEVER, Admission
 
 NOT_REACHED, SUCCEEDED = int(zmq.EVENT_CONNECT_RETRIED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 

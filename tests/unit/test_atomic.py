@@ -9,7 +9,8 @@ import pytest
 
 from chp.numbers import UNKNOWN, Revision
 from chp_client import BadInput, Conflict
-from chp_client.clone.atomic import NOTHING, AtomicOperations, at_once
+from chp_client.agent.waiting import at_once
+from chp_client.clone.atomic import NOTHING, AtomicOperations
 from chp_client.clone.mapping import Entry
 
 

@@ -86,6 +86,13 @@ def test_get_of_what_is_not_there(shared: Shared) -> None:
     assert one_line(result) == "chp get: no key '/b'; `chp ls` lists what is there\n"
 
 
+def test_get_without_the_first_slash_names_the_key_that_is_meant(shared: Shared) -> None:
+    shared.put("/config/x", b"1")
+    result = run("get", "config/x")
+    assert result.exit_code == 1
+    assert one_line(result) == "chp get: no key 'config/x'; did you mean /config/x?\n"
+
+
 def test_no_server_has_its_own_exit_code(shared: Shared) -> None:
     shared.synced = False
     result = run("get", "/a")
@@ -144,7 +151,7 @@ def test_set_if_revision(shared: Shared) -> None:
         (["del", ""], "the key is empty"),
         (["del"], "Missing argument"),
         (["get"], "Missing argument"),
-        (["watch", "--start", "yesterday"], "now, snapshot, or a revision"),
+        (["watch", "--from", "yesterday"], "'yesterday' is not 'end', 'snapshot', 'begin' or a revision"),
         (["bench", "--prefix", "no-slash"], "must be '' or begin and end with '/'"),
         (["restore", "/etc/passwd"], "is a path"),
         (["backup", "../x.db"], "is a path"),
@@ -190,6 +197,20 @@ def test_del_of_keys_there_or_not(shared: Shared) -> None:
     assert shared.opened == [[]]
 
 
+def test_del_of_a_folder_that_is_no_key_deletes_nothing_and_says_so(shared: Shared) -> None:
+    for key in ("/d/a", "/d/b", "/e/a", "/f"):
+        shared.put(key, b"1")
+    two = run("del", "/f", "/d/")
+    assert (two.exit_code, one_line(two)) == (
+        1, "chp del: no key '/d/'; 2 keys begin with it: chp del --prefix /d/\n"
+    )  # fmt: skip
+    assert "1 key begins with it" in run("del", "/e/").stderr
+    assert len(shared.entries) == 4
+    assert run("del", "/nothing/").exit_code == 0
+    shared.put("/d/", b"a key of that name")
+    assert run("del", "/d/").exit_code == 0 and "/d/" not in shared.entries
+
+
 def test_del_of_a_prefix_asks_or_needs_yes(shared: Shared) -> None:
     for key in ("/a/x", "/a/y", "/b"):
         shared.put(key, b"1")
@@ -203,7 +224,7 @@ def test_del_of_a_prefix_asks_or_needs_yes(shared: Shared) -> None:
 
 
 def test_del_of_a_prefix_does_what_is_answered(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chp_client.cli.data.write.somebody_to_ask", lambda: True)
+    monkeypatch.setattr("chp_client.cli.data.write.can_ask", lambda: True)
     for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
         shared.put("/a/x", b"1")
         result = run("del", "--prefix", "/a/", stdin=answer)
@@ -265,7 +286,7 @@ def test_watch(shared: Shared) -> None:
         _change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3), _change("/b", None, 4, expired=True)
     ]  # fmt: skip
     assert run("watch", "--count", "2").stdout_bytes == b"set\t/a\t\xff1\ndel\t/a\n"
-    assert [json.loads(line) for line in run("watch", "/", "--json", "--start", "3.7").stdout.splitlines()] == [
+    assert [json.loads(line) for line in run("watch", "/", "--json", "--from", "3.7").stdout.splitlines()] == [
         {"op": "set", "key": "/a", "base64": "/zE=", "revision": "3.1"},
         {"op": "del", "key": "/a", "revision": "3.2"},
         {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
@@ -277,10 +298,38 @@ def test_watch(shared: Shared) -> None:
 
 
 def test_watch_from_a_number_that_the_store_has_not_reached(shared: Shared) -> None:
-    assert run("watch", "--start", "3.1042").exit_code == 0
-    result = run("watch", "--start", "3.1043")
+    assert run("watch", "--from", "3.1042").exit_code == 0
+    result = run("watch", "--from", "3.1043")
     assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
     assert ("watch", "", number(3, 1043)) not in shared.opened
+
+
+def test_watch_begins_where_the_table_says_and_names_the_new_words(shared: Shared) -> None:
+    for word, start in (("end", "end"), ("snapshot", "snapshot"), ("begin", "begin"), ("3.7", number(3, 7))):
+        assert run("watch", "--from", word).exit_code == 0
+        assert shared.opened[-1] == ("watch", "", start)
+    for old, new in (("now", "end"), ("earliest", "begin"), ("latest", "end")):
+        result = run("watch", "--from", old)
+        assert result.exit_code == 2 and f"'--from': {old!r} is gone; use {new!r}" in one_line(result)
+    for command in ("watch", "record"):
+        result = run(command, *["there"][: command == "record"], "--start", "now")
+        assert (result.exit_code, one_line(result)) == (2, f"chp {command}: --start is gone; use --from\n")
+    assert "from begin, or from a revision" in one_line(run("replay", "there", "--from", "snapshot"))
+
+
+def test_a_watch_of_a_pattern_is_refused_unless_a_key_begins_so(shared: Shared) -> None:
+    shared.put("/a/x", b"1")
+    result = run("watch", "/a/*")
+    assert (result.exit_code, one_line(result)) == (2, "chp watch: '/a/*': a watch is by prefix; use '/a/'\n")
+    shared.put("/a/*", b"1")
+    assert run("watch", "/a/*").exit_code == 0
+
+
+def test_a_forced_hand_over_is_to_one_of_the_servers_named() -> None:
+    pair = ("--servers", "a:1,b:1")
+    assert "name the one that is to serve with --to" in one_line(run("switch", "--force", *pair))
+    assert "tcp://c:1 is none of the servers named" in one_line(run("switch", "--force", "--to", "tcp://c:1", *pair))
+    assert "--to is for --force" in one_line(run("switch", "--to", "tcp://b:1", *pair))
 
 
 # -- dump and load

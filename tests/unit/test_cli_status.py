@@ -11,15 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 from rich.console import Console
 
 from chp.numbers import number
 from chp_client import Refused
-from chp_client.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
-from chp_client.ask import admission
 from chp_client.cli import faults, pair, probe
 from chp_client.cli.out import Out
 from chp_client.cli.servers import access, operate, status
+from chp_client.port import admission
+from chp_client.port.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
 A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
@@ -200,6 +201,19 @@ def test_who_greets_is_not_taken_for_stopped(
         there = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         assert probe.why_silent(there, gone(there), with_key=with_key) == why
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [(zmq.XPUB, probe.NOT_FIRST), (zmq.SUB, probe.NOT_FIRST), (zmq.ROUTER, probe.BUSY)]
+)
+def test_another_port_of_a_server_is_told_from_a_busy_one(kind: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+    monkeypatch.setattr(probe, "GREETING_S", 30.0)
+    monkeypatch.setattr(socket, "create_connection", CONNECT)
+    with zmq.Context() as context, context.socket(kind) as there:
+        there.linger = 0
+        address = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
+        assert probe.why_silent(address, gone(address), with_key=False) == why
 
 
 def test_a_state_may_be_told_as_a_number_too() -> None:

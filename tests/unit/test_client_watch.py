@@ -9,10 +9,10 @@ import pytest
 
 from chp.errors import BadValue
 from chp.numbers import Revision
+from chp_client.agent.aioparts import AsyncWatch
 from chp_client.agent.changes import Change, Changes, changes_of
 from chp_client.agent.tickets import Ticket
 from chp_client.agent.watch import Watch, WatchQueue
-from chp_client.clone.aioparts import AsyncWatch
 from chp_client.codecs import Decoding, Json
 from chp_client.core.events import Ack, Changed
 from chp_client.errors import Closed, Lagging, NotRetained

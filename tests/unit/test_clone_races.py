@@ -22,8 +22,8 @@ from chp.batch import Segment
 from chp.numbers import number
 from chp_client import AsyncClone, Clone, State
 from chp_client.agent import dispatch
+from chp_client.agent.aioparts import AsyncWatch
 from chp_client.agent.watch import Watch, WatchQueue
-from chp_client.clone.aioparts import AsyncWatch
 from chp_client.core.events import Changed
 from tests.talk import NOBODY, unconnected
 

@@ -106,7 +106,6 @@ def test_no_module_leads_back_to_itself(package: str) -> None:
 
 # Where what lies beside one another may know one another, and why; no *module* leads back to itself there either
 MUTUAL = {
-    "chp_client": {"clone", "topics"},  # a Clone hands a Topic out, which is a view of it
     "chp_client.gateway": {"gateway", "once", "paths"},  # what is behind all paths, and the paths
 }  # fmt: skip
 
@@ -169,6 +168,17 @@ def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
     """They are told, and ask (context.py); who knows it stands around it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
     assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores"}
+
+
+def test_only_the_agent_and_the_port_connect_to_a_server() -> None:
+    """Assert that no other module of the client makes a DEALER; a browser's frames go by the gateway's."""
+    made = set()
+    for path in files("chp_client"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr == "DEALER":
+                made.add(name_of(path))
+    allowed = {"chp_client.agent.sockets", "chp_client.port.connection", "chp_client.gateway.channels.connection"}
+    assert made == allowed
 
 
 def test_only_packages_lie_in_the_three_folders() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.recording_files import FORMAT as RECORDING
+from chp_client.recording.files import FORMAT as RECORDING
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.snapshots import Snapshotter
@@ -96,7 +96,7 @@ def test_a_journal_of_another_format_is_refused_in_one_line_that_says_what_to_do
 
 
 def test_a_recording_of_each_format_is_read() -> None:
-    recorded = pytest.importorskip("chp_client.recording_files")
+    recorded = pytest.importorskip("chp_client.recording.files")
     for folder in sorted(HERE.glob("recording-*")):
         (file,) = recorded.files(folder)
         table: Any = recorded.opened(file.path).read()
@@ -107,7 +107,7 @@ def test_a_recording_of_each_format_is_read() -> None:
 
 
 def test_a_recording_of_a_later_format_is_refused_by_name(tmp_path: Path) -> None:
-    recorded = pytest.importorskip("chp_client.recording_files")
+    recorded = pytest.importorskip("chp_client.recording.files")
     (file,) = recorded.files(HERE / f"recording-{RECORDING}")
     table = recorded.pq.read_table(file.path)
     later = table.replace_schema_metadata({**table.schema.metadata, b"chp.format": b"9"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chp_client.core.events import Ack, State
-from chp_client.core.sending.session import SKIPS_MAX
+from chp_client.core.session import SKIPS_MAX
 from chp_client.errors import Conflict, Refused
 from tests.unit.client_frames import ACTIVE, OTHER, PASSIVE, SESSION, Talk, message, n, own_topic
 

@@ -1,11 +1,8 @@
 """Turns in which only sets of keys and values come: they cost little, and what is due is on time. covers: core.py"""
 
-import sys
-from types import FrameType
-from typing import Any
-
 import pytest
 
+from benchmarks.journeys import WHOLE, Journey, counted, of_cores
 from chp.batch import HEARTBEAT, KTHXBAI, SYNC, packb, split
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
@@ -15,7 +12,12 @@ from chp_server.core.updates.turn import Turn
 from tests.unit.server_talk import ONE, Talk
 
 STEP_S = 0.001
-FUNCTIONS_MAX = 100  # of the core, entered in the turn of one set; 0.1 entered more
+CALLS_MAX = {  # of our functions, and the files that they enter: a journey goes one way
+    "the active's turn, which commits": (75, 22),
+    "the active's turn, which hears the confirmation": (60, 24),
+    "an idle turn of the active": (30, 14),
+    WHOLE: (300, 40),
+}
 
 
 class Busy(Talk):
@@ -46,21 +48,21 @@ def busy() -> Busy:
 
 
 def test_the_turn_of_one_set_enters_few_functions(busy: Busy) -> None:
-    entered = []
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            entered.append(frame.f_code.co_name)
-
     until = busy.core.next_deadline()
     assert until > busy.now + STEP_S, "nothing else is due"
-    sys.setprofile(profile)
-    try:
+    with counted(journey := Journey()):
         turn = busy.step()
-    finally:
-        sys.setprofile(None)
     assert len(turn.acks) == len(turn.publish) == len(turn.journal) == 1
-    assert len(entered) <= FUNCTIONS_MAX, f"{len(entered)} functions"
+    assert len(journey.calls) <= 100, journey.calls
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_each_step_of_one_set_in_a_pair_enters_few_functions_and_files(quiet: bool) -> None:
+    found = of_cores(quiet=quiet)
+    for step, (calls, files) in CALLS_MAX.items():
+        journey = found[step]
+        assert len(journey.calls) <= calls, f"{step}: {journey.calls}"
+        assert journey.files <= files, f"{step}: {journey.most}"
 
 
 def test_heartbeats_go_out_on_time_all_the_same(busy: Busy) -> None:

@@ -1,4 +1,4 @@
-"""One question to P and what answers it. covers: chp_client.core.question, chp_client.ask.port"""
+"""One question to P and what answers it. covers: chp_client.core.question, chp_client.port"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +12,10 @@ from chp.headers import Kthxbai, Sync
 from chp.keys import RESERVED_KEY
 from chp.messages import ICANHAZ
 from chp.numbers import number, pack
-from chp_client.ask.port import Connection, Elsewhere, QuestionPort
 from chp_client.core.question import Question, reply_of
 from chp_client.errors import Refused, Unanswered
+from chp_client.port.ask import QuestionPort
+from chp_client.port.connection import Connection, Elsewhere
 from chp_server.testing import Pair, free_port
 
 
@@ -95,25 +96,31 @@ def test_a_refusal_names_the_server_the_code_and_the_detail(code: str, text: str
     assert (str(error), error.code, error.detail, error.server) == (text, code, "no", "tcp://a:1")
 
 
+def test_a_refusal_shows_the_oldest_revision_as_people_read_it() -> None:
+    with pytest.raises(Refused, match=r"refused: \(retained\) 1\.88$") as found:
+        Question(1, b"", {}).hear("tcp://a:1", message(REFUSED, 1, "retained", number(1, 88)))
+    assert found.value.detail == number(1, 88)
+
+
 @pytest.fixture
 def line() -> Iterator[tuple[Connection, zmq.Socket[bytes]]]:
-    """A line, and the server's end of it."""
+    """A connection that stands, and the server's end of it."""
     context = zmq.Context()
-    server, socket = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    server = context.socket(zmq.ROUTER)
     server.linger = 0
     port = server.bind_to_random_port("tcp://127.0.0.1")
-    socket.connect(f"tcp://127.0.0.1:{port}")
-    made = Connection("server", socket)
+    made = Connection(context, f"tcp://127.0.0.1:{port}")
+    assert made.reach(30.0) and made.reached
     yield made, server
     made.close()
     server.close()
     context.term()
 
 
-def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
+def test_a_connection_takes_an_answer_and_makes_room_for_more(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, server = line
     question = Question(4, b"/a/", {}, grant=2)
-    assert mine.put(question.frames)
+    assert mine.ask(question)
     identity, *asked = server.recv_multipart()
     assert asked == question.frames
     for frames in (sync(3, 7), sync(4, 0), sync(4, 1), end(4)):
@@ -123,10 +130,31 @@ def test_a_line_takes_an_answer_and_makes_room_for_more(line: tuple[Connection, 
     assert unpackb(server.recv_multipart()[3], "options")["more"] == 2 and not server.poll(0)
 
 
-def test_a_line_on_which_nothing_comes_is_said_to_be_silent(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
+def test_a_server_from_which_nothing_comes_is_said_to_be_silent(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, _ = line
-    with pytest.raises(Elsewhere, match=r"^server said nothing for 0\.05 s$"):
+    with pytest.raises(Elsewhere, match=r"^tcp://127\.0\.0\.1:\d+ said nothing for 0\.05 s$"):
         mine.hear(Question(1, b"", {}), 0.05)
+
+
+def test_what_came_before_a_connection_went_is_taken_first(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
+    mine, server = line
+    question = Question(4, b"/a/", {})
+    assert mine.ask(question)
+    identity, *_ = server.recv_multipart()
+    server.send_multipart([identity, *sync(4, 0)])
+    server.close(linger=5000)
+    assert isinstance(mine.hear(question, 30.0).header, Sync)
+    with pytest.raises(Elsewhere, match="went away"):
+        mine.hear(question, 30.0)
+    assert not mine.ask(question) and not mine.reach(0.05), "nothing is queued for a server that is away"
+
+
+def test_a_connection_to_nobody_does_not_stand() -> None:
+    with zmq.Context() as context:
+        mine = Connection(context, f"tcp://127.0.0.1:{free_port()}")
+        assert not mine.reach(0.05) and not mine.ask(Question(1, b"", {})) and not mine.reached
+        mine.close()
+        mine.close()
 
 
 def test_a_port_walks_from_one_that_is_passive_to_the_one_that_serves() -> None:

@@ -13,8 +13,8 @@ import pytest
 from chp_client import Clone, State
 from chp_client.agent.names import look_up, unresolved
 from chp_client.core.rate_limited_log import LOST_S, NEVER, STALE_S, RateLimitedLog
-from chp_client.feed import feed as feed_module
-from chp_client.feed.feed import Feed
+from chp_client.port import feed as feed_module
+from chp_client.port.feed import Feed
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S, until
 
@@ -100,7 +100,7 @@ def test_numbers_need_no_looking_up() -> None:
 
 def test_the_command_line_says_so_on_standard_error() -> None:
     program = (
-        "import logging\nfrom chp_client.cli.out import speak\nspeak(); speak()\n"
+        "import logging\nfrom chp_client.cli.out import show_warnings\nshow_warnings(); show_warnings()\n"
         "logging.getLogger('chp_client').warning('no copy yet: %s', 'tcp://a:1')\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True)

@@ -14,8 +14,8 @@ import pytest
 
 import chp_client
 from chp_client import AsyncClone, BadInput, Clone
-from chp_client.recorder import record
-from chp_client.replayer import replay
+from chp_client.recording.recorder import record
+from chp_client.recording.replayer import replay
 
 NOBODY = "tcp://127.0.0.1:9"
 

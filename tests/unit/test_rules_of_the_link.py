@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from chp.batch import packb
+from chp.batch import Segment, packb
+from chp.numbers import number
 from chp_server.core.updates.turn import Append
-from tests.wire.played import SERVER, Frames, Servers, kvset
+from tests.wire.played import PEER, SERVER, Frames, Servers, kvset
 
 
 @pytest.fixture
@@ -60,3 +61,19 @@ def test_a_record_is_passed_on_and_journaled_as_it_was(pair: Servers) -> None:
         pair.turn()
     sent = said(pair, b"RECORD", 0)[1]
     assert rows[0] == rows[1] == [sent]
+
+
+def test_what_is_handed_over_twice_is_done_once_and_answered_alike(pair: Servers) -> None:
+    batch = [[], True, [Segment(["/r"], [b"1"], None).encode()], {}]
+    replay = [b"REPLAY", packb([PEER, 7, number(1, 1), [batch]])]
+    assert hear(pair, replay) == 0
+    for _ in range(3):
+        pair.turn()
+    first, reached = said(pair, b"REPLAYED", 0), pair.cores[0].state.number
+    assert "/r" in pair.cores[0].state.map.revisions and msgpack.unpackb(first[1])[0] == 7
+    before = len(pair.to_peer)
+    hear(pair, replay)
+    for _ in range(3):
+        pair.turn()
+    again = [frames for i, frames in pair.to_peer[before:] if i == 0 and frames[0] == b"REPLAYED"]
+    assert again and all(frames == first for frames in again) and pair.cores[0].state.number == reached

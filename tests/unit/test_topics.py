@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -16,13 +16,14 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp.topics import Settings, check_topic, pack_messages, unpack_messages
 from chp_server.core.questions.delivery import TopicDelivery
+from chp_server.core.questions.message_pages import MessagePages
 from chp_server.core.state.leases import LeaseOwner, LeaseTable
-from chp_server.core.state.missing_messages import FILL, MissingMessages, answer
+from chp_server.core.state.missing_messages import FILL, MissingMessages, answer, asked
 from chp_server.core.state.record_log import LoggedMessages
 from chp_server.core.state.topics import Topics
 from chp_server.core.state.verdicts import Refusal
 from chp_server.core.updates.open_record import ROW_BYTES, OpenRecord
-from chp_server.core.updates.turn import Fill
+from chp_server.core.updates.turn import Append, Fill, ReadMessages, ReadSpans, Replace, Turn
 from chp_server.store.memory_store import MessageShelf
 from chp_server.testing import Cores
 
@@ -180,9 +181,24 @@ def test_marks_are_merged_and_still_sum_to_the_bytes() -> None:
 # -- who gets what
 
 
-def told(delivery: TopicDelivery, topics: Topics, now: float, number: int, confirmed: int | None) -> list[Any]:
+class Delivering(TopicDelivery):
+    """A delivery with what its journal has."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.kept, self.pages = MessageShelf(), MessagePages()
+        super().__init__(limits, self.pages)
+
+
+def told(delivery: Delivering, topics: Topics, now: float, number: int, confirmed: int | None) -> list[Any]:
     out = []
-    for _, messages in delivery.pump(topics, (), now, number, confirmed):
+    written = delivery.written
+    given = list(delivery.pump(topics, (), now, number, confirmed))
+    while reads := delivery.pages.due():
+        delivery.written = written  # the next turn comes at once, and the journal is asked as it was then
+        for read in reads:
+            delivery.pages.came(read, delivery.kept.read(*astuple(read)))
+        given += delivery.pump(topics, (), now, number, confirmed)
+    for _, messages in given:
         header, items = decode(messages[0][4])
         out.append(
             (header.upto, [item[:2] for item in items]) if isinstance(header, Told) else (header.code,)
@@ -191,12 +207,11 @@ def told(delivery: TopicDelivery, topics: Topics, now: float, number: int, confi
     return out
 
 
-def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[TopicDelivery, Topics]:
-    topics, shelf, delivery = Topics(limits), MessageShelf(), TopicDelivery(limits)
+def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[Delivering, Topics]:
+    topics, delivery = Topics(limits), Delivering(limits)
     for n in sizes:
         topics.place("t", n, b"x", 1)
-    shelf.keep(rows(1, *sizes))
-    delivery.read = shelf.read
+    delivery.kept.keep(rows(1, *sizes))
     return delivery, topics
 
 
@@ -233,7 +248,7 @@ def test_a_reader_gets_several_pages_in_a_turn() -> None:
 
 def test_messages_that_are_missing_are_passed_over() -> None:
     delivery, topics = delivering(2, 3)
-    delivery.read = lambda *_: []
+    delivery.kept = MessageShelf()
     delivery.open((b"r", 1), topics.by_name["t"], 0, 8, 0.0)
     told(delivery, topics, 0.0, 2, None)
     assert told(delivery, topics, 2.0, 2, None) == [(5, [])]
@@ -262,7 +277,8 @@ def test_what_a_journal_lacks_is_asked_for_page_by_page() -> None:
     for now in (0.0, 0.1, 0.2, 0.3):
         question = filling.ask(now, 1.0)
         if question is not None:
-            mine.keep(filling.fill(answer(question[1], theirs.read, 9)[1]))
+            topic, first, end = asked(question[1])
+            mine.keep(filling.fill(answer(topic, end, theirs.read(topic, first, 9, 1 << 20))[1]))
     assert filling.messages == 0
     assert mine.spans(9) == theirs.spans(9) == {1: [[0, 9]]}
 
@@ -276,10 +292,10 @@ def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
 # -- two servers
 
 
-def read_all(core: Any, topic: str) -> list[bytes]:
-    found = core.state.topics.by_name[topic]
+def read_all(pair: Kept, name: str, topic: str) -> list[bytes]:
+    found = pair.cores[name].state.topics.by_name[topic]
     taken = []
-    for row in core.requests.readers.delivery.read(found.id, 0, 1 << 62, 1 << 62):
+    for row in pair.shelves[name].read(found.id, 0, 1 << 62, 1 << 62):
         taken += [value for body in unpackb(row.body, "messages") for value in unpack_messages(body)[1]]
     return taken
 
@@ -288,22 +304,19 @@ class Kept(Cores):
     """A pair whose servers keep messages."""
 
     def __init__(self, **config: Any) -> None:
-        super().__init__(**config)
         self.shelves = {name: MessageShelf() for name in "PB"}
-        for name, core in self.cores.items():
-            shelf = self.shelves[name]
-            core.link.filler.read = core.link.replay.read_messages = shelf.read
-            core.requests.readers.delivery.read, core.link.filler.spans = shelf.read, shelf.spans
+        super().__init__(**config)
 
-    def turn(self, name: str) -> Any:
-        turn = super().turn(name)
+    def write(self, name: str, turn: Turn) -> None:
         for op in turn.journal:
-            for_keeps = getattr(op, "messages", ())
-            if hasattr(self, "shelves"):
-                if hasattr(op, "shared"):
-                    self.shelves[name].drop_after(op.shared)
-                self.shelves[name].keep(for_keeps)
-        return turn
+            if isinstance(op, Replace):
+                self.shelves[name].drop_after(op.shared)
+            elif isinstance(op, Append | Fill):
+                self.shelves[name].keep(op.messages)
+
+    def read(self, name: str, read: ReadMessages | ReadSpans) -> Any:
+        shelf = self.shelves[name]
+        return shelf.spans(read.number) if isinstance(read, ReadSpans) else shelf.read(*astuple(read))
 
     def publish(self, where: str, no: int, *values: bytes, session: bytes = SESSION) -> None:
         self.kvset(where, no, [], session=session, **publish("t", *values))
@@ -318,7 +331,7 @@ def test_a_message_is_on_both_servers_and_acknowledged_as_replicated() -> None:
     pair = Kept()
     pair.publish("P", 1, b"message a", b"b")
     pair.run(0.5)
-    assert read_all(pair.p, "t") == read_all(pair.b, "t") == [b"message a", b"b"]
+    assert read_all(pair, "P", "t") == read_all(pair, "B", "t") == [b"message a", b"b"]
     assert [word[:2] + word[3:] for word in pair.answers(SESSION)] == [(1, "ack", 2)]
     assert b"message" not in b"".join(
         record.body for record in pair.p.commits.log.after(pair.p.state.number - 1, 1 << 20)
@@ -340,8 +353,8 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
     pair.run(1.0)
     pair.linked = True
     pair.run(8.0)
-    assert read_all(pair.p, "t") == read_all(pair.b, "t")
-    assert sorted(read_all(pair.p, "t")) == [b"B alone", b"P alone", b"both"]
+    assert read_all(pair, "P", "t") == read_all(pair, "B", "t")
+    assert sorted(read_all(pair, "P", "t")) == [b"B alone", b"P alone", b"both"]
     assert pair.p.state.topics.to_list() == pair.b.state.topics.to_list()
     assert public_session(SESSION) in pair.b.state.sessions
 
@@ -354,7 +367,7 @@ def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_jou
     filler, topic = pair.p.link.filler, pair.p.state.topics.by_name["t"].id
     filler._filling.lacks = {topic: [[0, 1]]}
     assert filler.waits
-    filler.on_fill(answer(packb([topic, 0, 1]), pair.b.link.filler.read, pair.b.state.number)[1])
+    filler.on_fill(answer(topic, 1, pair.shelves["B"].read(topic, 0, pair.b.state.number, 1))[1])
     assert filler.waits and filler.lacks == 0
     assert [type(op) for op in pair.turn("P").journal] == [Fill]
     assert not filler.waits
@@ -367,7 +380,7 @@ def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:
         pair.kvset("P", i + 1, [f"/{i}"], stage=[b"t" * 16, "0"], **publish("t", *values[2 * i : 2 * i + 2]))
     pair.kvset("P", 21, [], commit=[b"t" * 16, "job", 1, [["0", 20]], None])
     pair.run(0.5)
-    assert read_all(pair.p, "t") == read_all(pair.b, "t") == values
+    assert read_all(pair, "P", "t") == read_all(pair, "B", "t") == values
     kept = [record for record in pair.p.commits.log.after(0, 1 << 30) if record.messages]
     assert len(kept) > 9 and max(record.weight for record in kept) < 3000 + 3000, "each with some of them"
     rows = [row for record in kept for row in record.messages or ()]

@@ -133,18 +133,18 @@ def test_a_member_of_a_group_gets_rows_of_more_messages_than_a_batch_may_have() 
     pages = MessagePages()
     batches = [pack_messages([str(i)] * 40_000, [b""] * 40_000) for i in range(3)]
     row = Row(1, 0, 120_000, 7, 5, packb(batches))
-    pages.read = lambda *_: [row]
-    [found] = pages.find(1, 0, 9, 1 << 20)
+    pages.keep([row])
+    [found] = pages.find(1, 0, 9, 1 << 20) or []
     item, n = pages.item(found, ((1 << 256) - 1) ^ 1, 0, 120_000)
     _, [[_, _, _, _, bodies, _]] = is_read(encode(Messages(1, 120_000, 0, 120_000, [], []), [item]))
     assert sum(len(unpack_messages(body)[1]) for body in bodies) == n == 120_000
 
 
-def test_a_page_of_a_group_is_cut_by_what_a_reader_takes() -> None:
+def test_a_page_of_a_group_is_cut_by_what_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = GroupTalk()
     one = talk.member("g")
     rows = [Row(1, i, 1, 1, 5, packb([pack_messages(None, [b""])])) for i in range(60_000)]
-    talk.core.requests.readers.sharing.pages.read = lambda topic, at, number, size: rows[at:]
+    monkeypatch.setattr(talk.shelf, "read", lambda topic, at, number, size: rows[at:])
     talk.core.requests.readers.sharing._scarce = lambda *_: False  # type: ignore[method-assign]
     talk.publish("t", [b""] * 60_000)
     for _ in range(9):

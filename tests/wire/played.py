@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import msgpack
@@ -50,7 +50,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
-from chp_server.core.updates.turn import Append, Turn
+from chp_server.core.updates.turn import Append, ReadMessages, Turn
 from chp_server.store.memory_store import MemoryStore, MessageShelf
 from tests.wire.vectors import Vector
 
@@ -77,6 +77,7 @@ class Servers:
         self.linked = True
         self.turns: list[Turn] = []
         self.rows: list[bytes] = []  # of the first one's journal
+        self._shelf = MessageShelf()  # the messages of its journal
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
         while not self.active or (pair and not self.cores[0].ctx.in_sync()):
@@ -99,12 +100,22 @@ class Servers:
             if i == 0:
                 say(core)
             turn = core.end_turn()
+            self._journal(core, turn)
             self.to_peer += [(i, frames) for frames in (*turn.to_peer, *turn.opened, *turn.confirm)]
             if self.linked:
                 self._mail[1 - i] += [*turn.to_peer, *turn.opened, *turn.confirm]
             self.turns.append(turn)
         self.rows += [op.body for op in self.turns[0].journal if isinstance(op, Append)]
         return self.turns[0]
+
+    def _journal(self, core: ServerCore, turn: Turn) -> None:
+        """Keep a turn's messages, and read what it wants to have of them."""
+        for op in turn.journal:
+            if isinstance(op, Append):
+                self._shelf.keep(op.messages)
+        for read in turn.reads:
+            if isinstance(read, ReadMessages):
+                core.page(read, self._shelf.read(*astuple(read)))
 
     def settle(self, say: Callable[[ServerCore], object]) -> Turn:
         """As `turn`, and what that led to: both servers have taken part."""
@@ -418,17 +429,14 @@ def _of_a_journal() -> dict[str, Frames]:
 
 def _of_a_topic() -> dict[str, Frames]:
     """A topic that is made, gets two messages, and is asked about and read without a group."""
-    lone, shelf = Servers(), MessageShelf()
-    lone.cores[0].requests.readers.delivery.read = shelf.read
+    lone = Servers()
     told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
     made = {
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
     }
     for frames in made.values():
-        turn = lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
-        for op in turn.journal:
-            shelf.keep(getattr(op, "messages", ()))
+        lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
     asked = {
         "icanhaz-facts-of-a-topic": _question(b"", 1, {"topic": "orders", "facts": True}),
         "icanhaz-topics": _question(b"", 2, {"topics": ""}),
@@ -453,8 +461,7 @@ def _of_a_topic() -> dict[str, Frames]:
 
 def _of_a_group() -> dict[str, Frames]:
     """Two messages, of which one is of a slot that the member holds, and what comes of it."""
-    lone, shelf = Servers(), MessageShelf()
-    lone.cores[0].requests.readers.sharing.pages.read = shelf.read
+    lone = Servers()
     other, topic = LEASE_ID[::-1], ["orders", "billing"]
     made = {
         "kvset-a-group": kvset(1, [], [], {GROUP: [*topic, {"start": 0}]}),
@@ -468,11 +475,10 @@ def _of_a_group() -> dict[str, Frames]:
         kvset(2, [], [], {JOIN: [*topic, other, "host:2"]}, session=OTHER_SESSION),
         kvset(4, [], [], {PUBLISH: [["orders", 2, told]]}),
     ):  # fmt: skip
-        for op in lone.turn(lambda core, frames=frames: core.collect(frames)).journal:  # type: ignore[misc]
-            shelf.keep(getattr(op, "messages", ()))
+        lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
     options = {"chp": VERSION, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
     asked = [WHO, b"ICANHAZ?", b"", packb(options)]
-    told_of = [*answers(lone.turn(lambda core: core.request(asked))), *answers(lone.turn())]
+    told_of = [*answers(lone.turn(lambda core: core.request(asked))), *answers(lone.turn()), *answers(lone.turn())]
     messages = next(f for f in told_of if len(split(f[-1])) > 1)
     (_, _, upto, _, _, spans, _), *_ = split(messages[-1])
     ack = {ACK: [[*topic, LEASE_ID, [[slots, after, upto] for slots, after in spans]]]}

@@ -21,9 +21,9 @@ from chp.keys import ETX, RESERVED_KEY, STX, channel_topic, public_session, sess
 from chp.messages import ICANHAZ, kvset
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin, AdminReply
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
+from chp_client.port.admin import Admin, AdminReply
 from chp_server.testing import Pair, TestServer
 from tests.talk import WAIT_S, until
 from tests.wire import keys

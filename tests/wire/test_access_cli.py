@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def run(base: Path) -> Run:
     """A function that runs `chp access` as a user."""
-    return lambda who, *words: talk.run("access", words[0], "--as", str(base / f"{who}.toml"), *words[1:])
+    return lambda who, *words: talk.run("access", words[0], "--client-file", str(base / f"{who}.toml"), *words[1:])
 
 
 def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path) -> None:
@@ -85,7 +85,7 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
     assert denied.exit_code == 4 and "ask root" in denied.output and denied.output.count("\n") == 1
 
     for command in ("status", "leases", "clients"):
-        result = talk.run(command, "--as", str(base / "bob.toml"))
+        result = talk.run(command, "--client-file", str(base / "bob.toml"))
         assert result.exit_code == 4 and "denied" in result.output and "UNREACHABLE" not in result.output, command
 
 

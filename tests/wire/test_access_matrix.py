@@ -30,11 +30,11 @@ from chp.batch import Segment, decode, packb
 from chp.keys import ETX, RESERVED_KEY, STX, public_session, session_topic
 from chp.messages import ICANHAZ
 from chp.numbers import pack
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.app import DIRECT, ROUTES
 from chp_client.gateway.channels import admission
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt, member_of
 from chp_server.core.questions import topic_readers as questions
 from chp_server.testing import Pair

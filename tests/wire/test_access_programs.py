@@ -25,9 +25,9 @@ from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_client import Clone, Refused
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
-from chp_client.feed.feed import Feed
+from chp_client.port.admin import Admin
+from chp_client.port.feed import Feed
 from tests.talk import WAIT_S, join_all, until
 from tests.wire import keys
 from tests.wire.test_access import (
@@ -69,7 +69,7 @@ def refused_by(what: Callable[[], Any]) -> Refused:
 
 def chp(who: Who, user: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as a user."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(who.files[user]), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(who.files[user]), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S * 2, check=False)
 
 

@@ -20,8 +20,8 @@ from chp.batch import packb
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
 from chp_client import Clone, Refused
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
+from chp_client.port.admin import Admin
 from chp_server.access.audit import Audit
 from chp_server.core.updates.turn import Fact
 from chp_server.exits import CannotStart

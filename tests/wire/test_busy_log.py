@@ -11,9 +11,9 @@ import pytest
 
 from chp.numbers import Revision
 from chp_client import Clone
-from chp_client.feed import Feed
-from chp_client.recorder import record
-from chp_client.recording_files import files
+from chp_client.port.feed import Feed
+from chp_client.recording.files import files
+from chp_client.recording.recorder import record
 from chp_server.testing import TestServer
 from tests.talk import run
 

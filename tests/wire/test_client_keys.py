@@ -17,11 +17,11 @@ import pytest
 from chp import keyfiles
 from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone, Refused, State
-from chp_client.admin import Admin, AdminDenied
-from chp_client.admin import AdminReply as Answered
-from chp_client.ask.port import QuestionPort
-from chp_client.feed.feed import Feed
-from chp_client.recorder import record
+from chp_client.port.admin import Admin, AdminDenied
+from chp_client.port.admin import AdminReply as Answered
+from chp_client.port.ask import QuestionPort
+from chp_client.port.feed import Feed
+from chp_client.recording.recorder import record
 from chp_client.spark.live import live
 from chp_server.testing import Pair, TestServer
 from tests.talk import until
@@ -45,7 +45,7 @@ def test_who_is_known_is_let_in_everywhere(keyed_pair: Pair, tmp_path: Path) -> 
     with QuestionPort(file, LONG_S) as port:
         assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
     asyncio.run(_async(file.path))
-    done = chp("--as", file.path, "get", "/a")
+    done = chp("--client-file", file.path, "get", "/a")
     assert (done.returncode, done.stdout) == (0, "1")
 
 

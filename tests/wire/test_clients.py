@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 

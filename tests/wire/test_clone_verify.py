@@ -1,4 +1,4 @@
-"""covers: Clone.verify, feed/comparison.py: a copy whose contents differ while its fingerprint is the server's."""
+"""covers: Clone.verify, clone/comparison.py: a copy whose contents differ while its fingerprint is the server's."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from chp_client import (
     Refused,
     Transaction,
 )
-from chp_client.ask.port import QuestionPort
+from chp_client.port.ask import QuestionPort
 from chp_server.testing import Pair, TestServer
 from tests.talk import join_all, until
 from tests.wire.still import stand_still

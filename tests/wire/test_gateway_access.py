@@ -21,9 +21,9 @@ from chp.access import token_hash
 from chp.batch import packb
 from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
+from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
 from tests.talk import WAIT_S, join_all, run, until
@@ -553,7 +553,7 @@ def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway)
 
 def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: RunningGateway) -> None:
     def access(command: str, *words: str) -> Result:
-        return run("access", command, "--as", str(keyed.file), *words)
+        return run("access", command, "--client-file", str(keyed.file), *words)
 
     made = access("token", "bob")
     assert made.exit_code == 0, made.output

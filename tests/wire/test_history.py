@@ -1,4 +1,4 @@
-"""covers: feed/history.py and `chp history`: the versions of a key that the log still holds."""
+"""covers: port/history.py and `chp history`: the versions of a key that the log still holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from chp_client import AsyncClone, BadInput, BadKey, Clone
-from chp_client.feed import Version
+from chp_client.port.history import Version
 from chp_server.testing import Pair, TestServer
 from tests.talk import WAIT_S
 

@@ -18,7 +18,7 @@ from chp.addresses import beside
 from chp.keys import channel_topic
 from chp.limits import DEFAULT
 from chp_client import AsyncClone, Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.exits import CannotStart
 from chp_server.ports import connections
 from chp_server.testing import Pair, TestServer

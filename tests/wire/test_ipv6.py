@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from chp_client import ClientFile, Clone
-from chp_client.admin import Admin
-from chp_client.admin import AdminReply as Answered
-from chp_client.ask.port import QuestionPort
-from chp_client.feed.feed import Feed
+from chp_client.port.admin import Admin
+from chp_client.port.admin import AdminReply as Answered
+from chp_client.port.ask import QuestionPort
+from chp_client.port.feed import Feed
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire import keys
 

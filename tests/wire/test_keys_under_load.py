@@ -19,9 +19,9 @@ import zmq
 
 from chp import keyfiles
 from chp_client import Clone
-from chp_client.admin import Admin
 from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
+from chp_client.port.admin import Admin
 from chp_server.access.keyring import Keyring
 from chp_server.access.zap import CLIENTS, ENDPOINT, LOCAL, PEER, ZapHandler
 from chp_server.exits import CannotStart
@@ -166,7 +166,7 @@ def test_contents_of_servers_with_keys_are_compared(tmp_path: Path) -> None:
         with Clone(client_file=file, subtree=None) as clone:
             clone.set("/a", b"1").wait(WAIT_S)
         assert set(of_server(server.address, WAIT_S, str(file)).keys) == {"/a"}
-        with pytest.raises(NoContents, match="--as, CHP_CLIENT"):
+        with pytest.raises(NoContents, match="--client-file, CHP_CLIENT_FILE"):
             of_server(server.address, 1.0)
         with pytest.raises(NoContents, match="no \\[\\[servers\\]\\] with address tcp://b:1"):
             of_server("tcp://b:1", 1.0, str(file))

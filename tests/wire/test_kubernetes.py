@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.admin import Admin, AdminReply
+from chp_client.port.admin import Admin, AdminReply
 from chp_server.testing import Pair, free_port
 from tests.talk import until
 

@@ -13,7 +13,7 @@ import pytest
 
 from chp import facts
 from chp_client import Clone
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.exits import MEANING, Exit
 from chp_server.testing import Pair, free_port
 from tests.wire.gateways import RunningGateway
@@ -87,7 +87,7 @@ def test_each_kind_of_event_named_is_counted() -> None:
 
 
 def test_each_alarm_of_the_page_has_its_rule() -> None:
-    page = (OPS.parent / "docs" / "operations.md").read_text()
+    page = (OPS.parent / "docs" / "operations" / "monitoring.md").read_text()
     rules = {rule["name"]: rule["expr"] for rule in alerts() if not rule["name"].startswith("ChpGateway")}
     table = page.partition("| alarm | metric | means | do |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
     found = set()

@@ -16,9 +16,9 @@ import pytest
 
 from chp_client import Clone
 from chp_client.errors import NotRetained
-from chp_client.feed.feed import Feed
-from chp_client.recorder import RecordingWriter, record
-from chp_client.recording_files import POSITION, files, pq
+from chp_client.port.feed import Feed
+from chp_client.recording.files import POSITION, files, pq
+from chp_client.recording.recorder import RecordingWriter, record
 from chp_server.testing import TestServer
 
 pytest.importorskip("pyspark.sql.datasource")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from chp_client import Clone
-from chp_client.admin import Admin, AdminReply
+from chp_client.port.admin import Admin, AdminReply
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import Pair, free_port
 from tests.talk import WAIT_S

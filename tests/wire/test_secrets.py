@@ -17,7 +17,7 @@ import pytest
 
 from chp.errors import ChpError
 from chp_client import AsyncClone, ClientFile, Clone, Refused
-from chp_client.admin import Admin
+from chp_client.port.admin import Admin
 from chp_server.settings import sources
 from chp_server.testing import TestServer, free_port
 from tests.process.cluster import ServerProcess
@@ -102,5 +102,5 @@ def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -
 
 def chp(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as alice."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(file), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(file), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chp_client import AlreadyThere, AsyncClone, Clone, NoSuchTopic, Refused
-from chp_client.ask.port import QuestionPort
+from chp_client.port.ask import QuestionPort
 from chp_client.topics import groups as groups_module
 from chp_client.topics import reader as reader_module
 from chp_client.topics import topic as topic_module

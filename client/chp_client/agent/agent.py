@@ -20,10 +20,10 @@ from time import monotonic
 
 import zmq
 
-from ..ask.admission import EVENTS as ADMISSION
 from ..core.events import Ack, Effects, State
 from ..core.rate_limited_log import RateLimitedLog
 from ..core.server_view import AWAY, CONNECTED, SPEAKS
+from ..port.admission import EVENTS as ADMISSION
 from .dispatch import Dispatcher
 from .mailbox import Mailbox
 from .names import look_up

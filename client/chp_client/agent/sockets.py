@@ -18,11 +18,11 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import DEFAULT
 
-from ..ask.admission import EVENTS, Admission
-from ..ask.port import TCP_GIVES_UP
+from ..port.admission import EVENTS, Admission
+from ..port.connection import TCP_GIVES_UP
+from ..port.receive import has_input, receive
 
 TURN_MESSAGES = 200  # from one socket a turn
-TURN_BYTES = 8 << 20
 RECEIVE_MARK = 1000
 SEND_MARK = 4096
 REQUEST_MARK = 256  # two for each of 64 subtrees, twice
@@ -144,8 +144,6 @@ class ClientSockets:
 
 
 _DONTWAIT, _MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT) | int(zmq.SNDMORE)
-_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-_get_option: Any = Backend.get
 _send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
 
 
@@ -167,38 +165,3 @@ def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
         _send_frame(socket, frames[-1], _DONTWAIT)
         raise
     _send_frame(socket, frames[-1], _DONTWAIT, len(frames[-1]) < zmq.COPY_THRESHOLD)
-
-
-def has_input(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived."""
-    return bool(_get_option(socket, _EVENTS) & _POLLIN)
-
-
-def drain(socket: zmq.Socket[bytes], messages_max: int) -> list[list[bytes]]:
-    """Whatever has arrived, up to a number of messages and bytes."""
-    return receive(socket, messages_max)[0]
-
-
-def receive(socket: zmq.Socket[bytes], messages_max: int) -> tuple[list[list[bytes]], bool]:
-    """Whatever has arrived, up to a number of messages and bytes; and whether there may be more.
-
-    A `Frame` knows whether another follows; asking the socket (as recv_multipart does) takes longer. Where a message
-    came alone, asking for another costs less than the exception that says there is none.
-    """
-    messages: list[list[bytes]] = []
-    size = 0
-    recv: Any = socket.recv
-    try:
-        while len(messages) < messages_max and size < TURN_BYTES:
-            frame = recv(_DONTWAIT, False)
-            frames = [frame.bytes]
-            while frame.more:
-                frame = recv(_DONTWAIT, False)
-                frames.append(frame.bytes)
-            messages.append(frames)
-            size += len(frames[-1])
-            if len(messages) <= 2 and not has_input(socket):
-                return messages, False
-    except zmq.Again:
-        return messages, False
-    return messages, True

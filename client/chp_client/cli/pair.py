@@ -1,19 +1,16 @@
-"""What a pair's status replies mean: each server as a view, and one verdict on both. Pure.
+"""The status replies of a pair: each server as a view, and one verdict on both. Pure.
 
-A server's reply is a map (SPEC.md, section 17); what is missing is shown as "-", what is unknown is left alone,
-so that this program and a server of another version still understand each other:
+A server's reply is a map (SPEC.md, section 17). A missing fact is shown as "-" and an unknown one is ignored, so that
+this program and a server of another version still understand each other.
 
-    name role state since_s uptime_s epoch sequence in_sync peer {...}
-    keys sessions channels {subtree: subscribers} pending pending_bytes journal {...} counts {name: n since its start}
+The verdicts are the exit codes of `chp status` too:
 
-Verdicts, which are also exit codes of `chp status`:
-
-    0 healthy         one is active, and in sync with a passive (or it is a server without a peer)
+    0 healthy         one server is active, and in sync with a passive, or it has no peer by configuration
     1 degraded        one is active, but the other is away, starting, not in sync, or active too; or it speaks CHP/1
-                      only, and so can't tell how it is
-    2 nobody active   somebody answers, nobody serves
-    3 no server       nobody answers
-    4 denied          whoever answers does not tell this user, or does not let it in
+                      only, and so can't tell its state
+    2 nobody active   a server answers, but none is active
+    3 no server       no server answers
+    4 denied          the servers that answer do not let this user in, or do not tell it
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from typing import Any, TypeGuard
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
-from ..admin import AdminDenied, AdminReply, Answer, SpeaksOnlyChp1
 from ..errors import Refused
+from ..port.admin import AdminDenied, AdminReply, Answer, SpeaksOnlyChp1
 from .faults import DEGRADED, NO_SERVER, NOBODY_ACTIVE, OK, REFUSED
 
 STATES: dict[int, str] = {
@@ -44,19 +41,23 @@ class ServerStatus:
     """One server, as far as it told us."""
 
     server: str
-    problem: str = ""  # why there is nothing to show
-    only_chp1: bool = False  # it is there, but follows RFC 12 and no more
-    denied: bool = False  # it is there, and said no
+    # The reason if there is nothing to show.
+    problem: str = ""
+    # The server answers, but only follows RFC 12.
+    only_chp1: bool = False
+    # The server answers with a refusal.
+    denied: bool = False
     number: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reachable(self) -> bool:
+        """True if the server has told its facts."""
         return not self.problem
 
     @property
     def state(self) -> str:
-        """ACTIVE, PASSIVE, STARTING, CHP/1, DENIED, or UNREACHABLE."""
+        """The state: ACTIVE, PASSIVE, STARTING, CHP/1, DENIED, or UNREACHABLE."""
         if self.only_chp1:
             return "CHP/1"
         if self.denied:
@@ -74,12 +75,12 @@ class ServerStatus:
 
     @property
     def has_peer(self) -> bool:
-        """Whether it was configured with another server."""
+        """True if the server was configured with a peer."""
         return self.facts.get("role") != "alone"
 
     @property
     def trouble(self) -> str:
-        """Why it can't be one of a pair with what it hears, or what it waits for; nothing if all is well."""
+        """The reason why the server rejects its peer, or waits; an empty text if all is well."""
         misfit = self.facts.get("misfit")
         if isinstance(misfit, dict) and misfit.get("text"):
             return f"{self.server} does not take {misfit.get('name') or 'its peer'} for its peer: {misfit['text']}"
@@ -96,40 +97,40 @@ class ServerStatus:
 
     @property
     def position(self) -> int:
-        """Epoch and sequence as one number."""
+        """The epoch and the sequence as one number."""
         return self.epoch << EPOCH_SHIFT | self.sequence
 
     @property
     def in_sync(self) -> bool | None:
-        """Whether it says that both hold the same; None if it does not say."""
+        """True if the server says that both hold the same contents; None if it does not say."""
         said = self.facts.get("in_sync")
         return said if isinstance(said, bool) else None
 
     def counts(self) -> dict[str, float]:
-        """Everything it counts, by name, since its start."""
+        """Return everything that the server has counted since its start, by name."""
         counts = self.facts.get("counts")
         return {str(k): float(v) for k, v in counts.items() if is_number(v)} if isinstance(counts, dict) else {}
 
     def refusals(self) -> dict[str, int]:
-        """What it refused or could not read, by kind."""
+        """Return the number of refused and unreadable messages, by kind."""
         counts = {k: int(n) for k, n in self.counts().items() if n and k.startswith(_REFUSALS)}
         return {k.removeprefix("refused_").replace("_", " on "): n for k, n in counts.items()}
 
     def subscribers(self) -> int | None:
-        """How many subscriptions it publishes to."""
+        """Return the number of subscriptions that the server publishes to."""
         channels, plain = self.facts.get("channels"), self.facts.get("chp1_subscriptions")
         if not isinstance(channels, dict):
             return None
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
 
     def behind(self, others: list[ServerStatus]) -> int:
-        """Updates that another server was told of and this one was not, when they were asked."""
+        """Return the number of updates that another server had and this one lacked when they were asked."""
         return max(0, *(v.sequence - self.sequence for v in others if v.reachable), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What to think of the pair."""
+    """The verdict on a pair."""
 
     code: int
     word: str
@@ -137,12 +138,12 @@ class PairVerdict:
 
 
 def is_number(thing: object) -> TypeGuard[float]:
-    """Whether it counts as a number here: no booleans."""
+    """Return True for a number that is no boolean."""
     return isinstance(thing, int | float) and not isinstance(thing, bool)
 
 
 def view(server: str, answer: Answer) -> ServerStatus:
-    """An answer, or the lack of one, as a view."""
+    """Return an answer, or the lack of one, as a view."""
     if isinstance(answer, AdminReply):
         return ServerStatus(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
     denied = isinstance(answer, Refused | AdminDenied)
@@ -150,14 +151,14 @@ def view(server: str, answer: Answer) -> ServerStatus:
 
 
 def views(answers: Mapping[str, Answer], named: bool) -> list[ServerStatus]:
-    """All servers; where the user named none, a lone server hides the default address nobody uses."""
+    """Return views of all servers. If the user named none, a lone server hides the unused default address."""
     seen = [view(server, answer) for server, answer in answers.items()]
     alone = [v for v in seen if v.reachable and not v.has_peer]
     return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
 
 
 def verdict(seen: list[ServerStatus]) -> PairVerdict:
-    """One verdict on all servers."""
+    """Return one verdict on all servers."""
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
@@ -176,7 +177,7 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
 
 
 def _remedy(seen: list[ServerStatus]) -> str:
-    """What to do when nobody of those asked is active: the one that is may not have been asked."""
+    """Return the remedy if no asked server is active; another one may be."""
     peers = [v.facts.get("peer") for v in seen if v.reachable]
     active = [
         p.get("name", "?") for p in peers if isinstance(p, dict) and p.get("alive") and p.get("state") == "active"

@@ -17,23 +17,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from ..agent.aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
 from ..agent.changes import Change
 from ..agent.tickets import Ticket
+from ..agent.writer import Items
 from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
-from ..feed.history import Version
+from ..port.history import Version
 from ..starts import KeyStart
 from ..topics.aioconsumer import AsyncTransaction
 from ..topics.aiotopic import AsyncTopic
 from ..topics.reader import PATIENCE_S
 from ..topics.topic import Topic, topics_of
 from ..topics.transaction import Transaction
-from .aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
 from .atomic import NOTHING, AtomicOperations, flush
 from .base import CALLBACKS_S, BaseClone
 from .health import Check
-from .writer import Items
 
 
 class AsyncClone(BaseClone[V]):
@@ -93,7 +93,7 @@ class AsyncClone(BaseClone[V]):
 
     def waits(self, timeout: float | None) -> Awaiting:
         """By the loop."""
-        return Awaiting(self, self._blocks, timeout)
+        return Awaiting(self._mailbox, self._blocks, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
         return AtomicOperations(self, self._writer, self.waits(timeout))
@@ -132,7 +132,7 @@ class AsyncClone(BaseClone[V]):
 
     def lease(self, ttl: float) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
-        return AsyncLease(self, self.new_lease(ttl), self.waits)
+        return AsyncLease(self._mailbox, self.new_lease(ttl), self.waits)
 
     def transaction(self) -> AsyncTransaction:
         """Begin a transaction, for `async with`; see `Clone.transaction`."""

@@ -28,10 +28,13 @@ from ..agent.agent import Agent
 from ..agent.changes import Change
 from ..agent.client_info import about
 from ..agent.dispatch import Dispatcher, Listener
+from ..agent.lease import Lease
 from ..agent.listeners import decorator
 from ..agent.mailbox import Mailbox
 from ..agent.measured import MeasuredClone, Metrics
+from ..agent.waiting import Waiter
 from ..agent.watch import Watch, WatchQueue
+from ..agent.writer import Writer
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
@@ -39,11 +42,8 @@ from ..renamed import OldName, PublicNames, public_names, renamed
 from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
 from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
-from .atomic import Waiter
 from .health import CopyHealth
-from .lease import Lease
 from .mapping import CloneMapping
-from .writer import Writer
 
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0

@@ -24,22 +24,23 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..agent.changes import Change
+from ..agent.lease import Lease
 from ..agent.listeners import ChangeListeners, Listening
 from ..agent.tickets import Ticket
+from ..agent.waiting import Blocking, at_once
 from ..agent.watch import Watch
+from ..agent.writer import Items
 from ..checks import wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
-from ..feed.history import Version
+from ..port.history import Version
 from ..starts import KeyStart
 from ..topics.reader import PATIENCE_S
 from ..topics.topic import Topic, topics_of
 from ..topics.transaction import Transaction
-from .atomic import NOTHING, AtomicOperations, Blocking, at_once, flush
+from .atomic import NOTHING, AtomicOperations, flush
 from .base import CLOSE_S, BaseClone, Pin
 from .health import Check
-from .lease import Lease
-from .writer import Items
 
 CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
 

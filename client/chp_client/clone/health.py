@@ -19,8 +19,8 @@ from ..codecs import Codec, Decoding
 from ..core.core import ClientCore
 from ..core.events import State
 from ..errors import Lagging, Refused
-from ..feed import comparison
-from ..feed.history import Version, history
+from ..port.history import Version, history
+from . import comparison
 
 NAMED_MAX = 100  # keys that differ, of however many
 NOTHING = Revision(0)

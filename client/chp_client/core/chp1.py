@@ -31,8 +31,8 @@ from .copy.channel import CopyChannel, changed_by
 from .copy.subscriptions import Subscriptions
 from .events import Sink
 from .outbox import SentBatch
-from .sending.session import Session
 from .server_view import ServerView
+from .session import Session
 from .timing import NEVER, Timing
 
 ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked

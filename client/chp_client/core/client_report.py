@@ -18,8 +18,8 @@ from chp.versions import VERSION
 from .copy.subscriptions import Subscriptions
 from .events import Sink, State
 from .freshness import Freshness
-from .sending.session import Session
 from .server_view import ServerView
+from .session import Session
 from .timing import NEVER
 
 TELLS = STX + b"client" + ETX

@@ -33,10 +33,10 @@ from .copy.subscriptions import PULSE, Subscriptions
 from .events import Effects, Sink, State
 from .freshness import Freshness
 from .leadership import Leadership, Move
+from .leases import LeaseRefresher
 from .own_sets import OwnSets
-from .sending.leases import LeaseRefresher
-from .sending.session import Session
 from .server_view import AWAY, SPEAKS, ServerView
+from .session import Session
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]

@@ -24,8 +24,8 @@ from .copy.subscriptions import Subscriptions
 from .events import Sink, ack_of
 from .leadership import Leadership
 from .outbox import SentBatch, keys_of
-from .sending.session import Session
 from .server_view import ServerView
+from .session import Session
 
 
 class OwnSets:

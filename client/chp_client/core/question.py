@@ -4,7 +4,7 @@
     hear        what a message of P tells; None if it answers something else; `Refused` if the server won't
     granted     what to send when that was taken, so that more come; None when there is still room
 
-Pure: port.py has the sockets, and who asks several servers at once has its own.
+This module is pure: port/connection.py has the sockets.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from chp.batch import decode, packb
 from chp.errors import BadFrame
 from chp.headers import Header, Kthxbai, Messages, Refused, Reply, name_of, request_of
 from chp.messages import ICANHAZ
+from chp.numbers import describe
 from chp.versions import VERSION
 
 from .. import errors
 
 
 class Told(NamedTuple):
-    """A message of an answer."""
+    """A message of an answer; `number` is the frame with the number of what it holds."""
 
-    number: bytes  # the frame: the number of what it holds
+    number: bytes
     header: Header
     items: list[Any]
 
 
 class Question:
-    """A subtree, or a command, and the options. `grant` chunks are taken before room for as many is granted."""
+    """A subtree or a command, and the options. After `grant` chunks, room for as many is granted."""
 
     def __init__(self, request_id: int, subject: bytes, options: dict[str, Any], *, grant: int = 1) -> None:
         self.id = request_id
-        self.over = False  # the last message of the answer was heard
+        # True once the last message of the answer was heard.
+        self.over = False
         self._subject, self._grant = subject, grant
         self._taken = self._granted_for = 0
         self.frames = [ICANHAZ, subject, packb({"chp": VERSION, "id": request_id, **options})]
 
     def hear(self, server: str, frames: list[bytes]) -> Told | None:
-        """A message that came from `server`; `BadFrame` if it is none of CHP/2."""
+        """Return the message that came from `server`, or None; `BadFrame` if it is none of CHP/2."""
         if len(frames) != 5:
             raise BadFrame(f"{server} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
         header, items = read(server, frames[4])
@@ -50,12 +52,13 @@ class Question:
             return None
         if isinstance(header, Refused):
             raise refused(server, header)
-        self._taken += not isinstance(header, Messages) or bool(items)  # a word that there are none costs no credit
+        # MESSAGES without messages costs no credit.
+        self._taken += not isinstance(header, Messages) or bool(items)
         self.over = isinstance(header, Kthxbai | Reply)
         return Told(frames[1], header, items)
 
     def granted(self) -> list[bytes] | None:
-        """Room for more, each time that enough were taken."""
+        """Return the frames that grant more room, each time that enough messages were taken."""
         if self.over or self._taken - self._granted_for < self._grant:
             return None
         self._granted_for += self._grant
@@ -72,13 +75,15 @@ def read(server: str, body: bytes) -> tuple[Header, list[Any]]:
 
 
 def refused(server: str, header: Refused) -> errors.Refused:
-    """What a server said no with; "bad" comes with a text that says it all."""
-    why = str(header.detail) if header.code == "bad" else f"({header.code}) {header.detail}"
+    """Return the error for a REFUSED. The detail of "bad" is a whole text; that of "retained" is a revision."""
+    detail = header.detail
+    shown = describe(detail) if header.code == "retained" and type(detail) is int else detail
+    why = str(detail) if header.code == "bad" else f"({header.code}) {shown}"
     return errors.Refused(f"refused: {why}", header.code, header.detail, server)
 
 
 def reply_of(server: str, told: Told) -> Reply:
-    """The one message that answers a question for facts."""
+    """Return the one message that answers a question for facts."""
     if not isinstance(told.header, Reply):
         raise BadFrame(
             f"{server} answered with {name_of(told.header)} where a REPLY was due; is it of an older version?"

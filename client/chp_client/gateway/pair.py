@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse, Response
 
 from chp.numbers import describe
 
-from ..admin import Admin, AdminError, AdminReply, Answer
 from ..core.events import State
 from ..errors import Refused
+from ..port.admin import Admin, AdminError, AdminReply, Answer
 from .access.caller import caller_of
 from .problems import RETRY_S, Problem
 from .request_fields import query

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from chp.errors import BadInput, BadValue
+from chp_client.agent.waiting import Waiter, at_once
 from chp_client.clone.aio import AsyncClone
-from chp_client.clone.atomic import Waiter, at_once
 from chp_client.clone.clone import Clone
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict

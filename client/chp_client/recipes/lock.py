@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from chp.numbers import Revision
+from chp_client.agent.waiting import at_once
 from chp_client.clone.aio import AsyncClone
-from chp_client.clone.atomic import at_once
 from chp_client.clone.clone import Clone
 
 from .places import GIVE_BACK_S, QueuePlace, name_of, of_kind

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from chp_client.agent.lease import Lease
+from chp_client.agent.waiting import Waiter, at_once
 from chp_client.clone.aio import AsyncClone
-from chp_client.clone.atomic import Waiter, at_once
 from chp_client.clone.base import BaseClone
 from chp_client.clone.clone import Clone
-from chp_client.clone.lease import Lease
 
 from .lock import TTL_S, own_name
 from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, of_kind

@@ -21,9 +21,9 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
-from chp_client.clone.atomic import Waiter
+from chp_client.agent.lease import Lease
+from chp_client.agent.waiting import Waiter
 from chp_client.clone.base import BaseClone
-from chp_client.clone.lease import Lease
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 

@@ -21,14 +21,16 @@ from .values.fields import BadDataFrame
 if TYPE_CHECKING:
     from .datasource import register
     from .foreach import foreach_batch
+    from .revisions import revision_text
 
 __all__ = [
-    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "live", "register", "session", "stop",
+    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "live", "register", "revision_text",
+    "session", "stop",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """`register` and `foreach_batch` import PySpark, which takes a while: so only when asked for."""
+    """Import what needs PySpark only when it is asked for, as that takes a while."""
     if name == "register":
         from .datasource import register
 
@@ -37,4 +39,8 @@ def __getattr__(name: str) -> Any:
         from .foreach import foreach_batch
 
         return foreach_batch
+    if name == "revision_text":
+        from .revisions import revision_text
+
+        return revision_text
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

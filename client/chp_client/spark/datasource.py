@@ -4,9 +4,9 @@
     df.write.format("chp").mode("append").options(servers=..., subtree="/rates/").save()
     spark.read.format("chp").options(servers=...).load()
 
-Where the package is installed, Spark finds the format by itself: a module `pyspark_chp` beside this package has the
-name that it looks for. The options are a table in options.py, and are checked before anything runs. Executors need
-the package too: they get the classes by name.
+Where the package is installed, Spark finds the format by itself, because it looks for a module `pyspark_chp` and there
+is one. The options are a table in options.py, and are checked before anything runs. Executors need the package too:
+they get the classes by name.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from .reading.stream import StreamReader
 from .values import messages
 from .values.columns import SCHEMA
 from .values.rows import Shape
-from .worker import settle
+from .worker import errors_first, settle
 from .write import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@errors_first
 class ChpDataSource(DataSource):
-    """What Spark makes of format("chp")."""
+    """The data source behind format("chp"). Spark makes one for each read or write."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "chp"
 
     def schema(self) -> str:
-        """The columns of a read without a schema of its own."""
+        """Return the columns of a read for which the user gives no schema."""
         return SCHEMA if parse(self.options)["topic"] is None else messages.SCHEMA
 
     def reader(self, schema: "StructType") -> BatchReader | ChangesReader | MessagesReader:
-        """For spark.read."""
+        """Return the reader for spark.read."""
         options = parse(self.options)
         if options["topic"] is not None:
             return MessagesReader(options, schema)
@@ -51,7 +52,7 @@ class ChpDataSource(DataSource):
         return (NarrowedReader if options["pushDownPredicate"] else BatchReader)(options, schema)
 
     def streamReader(self, schema: "StructType") -> StreamReader | MessagesStream:
-        """For spark.readStream."""
+        """Return the reader for spark.readStream."""
         options = parse(self.options)
         if options["topic"] is not None:
             check_topic_options(options, stream=True)
@@ -60,13 +61,13 @@ class ChpDataSource(DataSource):
         return StreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
-        """For df.write."""
+        """Return the writer for df.write."""
         settle()
         options, shape = self._for_writing(schema, overwrite)
         return BatchWriter(options, shape, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:
-        """For stream.writeStream."""
+        """Return the writer for stream.writeStream."""
         settle()
         options, shape = self._for_writing(schema, overwrite)
         return StreamWriter(options, shape, overwrite)
@@ -88,7 +89,7 @@ class ChpDataSource(DataSource):
 
 
 def _checked(shape: Shape, schema: "StructType") -> Shape:
-    """Let the shape look at no rows, with the types of those to come: what can't be written is said before it runs."""
+    """Return the shape, after a look at the types of the columns: raise before the job runs if it can't be written."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -1,13 +1,14 @@
-"""For `foreachBatch`: a micro-batch goes through the driver and becomes visible at once, exactly once.
+"""A sink for `foreachBatch`: a micro-batch goes through the driver and becomes visible at once, exactly once.
 
     sink = foreach_batch(servers="tcp://a:5556,tcp://b:5566", subtree="/rates/", key_template="/rates/{base}/{quote}")
     stream.writeStream.foreachBatch(sink).outputMode("update").start()
 
-Beside `writeStream.format("chp")` it takes output mode update, which Spark refuses Python sinks, and is quicker
-with small batches: the rows come to the driver as Arrow, and no task has to be started to send them. A batch has to
-fit the driver. The batch id is its version; its application is the query id and what the options make of the rows, so
-that one query may write to several subtrees. Two sinks of one query with the same options need an `applicationId` each:
-without, the second would be taken for a repetition of the first, so it is refused.
+It takes output mode update, which Spark refuses to `writeStream.format("chp")`. It is quicker with small batches: the
+rows come to the driver as Arrow, and no task has to be started to send them. A batch has to fit the driver.
+
+The batch id is the version. The application is the query id and a digest of the options, so that one query may write to
+several subtrees. Two sinks of one query with equal options need an `applicationId` each. Without it the second sink is
+refused, because the servers would take it for a repetition of the first.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from . import staging
 from .options import BadOption, parse
 from .progress import Progress
 from .values.messages import shape_of
+from .worker import first
 from .write import Job, Staged, commit, stream_job
 
 if TYPE_CHECKING:
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[DataFrame, int], None]":
-    """A function for `foreachBatch`; options as of format("chp"), with `_` for a dot (`null_value="delete"`).
+    """Return a function for `foreachBatch`; its options are those of format("chp"), with `_` for a dot.
 
-    `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`; the function
+    `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`. The function
     raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
     """
     given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
@@ -50,24 +52,26 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
             _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)
         except ChpError as error:
-            raise error.with_traceback(None) from None  # Spark adds two traces of its own to it
+            raise first(error)  # noqa: B904 (the cause is set)
         _sent[job.application] = run, batch_id
 
     return sink
 
 
-_sent: dict[str, tuple[str | None, int]] = {}  # in which run of a query an application wrote which batch last
+# The last batch of each application, and the run of the query that wrote it.
+_sent: dict[str, tuple[str | None, int]] = {}
 
 
 def _purpose(options: dict[str, Any]) -> str:
-    """Tells apart what the sinks of one query write, and is the same in its next run."""
+    """Return a digest that differs between the sinks of one query, and is equal in the query's next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
-    said += [] if options["topic"] is None else [options["topic"]]  # else as it always was
+    # Only a topic adds to the text: digests without one stay what earlier checkpoints know.
+    said += [] if options["topic"] is None else [options["topic"]]
     return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
 
 
 def _check_first(run: str | None, job: Job) -> None:
-    """A run has each batch once, so this can't be a repetition."""
+    """Raise if this run of the query wrote the batch already: a run has each batch once."""
     if run and _sent.get(job.application) == (run, job.version):
         raise ChpError(
             f"batch {job.version} was written already, by this foreach_batch or another one with the same options or "
@@ -77,13 +81,14 @@ def _check_first(run: str | None, job: Job) -> None:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, list | tuple):  # of servers
+    if isinstance(value, list | tuple):
+        # A list of servers.
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False) -> int:
-    """Stage an Arrow table and commit it; how many rows it had."""
+    """Stage an Arrow table and commit it; return how many rows it had."""
     shape = shape_of(options, table.column_names)
     part = staging.StagedPart(options["servers"], job.commit_id, "driver", options["timeout"])
     keys: set[str] = set()
@@ -97,9 +102,11 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
     twice = rows - len(keys) if options["topic"] is None else 0
     said = Staged(0, part.name, part.batches, rows, twice, job.commit_id, job.application, job.version)
     try:
-        commit(options, job, [said], overwrite)  # on the heels of what was staged: the servers take them in order
+        # The commit follows the staged batches at once: the servers take them in order.
+        commit(options, job, [said], overwrite)
     except staging.StagingFailed as error:
         if not isinstance(error.__cause__, TimeoutError):
-            part.finish()  # why it could not be staged is the better answer
+            # The reason why a batch was not staged is the better answer.
+            part.finish()
         raise
     return rows

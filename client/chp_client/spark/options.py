@@ -1,11 +1,10 @@
-"""Every option of format("chp") in one table: what it is called, what it takes, and what it is if it isn't given.
+"""Every option of format("chp") in one table: its name, its values, and its default.
 
     options = parse({"servers": "tcp://a:5556,tcp://b:5566", "subtree": "/rates/", "key.template": "/rates/{base}/{quote}"})
     options["null.value"]           -> "error"
 
-Names are taken as Spark hands them over, in any case. An option that is not in the table is an error that suggests
-the one that was meant: a misspelt `confirm.overwrite` or `ttl` that is silently ignored is worse than a job that
-does not start.
+Names are taken in upper or lower case. An option that is not in the table is an error that suggests the nearest one. A
+job that does not start is better than a misspelt `confirm.overwrite` or `ttl` that is silently ignored.
 """
 
 # ruff: noqa: E501 (a table has a row a line)
@@ -28,19 +27,23 @@ from chp.topics import check_topic
 from .. import checks
 from ..clientfile import ClientFile
 
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark hands these to a sink too
+# Spark hands these to a sink too.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 class BadOption(BadInput):
-    """An option that is unknown, missing, or has a value it can't have; the text says which and what to give."""
+    """An option is unknown, missing, or has a wrong value; the text names it and says what to give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table; `read` makes its value of the text, and raises `ValueError` that says what is wanted."""
+    """One row of the table; `read` makes a value of the text, or raises a `ValueError` that says what is wanted.
+
+    `where` is "all", or some of "write", "read" and "stream".
+    """
 
     name: str
-    where: str  # "all", "write", "read", "stream"
+    where: str
     read: Callable[[str], Any]
     default: Any
     takes: str
@@ -100,7 +103,8 @@ def _ttl(text: str) -> float | str:
     try:
         seconds = float(text)
     except ValueError:
-        return text  # a column
+        # It names a column.
+        return text
     if not 0 < seconds <= DEFAULT.ttl_s_max:
         raise ValueError(f"it is seconds above 0 and at most {DEFAULT.ttl_s_max:.0f}, or the name of a column")
     return seconds
@@ -172,7 +176,7 @@ OPTIONS = (
     Option("codec", "all", _choice("raw", "json", "msgpack"), "raw", "raw, json, msgpack", "how a value is made of columns, or columns of it"),
     Option("key", "write", _name, "key", "column", "the column with the keys"),
     Option("key.template", "write", _name, None, "/a/{column}/b", "the key made of several columns, in place of `key`"),
-    Option("value", "write", _name, None, "column", "the column with the values; default `value`, or with a codec all columns that are not named elsewhere"),
+    Option("value", "write", _name, None, "column", "the column with the values; default `value`, or with a codec all columns that are not named elsewhere, as an object with their names"),
     Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),
     Option("revision", "write", _name, None, "column", "write a row only if its key has no later revision than this"),
     Option("operation", "write", _name, None, "column", "the column that says what a row does: set, or delete, which needs no value; as a stream of changes has it"),
@@ -183,7 +187,7 @@ OPTIONS = (
     Option("partitions", "read, stream", _count, None, "number", "how many tasks read a snapshot or, of a stream too, a topic; default: one for each 500,000 keys or messages, at most 64"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),
     Option("mode", "read, stream", _choice("permissive", "dropmalformed", "failfast"), "failfast", "PERMISSIVE, DROPMALFORMED, FAILFAST", "what becomes of a value that is not of the codec, or does not fit its column: null, the row is left out, or the read fails"),
-    Option("startingOffsets", "read, stream", _start, None, "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now (a stream's default), everything held and then the changes; a read has the changes from there (earliest, an offset), in place of a snapshot"),
+    Option("startingOffsets", "read, stream", _start, None, "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes (the default; of a topic earliest); a read has the changes from there (earliest, an offset), in place of a snapshot"),
     Option("endingOffsets", "read", _end, None, "latest, an offset", "of a topic: the offset of the first message that is not read any more"),
     Option("startingTimestamp", "read, stream", _moment, None, "a day or time", "in place of startingOffsets: the changes since then, by the servers' clocks; without a zone it is UTC"),
     Option("endingRevision", "read", _revision, None, "1.42", "with a start: the last revision that is read; default: what there is when the query is planned"),
@@ -201,7 +205,7 @@ _CATALOG = (
 
 
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
-    """Every option's value, by the name it has in the table; raises `BadOption`."""
+    """Return every option's value, by the name that it has in the table; raise `BadOption`."""
     values = {option.name: option.default for option in OPTIONS}
     for name, text in given.items():
         if name.lower() in SPARKS_OWN:
@@ -242,7 +246,7 @@ OF_KEYS = (
 
 
 def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> None:
-    """Raises `BadOption` for what says nothing of messages, if they are of a topic; and the other way round."""
+    """Raise `BadOption` for an option of keys beside a topic, and for one of messages without a topic."""
     if options["topic"] is None:
         if options["endingOffsets"] is not None:
             raise BadOption(
@@ -265,8 +269,10 @@ def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> 
 
 
 def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
-    """Whether the options of a read are for changes, as a stream's are; raises `BadOption` for those that exclude
-    each other, or need another."""
+    """Return True if a read is one of changes, as a stream's is.
+
+    Raises `BadOption` for options that exclude each other, or need another one.
+    """
     start, since, end, till = (options[name] for name in CHANGES)
     if start is not None and since is not None:
         raise BadOption("both options startingOffsets and startingTimestamp are given; a read has one start")
@@ -290,7 +296,8 @@ def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
 def _unknown(name: str) -> str:
     if name.lower() == "path":
         return "option path is not used: give save() or load() no argument, and the option subtree"
-    if name.lower() == "provider":  # what CREATE TABLE adds
+    if name.lower() == "provider":
+        # CREATE TABLE adds it.
         return f"chp can't be a table of Spark's catalog. {_CATALOG}"
     close = difflib.get_close_matches(name.lower(), list(_BY_NAME), n=1, cutoff=0.5)
     meant = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"there are {', '.join(o.name for o in OPTIONS)}"
@@ -298,7 +305,7 @@ def _unknown(name: str) -> str:
 
 
 def table() -> str:
-    """The table as Markdown, for the documents."""
+    """Return the table as Markdown, for the documents."""
     rows = ["| option | for | takes | default | |", "|---|---|---|---|---|"]
     for o in OPTIONS:
         default = "" if o.default is None else str(o.default).lower() if isinstance(o.default, bool) else f"{o.default}"

@@ -1,10 +1,10 @@
-"""A line every few seconds on work that takes long: how much of it is done, and how fast it goes.
+"""A line every few seconds about work that takes long: how much of it is done, and how fast it goes.
 
     progress = Progress("partition 3", "rows staged")
     for batch in batches: ...; progress.add(batch.num_rows)    # partition 3: 3,400,000 rows staged, 480,000 a second
 
-Short work says nothing. The lines go to the log `chp_client.progress`, or to standard error where nobody has said where
-logs go, as in Spark's own Python workers.
+Short work prints nothing. The lines go to the log `chp_client.progress`. Where no logging is set up, as in Spark's own
+Python workers, they go to standard error.
 """
 
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger("chp_client.progress")
 
 
 def say(line: str) -> None:
-    """To the log, if there is one."""
+    """Write a line to the log, or to standard error if there is no log."""
     if log.hasHandlers():
         log.info("%s", line)
     else:
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """Of one piece of work."""
+    """The progress of one piece of work."""
 
     def __init__(
         self, whose: str, what: str, clock: Callable[[], float] = monotonic, to: Callable[[str], None] | None = None
@@ -35,7 +35,7 @@ class Progress:
         self._done = 0
 
     def add(self, n: int) -> None:
-        """So many more are done."""
+        """Count `n` more as done."""
         self._done += n
         now = self._clock()
         if now - self._said >= EVERY_S:

@@ -6,9 +6,9 @@
 The settings suit small, quick batches on one machine; whatever the caller gives wins. On a cluster, give
 `**{"spark.master": ...}`, or make the session yourself: nothing else here depends on this helper.
 
-Three things must be in the environment before the JVM starts and are set there: JAVA_HOME (java.py finds or brings
-one), PYSPARK_PYTHON and SPARK_LOCAL_IP. Once a JVM runs in this process, a second call returns the same session,
-and only its `spark.sql.` settings can still change; that is Spark's rule.
+Before the JVM starts, `session` sets three variables of the environment: JAVA_HOME (java.py finds or brings a Java),
+PYSPARK_PYTHON and SPARK_LOCAL_IP. Once a JVM runs in this process, a second call returns the same session, and only its
+`spark.sql.` settings can still change. That is Spark's rule.
 """
 
 import os
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SETTINGS: dict[str, str] = {
-    # Nobody looks at the web page of a short job, and it takes a port.
+    # The web page of a short job is of no use, and takes a port.
     "spark.ui.enabled": "false",
     # Plans that adapt while they run help with large shuffles of unknown size; a small batch takes twice as long.
     "spark.sql.adaptive.enabled": "false",
-    # What goes wrong is raised in Python; the rest of the log is about Spark itself.
+    # Errors are raised in Python. The rest of the log is about Spark itself.
     "spark.log.level": "ERROR",
     # Driver and executors are one process here: never listen on the network.
     "spark.driver.host": "127.0.0.1",
@@ -43,8 +43,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
 }
 
-# A task that fails is logged by each of these, with a Java trace each, before it is raised in Python with the same
-# text: some two hundred lines, among which nobody finds the one that says what is wrong.
+# Each of these logs a failed task with a Java trace, before the error is raised in Python with an equal text. Among
+# some two hundred lines the one with the reason is hard to find.
 SAID_AGAIN = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -67,10 +67,10 @@ _QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, **settings: object) -> "SparkSession":
-    """A local Spark session on `cores` threads; `settings` are Spark's own, by their full names.
+    """Return a local Spark session on `cores` threads; `settings` are Spark's own, by their full names.
 
-    `quick_start` suits tests and demonstrations: a session sooner, long computations slower.
-    Raises `NoJava` when there is none to run on, and `ImportError` that names the extra when Spark is missing.
+    `quick_start` suits tests and demonstrations: the session starts sooner, and long computations are slower.
+    Raises `NoJava` without a usable Java, and an `ImportError` that names the extra if Spark is missing.
     """
     if cores < 1:
         raise ValueError(f"cores is {cores}; a session needs at least one")
@@ -99,13 +99,15 @@ def _say_once(spark: "SparkSession") -> None:
 
 
 def stop(spark: "SparkSession", timeout_s: float = 20.0) -> None:
-    """End the session, and its JVM with it: Spark's own `stop` leaves that to the end of the program."""
+    """End the session and its JVM, which Spark's own `stop` leaves running until the end of the program."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
     spark.stop()
-    SparkContext._gateway = SparkContext._jvm = None  # so that the next session starts anew
-    process = getattr(gateway, "proc", None)  # there is none if the JVM was not started by us
+    # Without a gateway the next session starts a JVM.
+    SparkContext._gateway = SparkContext._jvm = None
+    # There is a process only if this one started the JVM.
+    process = getattr(gateway, "proc", None)
     if process is None:
         return
     gateway.shutdown()
@@ -118,7 +120,7 @@ def stop(spark: "SparkSession", timeout_s: float = 20.0) -> None:
 
 
 def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
-    """Every setting of `session`, those that depend on its arguments included."""
+    """Return every setting of `session`, also those that depend on its arguments."""
     options = [_JAVA_OPTIONS]
     if quick_start:
         options.append(_QUICK_JAVA_OPTIONS)
@@ -130,14 +132,14 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
             # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.extraJavaOptions": " ".join(options),
-            # Spark's own bar, where somebody sees it; in a file it would be lines that overwrite nothing.
+            # Spark's own bar suits a terminal. In a file its lines overwrite nothing.
             "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
         }
     )
 
 
 def environment(java: Java, present: Mapping[str, str]) -> dict[str, str]:
-    """What must be in the environment before the JVM starts."""
+    """Return the variables that the environment needs before the JVM starts."""
     return {
         "JAVA_HOME": str(java.home),
         # Workers must be this Python, with this one's packages, and not the first python3 on PATH.

@@ -3,10 +3,10 @@
     task     StagedPart(servers, commit_id, name)    add(segment) ... finish()  travels to the driver as [name, batches]
     driver   commit(servers, commit_id, application, version, parts, replace)               or abort(servers, commit_id)
 
-All of it is one staged commit. A part is one attempt of one task, and its name has a random end. So the commit does not
-name what ran before in the same staged commit, a failed attempt or a whole run that died; it drops that. A `Clone` that
-only writes sends the parts: it numbers, resends and survives a failover. One is kept for each process, as making one
-takes longer than a small batch; it costs a thread that sleeps.
+All of it is one staged commit. A part is one attempt of one task, and its name has a random end. So the commit never
+names the parts of a failed attempt, or of an earlier run that died; it drops them. A `Clone` that only writes sends the
+parts: it numbers, resends and survives a failover. Each process keeps one, because making a Clone takes longer than a
+small batch. It costs a thread that sleeps.
 """
 
 import atexit
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
-SILENCE_S = 10.0  # after which a job says what it waits for
+# After so long a job says what it waits for.
+SILENCE_S = 10.0
 _clones: dict[tuple[int, tuple[str, ...]], Clone] = {}
 _lock = threading.Lock()
 
 
 class StagingFailed(ChpError):
-    """The servers did not take a batch; nothing of it is visible. The text says why and what to do."""
+    """The servers did not take a batch, and nothing of it is visible. The text tells the reason and the remedy."""
 
 
 def clone_of(servers: Sequence[str]) -> Clone:
-    """This process's writing Clone for these servers."""
+    """Return this process's Clone that writes to these servers."""
     where = os.getpid(), servers if isinstance(servers, ClientFile) else tuple(servers)
     with _lock:
         clone = _clones.get(where)
@@ -54,13 +55,13 @@ def clone_of(servers: Sequence[str]) -> Clone:
 
 
 def _forget_parents() -> None:
-    """A worker is forked: the Clones of the process it came from are of no use here."""
+    """Forget the Clones of the process from which this one was forked: they are of no use here."""
     for where in [where for where in _clones if where[0] != os.getpid()]:
         del _clones[where]
 
 
 def close_clones(servers: list[str] | None = None) -> None:
-    """Close this process's Clones, or the one of these servers; they are made anew when they are needed."""
+    """Close this process's Clones, or the one for these servers; the next use makes a new one."""
     with _lock:
         meant = [where for where in _clones if where[0] == os.getpid() and servers in (None, list(where[1]))]
         mine = [_clones.pop(where) for where in meant]
@@ -72,7 +73,7 @@ atexit.register(close_clones)
 
 
 class StagedPart:
-    """One attempt's share of a staged commit."""
+    """The part of a staged commit that one attempt of a task sends."""
 
     def __init__(self, servers: list[str], commit_id: bytes, name: str, timeout_s: float) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
@@ -84,7 +85,7 @@ class StagedPart:
         self._tickets: list[Ticket] = []
 
     def add(self, rows: "PackedRows") -> None:
-        """Stage what fits a batch."""
+        """Stage rows that fit one batch."""
         body = rows.encode(**{columns.STAGE: [self._commit_id, self.name]})
         with _failures(self._servers, self._timeout_s):
             self._tickets.append(self._clone.writer.put_encoded(body, self._timeout_s))
@@ -94,7 +95,7 @@ class StagedPart:
             self._tickets = [ticket for ticket in self._tickets if not ticket.done]
 
     def finish(self) -> None:
-        """Return when the servers have all of it."""
+        """Return when the servers have the whole part."""
         self._settle(self._tickets)
 
     def _settle(self, tickets: list[Ticket]) -> None:
@@ -104,7 +105,7 @@ class StagedPart:
 
 
 def _answer(ticket: Ticket, timeout_s: float) -> Ack:
-    """Wait; if that takes long, the log says for what, as the error may be minutes away."""
+    """Wait for a ticket. If that takes long, the log says for what, because the error may be minutes away."""
     if timeout_s > SILENCE_S:
         try:
             return ticket.wait(SILENCE_S)
@@ -114,7 +115,7 @@ def _answer(ticket: Ticket, timeout_s: float) -> Ack:
     return ticket.wait(timeout_s)
 
 
-def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire)
+def commit(  # noqa: PLR0917 (the order on the wire)
     servers: list[str],
     commit_id: bytes,
     application: str,
@@ -123,7 +124,7 @@ def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire
     replace: str | None,
     timeout_s: float,
 ) -> Ack:
-    """Make the named parts visible, all at once; an (application, version) committed before is only answered."""
+    """Make the named parts visible, all at once; a repeated (application, version) is answered and not done again."""
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s):
@@ -131,8 +132,10 @@ def commit(  # noqa: PLR0917 (what a commit is made of, in its order on the wire
 
 
 def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
-    """Forget a staged commit. If that can't be said now, the servers forget it after an hour: the job has failed for
-    another reason, which is the one to be raised."""
+    """Have the servers forget a staged commit; they do so by themselves after an hour.
+
+    A failure is only logged: the job has failed for another reason, which is the one to raise.
+    """
     timeout_s = min(timeout_s, ABORT_S)
     try:
         with _failures(servers, timeout_s):
@@ -144,11 +147,12 @@ def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
 
 @contextmanager
 def _failures(servers: list[str], timeout_s: float) -> Iterator[None]:
-    """Says in a job's words what a Clone says in its own."""
+    """Raise the errors of a Clone in the words of a job."""
     try:
         yield
     except TimeoutError as error:
-        close_clones(servers)  # with what it still wanted to send; not those of another query's
+        # The Clone's unsent batches go with it; the Clones of other servers stay.
+        close_clones(servers)
         raise StagingFailed(f"the servers gave no answer for {timeout_s:g} s (option timeout): {error}") from error
     except Refused as error:
         raise StagingFailed(_REFUSALS.get(error.code, "{0}").format(error)) from error

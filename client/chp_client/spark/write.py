@@ -1,4 +1,4 @@
-"""Writing a data frame, or a stream's micro-batches, all at once: tasks stage, the driver commits.
+"""The writers of a data frame and of a stream's micro-batches: tasks stage, and the driver commits all at once.
 
     task     write(batches)     ->  Staged: [part, batches], with the staged commit and what identifies the job
     driver   commit(messages)   ->  one record: every reader sees all of it, or none
@@ -24,20 +24,23 @@ from . import staging
 from .options import BadOption
 from .progress import Progress
 from .values.rows import Shape
-from .worker import settle
+from .worker import errors_first, note_answer, settle
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has staged."""
+    """The report of one attempt of a task about what it staged.
+
+    `duplicates` counts the rows that a later row of the same Arrow batch replaced.
+    """
 
     partition: int
     part: str
     batches: int
     rows: int
-    duplicates: int  # rows that a later row of the same Arrow batch replaced
+    duplicates: int
     commit_id: bytes
     application: str
     version: int
@@ -45,7 +48,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Job:
-    """What a write is known by: its staged commit, and for a repeated run its application and version."""
+    """The names of a write: its staged commit, and for a repeated run its application and version."""
 
     commit_id: bytes
     application: str
@@ -53,7 +56,7 @@ class Job:
 
 
 def job_of(options: dict[str, Any]) -> Job:
-    """Of a batch write: by the application and version that the options give, or new each time."""
+    """Return the job of a batch write: by the options `applicationId` and `version`, or a new one each time."""
     application, version = options["applicationId"], options["version"]
     if (application is None) != (version is None):
         raise BadOption("options applicationId and version belong together in a batch write; give both or neither")
@@ -61,18 +64,18 @@ def job_of(options: dict[str, Any]) -> Job:
 
 
 def stream_job(options: dict[str, Any], query: str, batch: int) -> Job:
-    """Of a micro-batch: the same in each attempt and after a restart."""
+    """Return the job of a micro-batch, which is equal in each attempt and after a restart."""
     return _known(options["applicationId"] or query, batch)
 
 
 def _known(application: str, version: int) -> Job:
-    """Name the same staged commit in each run: what a run that died has staged goes when another one commits."""
+    """Return a job with one staged commit for all runs: the commit of a run drops what a run that died has staged."""
     name = f"{application}\0{version}".encode()
     return Job(hashlib.blake2b(name, digest_size=16).digest(), application, version)
 
 
 def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any]) -> Staged:
-    """Stage what comes; return when the servers have it."""
+    """Stage the Arrow batches of a task; return when the servers have them."""
     settle()
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
@@ -90,7 +93,7 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
 
 
 def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bool) -> None:
-    """Make it visible: parts in the order of their partitions, so that of equal keys the last partition's wins."""
+    """Make the staged parts visible, in the order of their partitions: of equal keys the last partition's wins."""
     staged = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
     replace = options["subtree"] if overwrite else None
     if replace is None and not any(m.batches for m in staged):
@@ -99,6 +102,7 @@ def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bo
     ack = staging.commit(
         options["servers"], job.commit_id, job.application, job.version, parts, replace, options["timeout"]
     )
+    note_answer(options["servers"])
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
     log.info("committed %d rows at %d.%d (%s)", rows, ack.epoch, ack.sequence, ack.durability)
     if duplicates:
@@ -107,35 +111,37 @@ def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bo
         )
 
 
+@errors_first
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("chp")`: pickled to each task, so its job is the same in all of them."""
+    """The writer of `df.write.format("chp")`. Spark pickles it to each task, so all tasks have one job."""
 
     def __init__(self, options: dict[str, Any], shape: Shape, overwrite: bool) -> None:
         self._options, self._shape, self._overwrite = options, shape, overwrite
         self._job = job_of(options)
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        """In a task."""
+        """Stage a task's rows."""
         return stage(self._options, self._shape, self._job, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        """Beside the driver, when every task has succeeded."""
+        """Commit beside the driver, after every task has succeeded."""
         settle()
         commit(self._options, self._job, messages, self._overwrite)
 
     def abort(self, messages: list[Any]) -> None:
-        """Beside the driver, when the job has failed."""
+        """Abort beside the driver, after the job has failed."""
         staging.abort(self._options["servers"], self._job.commit_id, self._options["timeout"])
 
 
+@errors_first
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`stream.writeStream.format("chp")`: the tasks know query and batch, and tell it by their messages."""
+    """The writer of `stream.writeStream.format("chp")`. The tasks know query and batch, and report them."""
 
     def __init__(self, options: dict[str, Any], shape: Shape, overwrite: bool) -> None:
         self._options, self._shape, self._overwrite = options, shape, overwrite
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        """In a task."""
+        """Stage a task's rows."""
         context = TaskContext.get()
         query = context and context.getLocalProperty("sql.streaming.queryId")
         batch = context and context.getLocalProperty("streaming.sql.batchId")
@@ -146,13 +152,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._options, self._shape, stream_job(self._options, query, int(batch)), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Beside the driver, when every task has succeeded."""
+        """Commit beside the driver, after every task has succeeded."""
         settle()
         told = next((m for m in messages if m is not None), None)
         if told is not None:
             commit(self._options, Job(told.commit_id, told.application, told.version), messages, self._overwrite)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Beside the driver, when a task has failed for good; without a message the servers forget it after an hour."""
+        """Abort beside the driver, after a task has failed for good.
+
+        Without a report of a task the servers forget the staged commit after an hour.
+        """
         for commit_id in {m.commit_id for m in messages if m is not None}:
             staging.abort(self._options["servers"], commit_id, self._options["timeout"])

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from chp.numbers import Revision
 
 from ..agent.tickets import Ticket
-from ..clone.writer import Items
+from ..agent.writer import Items
 from ..core.events import Ack
 from .batch import Batch, Published
 from .consumer import Consumer

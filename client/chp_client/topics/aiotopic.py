@@ -11,7 +11,7 @@ from typing import Any
 
 from chp.numbers import Revision
 
-from ..clone.aioparts import Awaiting, call_soon
+from ..agent.aioparts import Awaiting, call_soon
 from ..core.events import Ack
 from ..renamed import renamed
 from ..starts import TopicStart

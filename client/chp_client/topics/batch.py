@@ -15,7 +15,7 @@ from chp.errors import BadInput
 from chp.topics import dead_topic, pack_slots, unpack_slots
 
 from ..agent.tickets import Ticket
-from ..clone.writer import Items, Writer
+from ..agent.writer import Items, Writer
 from ..core.events import Ack
 from .chunk import ChunkPart
 from .dead_letter_format import Letters, cut, letter, portions, reason, shown, why_max

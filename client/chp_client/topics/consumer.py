@@ -35,11 +35,11 @@ from chp.limits import DEFAULT
 from chp.topics import dead_topic
 
 from .. import checks
+from ..agent.lease import Lease
 from ..agent.tickets import Ticket
-from ..ask.port import LATER, Interrupted, QuestionPort
-from ..clone.lease import Lease
-from ..clone.writer import Writer
+from ..agent.writer import Writer
 from ..errors import AlreadyThere, Closed, NoSuchGroup, NoSuchTopic, Refused
+from ..port.ask import LATER, Interrupted, QuestionPort
 from .batch import Batch
 from .chunk import joined, parts_of
 from .dead_letter import PAUSE_MAX_S, PAUSE_S, put_aside

@@ -9,8 +9,8 @@ from chp import columns
 from chp.topics import check_topic
 
 from .. import checks
-from ..ask.port import QuestionPort
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
+from ..port.ask import QuestionPort
 
 
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:

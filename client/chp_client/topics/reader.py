@@ -18,8 +18,8 @@ from chp.headers import Messages
 from chp.numbers import Revision
 from chp.topics import unpack_messages
 
-from ..ask.port import LATER, Interrupted, QuestionPort
 from ..errors import NoSuchTopic, Refused
+from ..port.ask import LATER, Interrupted, QuestionPort
 
 PATIENCE_S = 30.0  # until a server serves
 SILENCE_S = 4.0

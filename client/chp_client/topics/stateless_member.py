@@ -21,9 +21,9 @@ from chp.headers import Messages
 from chp.topics import keyed_lease, pack_slots, unpack_slots
 from chp.unpacking import unpack
 
-from ..ask.port import LATER, Interrupted, QuestionPort
-from ..clone.writer import Writer
+from ..agent.writer import Writer
 from ..errors import Refused
+from ..port.ask import LATER, Interrupted, QuestionPort
 from .batch import Batch
 from .chunk import parts_of
 from .dead_letter_format import slots_for_one

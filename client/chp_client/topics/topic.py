@@ -24,9 +24,9 @@ from chp.topics import Settings, check_topic, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
-from ..ask.port import QuestionPort
-from ..clone.writer import Writer
+from ..agent.writer import Writer
 from ..core.events import Ack
+from ..port.ask import QuestionPort
 from ..renamed import renamed
 from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer

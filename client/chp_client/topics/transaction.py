@@ -25,7 +25,7 @@ from chp.topics import check_topic, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
-from ..clone.writer import Items, Writer
+from ..agent.writer import Items, Writer
 from ..core.events import Ack
 
 

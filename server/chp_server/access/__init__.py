@@ -1,5 +1,5 @@
-"""Who may connect: the locks of the sockets (`doors`), and the keys of a server, its peer and its users (`keyring`);
-who may hear what (`admitting`), and what is written of it all (`audit`).
+"""The access of clients: `zap` answers libzmq's questions about keys, and `keyring` has the keys of a server, its peer
+and its users. `subscription_authorizer` decides on each subscription, and `audit` writes what happened.
 
-They may touch zmq and files.
+These modules may use zmq and files.
 """

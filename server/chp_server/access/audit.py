@@ -1,14 +1,14 @@
-"""The audit: one JSON line for each thing that somebody may be asked about later (SPEC.md, section 36).
+"""The audit: one JSON line for each event that an auditor may ask about later (SPEC.md, section 36).
 
     {"time": "...", "server": "primary-5556", "audit": "access", "user": "root", "key": "rq9T=.x2",
      "address": "10.0.0.7", "number": "3.41", "what": ["+ user bob read /pub/"], "verdict": "done"}
 
     admin     a command of an operator, when it is answered           access    new rules, line by line
-    denied    what the rules denied, or a key that is not known       key       a key that is let in for the first time
+    denied    what the rules denied, or an unknown key               key       a key that is admitted for the first time
 
-What others can cause at will, denials and questions for the status, is written a few times in ten seconds for each
-user, and then counted (`more`). A file is opened anew when it is not the one of its name any more, so it is rotated by
-moving it away. A line that can't be written is said in the log, and serving goes on.
+Clients can cause denials and questions for the status at will. These are written a few times in ten seconds for each
+user, and then counted (`more`). To rotate the file, move it away: the audit then opens a new file of that name. If a
+line can't be written, the log says so, and serving goes on.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from ..logs import RateLimiter
 log = logs.get_log(__name__)
 ADMIN, ACCESS, DENIED, KEY = "admin", "access", "denied", "key"
 STREAM = "-"
-LOOK_S = 1.0  # between two looks at the file of that name
-_OFTEN = "status"  # an admin command that programs ask again and again
+# The file of that name is looked at so often.
+LOOK_S = 1.0
+# Programs send this admin command again and again.
+_OFTEN = "status"
 _KINDS = {"admin": ADMIN, "access changed": ACCESS, "denied": DENIED}
 _WHO = ("user", "key", "address")
 
 
 class Audit:
-    """A file, or standard error, that is only added to."""
+    """The file of the audit, or standard error. Lines are only added."""
 
     def __init__(self, path: str, server: str) -> None:
         self._path, self._server = path, server
@@ -52,7 +54,7 @@ class Audit:
                 raise CannotStart(Exit.USAGE, f"{why}; give a file in a directory that is there") from error
 
     def note(self, fact: Fact, number: int) -> None:
-        """What the core tells, if it is of this; the number that it is at."""
+        """Write a fact of the core if it belongs to the audit; `number` is that of the core now."""
         if (kind := _KINDS.get(fact.event)) is not None:
             said = fact.fields
             verdict = said.get("verdict", "denied" if kind == DENIED else "done")
@@ -61,7 +63,7 @@ class Audit:
             self.tell(kind, what=said.get("changes", said.get("what")), verdict=verdict, number=at, **who)
 
     def tell(self, kind: str, *, what: Any, verdict: str, **fields: Any) -> None:
-        """Somebody did something, or was not let."""
+        """Write what a user did or was denied."""
         line = {name: fields.pop(name, None) or None for name in _WHO}
         often = kind == DENIED or what == _OFTEN
         held = self._limiter.admit(f"{kind} {line['user']}", time.monotonic()) if often else 0
@@ -70,7 +72,7 @@ class Audit:
             self._write({"audit": kind, **line, **fields, "what": what, "verdict": verdict, **more})
 
     def flush(self, *, everything: bool = False) -> None:
-        """Say what was held back."""
+        """Write how many lines were held back."""
         for kind, held in self._limiter.overdue(time.monotonic(), everything=everything):
             name, _, user = kind.partition(" ")
             self._write(
@@ -98,7 +100,7 @@ class Audit:
             log.limited("the audit can't be written", "error", file=self._path, why=error.strerror or str(error))
 
     def _reopen(self, now: float) -> None:
-        """If somebody has moved the file away, go on in a new one."""
+        """Open a new file if the present one was moved away."""
         if now < self._look_at and self._fd >= 0:
             return
         self._look_at = now + LOOK_S

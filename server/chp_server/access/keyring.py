@@ -1,13 +1,13 @@
-"""The keys in `--keys DIR`: this server's own, the peer's, and those of who may connect (SPEC.md, section 25).
+"""The keys in `--keys DIR`: this server's own, the peer's, and those of users (SPEC.md, section 25).
 
-    server.secret        our pair, of this user alone
+    server.secret        our pair, readable for this user alone
     peer.pub             the other server's public key
-    clients/NAME.pub     of user NAME; more keys of the same are NAME.2.pub, NAME.new.pub ...; none is local, or peer
+    clients/NAME.pub     a key of user NAME; more keys are NAME.2.pub, NAME.new.pub ...; no user is `local` or `peer`
 
 `clients` is looked at each second, and read again when the directory has changed, and every `AGAIN_S`. A file that is
-moved there admits its owner at the next handshake. When a file is taken away, its key is *removed*: it is not let in
-any more, and what comes by its open connections is refused. `peer.pub` is looked at each second, too, so that the other
-server may have new keys while this one serves. Only the public half of anybody else's key is ever here.
+moved there admits its owner at the next handshake. When a file is taken away, its key is *removed*: it is not admitted
+any more, and messages by its open connections are refused. `peer.pub` is looked at each second too, so that the other
+server may have new keys while this one serves. Of other programs' keys, only the public halves are here.
 """
 
 from __future__ import annotations
@@ -29,21 +29,26 @@ from .. import logs
 from ..exits import CannotStart, Exit
 
 log = logs.get_log(__name__)
-USERS_MAX = 10_000  # files that are read at once, in the turn of a handshake
-AGAIN_S = 5.0  # a file may have changed where its directory did not; strangers can make us look
+# So many files are read at once, in the turn of a handshake.
+USERS_MAX = 10_000
+# A file may have changed though its directory did not; it is not read more often, as strangers can make us look.
+AGAIN_S = 5.0
 RESERVED = {"local": "who comes without a key from this host", "peer": "the other server"}
 _USER = re.compile(r"([A-Za-z0-9_-]{1,64})(\.[A-Za-z0-9_.-]{1,64})?\.pub\Z")
 Read = TypeVar("Read")
-Stamp = tuple[int, int, int, int]  # of a file: it changes when its content does
-Found = tuple[str, bytes]  # a user, and the key
-SAID_MAX = 20  # users in one line of the log
+# The stamp of a file, which changes when its content does.
+Stamp = tuple[int, int, int, int]
+# A user, and the key.
+Found = tuple[str, bytes]
+# So many users are named in one line of the log.
+SAID_MAX = 20
 
 
 class Keyring:
-    """Who we are, and whom we know."""
+    """The keys of this server, its peer and its users."""
 
     def __init__(self, directory: str, *, has_peer: bool) -> None:
-        """Read all of it; `CannotStart` names the file and the remedy."""
+        """Read all keys; raise `CannotStart` that names the file and the remedy."""
         base = Path(directory)
         self._clients, self._of_peer = base / "clients", base / "peer.pub"
         self._peer_state = _state_of(self._of_peer)
@@ -54,19 +59,22 @@ class Keyring:
                 Exit.USAGE, f"{base / 'peer.pub'} is this server's own key; copy the other server's there"
             )
         self._peer = keyfiles.decode(self.peer.decode()) if has_peer else b""
-        self._files: dict[str, tuple[Stamp, Found | None]] = {}  # as they were when they were read; None: of no use
+        # The files as they were when they were read; None for a file that is of no use.
+        self._files: dict[str, tuple[Stamp, Found | None]] = {}
         self._users: dict[bytes, str] = {}
-        self._admitted: dict[str, str] = {}  # the same by the text of the key
+        # The user of each key by the text of the key.
+        self._admitted: dict[str, str] = {}
         self._changed = -1
         self._read_at = float("-inf")
-        self.removals = 0  # how often keys were found to be removed
+        # The number of times that keys were found to be removed.
+        self.removals = 0
 
     def is_peer(self, key: bytes) -> bool:
-        """Whether these 32 bytes are the peer's public key."""
+        """Return True if these 32 bytes are the peer's public key."""
         return bool(self._peer) and key == self._peer
 
     def read_peer_again(self) -> bool:
-        """Whether `peer.pub` was replaced by one with another key, which is the peer's from now on."""
+        """Return True if `peer.pub` has another key now, which is the peer's from now on."""
         state = _state_of(self._of_peer)
         if not self._peer or state == self._peer_state:
             return False
@@ -83,20 +91,20 @@ class Keyring:
         return True
 
     def user_of(self, key: bytes, now: float) -> str | None:
-        """Whose public key these 32 bytes are."""
+        """Return the user of a public key of 32 bytes, or None."""
         changed = self._state()
         if changed != self._changed or (key not in self._users and now >= self._read_at + AGAIN_S):
             self._read_again(changed, now)
         return self._users.get(key)
 
     def look(self, now: float) -> None:
-        """Find out, now and then, whether keys were removed."""
+        """Read the keys again, now and then, to find removed ones."""
         changed = self._state()
         if changed != self._changed or now >= self._read_at + AGAIN_S:
             self._read_again(changed, now)
 
     def admits(self, key: str, user: str) -> bool:
-        """Whether a connection of this user, which has shown the key of this text, may go on."""
+        """Return True if a connection of this user, which has shown the key of this text, may go on."""
         return not self.removals or self._admitted.get(key) == user
 
     def _state(self) -> int:
@@ -113,7 +121,7 @@ class Keyring:
                 log.warning("keys were removed", users=gone[:SAID_MAX])
 
     def _read(self) -> dict[bytes, str]:
-        """Return the user of each key; of a directory that can't be read now, those that were known before."""
+        """Return the user of each key; if the directory can't be read now, the keys that were known before."""
         try:
             stamps = {entry.name: stamp for entry in os.scandir(self._clients) if (stamp := _stamp(entry))}
         except OSError as error:
@@ -160,7 +168,8 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
     try:
         found = entry.stat()
     except OSError:
-        return None  # it has gone meanwhile
+        # The file has gone meanwhile.
+        return None
     return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
 

@@ -1,19 +1,21 @@
-"""Who may hear what on P+1, where there are keys: each subscription is asked about before libzmq knows of it.
+"""The authorizer of subscriptions to P+1, for servers with keys: it decides on each before libzmq adds it.
 
-The publisher is in ZeroMQ's manual mode then: it tells of a subscription and waits to be told to add it, to the pipe
-that it has just told of. So each is decided when it is taken, and not in the core's order of a turn. One that is denied
-gets an answer that nobody else does: its pipe is subscribed to its topic with 8 random bytes behind it, and is sent a
-message there, the pipe that was taken from last alone (XPUB_MANUAL_LAST_VALUE for this one message: who is admitted to
-the topic listens to all that begins so). The client's own filter is by prefix, so it hears that. If the pipe has ended,
-nothing is sent. If it ends just then, admitted clients hear the refusal, and subscribe again. libzmq then forgets which
-pipe was the last, so what is left subscribed is taken off when that connection says something again, or ends.
+The publisher is in ZeroMQ's manual mode then: it tells of a subscription, and waits to be told to add it to the pipe
+that it has just told of. So each subscription is decided when it is taken, and not in the core's order of a turn.
+
+A denied connection gets a refusal that no other client hears. Its pipe is subscribed to its topic with 8 random bytes
+behind it, and a message is sent there to this pipe alone (XPUB_MANUAL_LAST_VALUE for this one message, as admitted
+clients listen to all topics that begin so). The client filters by prefix, so it hears the message. If the pipe has
+ended, no message is sent. If it ends just then, admitted clients hear the refusal, and subscribe again. libzmq then
+forgets which pipe was the last, so that topic is removed when the connection sends again, or ends.
 
 A frame that is no subscription, as an XSUB can send, takes the pipe of the next one out of libzmq's queue: from there
-until the queue is empty, nobody knows which pipe is meant. Nothing is told libzmq then; who sent the frame is cut off,
-and so is who subscribed or cancelled right behind it, who connects again by itself and subscribes to what it had.
+until the queue is empty, it is not known which pipe is meant. So libzmq is told nothing until then. The sender of the
+frame is cut off, and so is each client that subscribed or cancelled right behind it; such a client connects again by
+itself and subscribes to what it had.
 
-When rules change, whoever holds what it may not have any more is cut off. It connects again by itself, subscribes to
-what it had, and gets what it still may. When a key is removed, the connections that have shown it are cut off, too.
+When rules change, a connection with a topic that it may not have any more is cut off. It connects again by itself,
+subscribes to what it had, and gets what it still may. When a key is removed, its connections are cut off too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from .zap import KEY_PROPERTY, NONE
 
 Frames = list[bytes]
 _NOBLOCK = int(zmq.NOBLOCK)
-_TOPICS_COUNT = 116  # ZMQ_TOPICS_COUNT: how many topics are subscribed to; pyzmq 26 has no name for it
+# This is ZMQ_TOPICS_COUNT: how many topics are subscribed to; pyzmq 26 has no name for it.
+_TOPICS_COUNT = 116
 _SUBSCRIBES, _CANCELS = b"\x01", b"\x00"
 STRAY = "it sent on P+1 what is no subscription"
 BEHIND_STRAY = "it subscribed right behind what is no subscription; it subscribes again"
@@ -39,7 +42,7 @@ BEHIND_STRAY = "it subscribed right behind what is no subscription; it subscribe
 
 @dataclass(slots=True)
 class ConnectionTopics:
-    """What a connection was admitted to, and as whom."""
+    """The topics to which a connection was admitted, with its user and key."""
 
     user: str
     key: str = ""
@@ -47,22 +50,22 @@ class ConnectionTopics:
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """Who sent a frame, by the key of its connection; "" if it has none."""
+    """Return the user of a frame, by the key of its connection; "" without a key."""
     return _property(frame, "User-Id")
 
 
 def signed(frames: Frames, frame: zmq.Frame) -> Signed:
-    """A message with its user, by any frame of it."""
+    """Return a message with its user, by any frame of it."""
     return Signed(frames, user_of(frame))
 
 
 def signed_from(frames: Frames, frame: zmq.Frame) -> Signed:
-    """The same with where it came from, which takes as long again."""
+    """Return a message with its user, key and address, which takes twice as long as `signed`."""
     return Signed(frames, user_of(frame), origin_of(frame))
 
 
 def origin_of(frame: zmq.Frame) -> Origin:
-    """The key that the connection of a frame has shown, and its address."""
+    """Return the key that the connection of a frame has shown, and its address."""
     key = key_of(frame)
     return "" if key == NONE.decode() else key, _property(frame, "Peer-Address").removeprefix("::ffff:")
 
@@ -80,7 +83,7 @@ def _property(frame: zmq.Frame, name: str) -> str:
 
 
 class SubscriptionAuthorizer:
-    """The subscriptions of one publisher."""
+    """The authorizer of one publisher's subscriptions."""
 
     def __init__(
         self,
@@ -93,17 +96,20 @@ class SubscriptionAuthorizer:
         socket.set(zmq.XPUB_MANUAL, 1)
         self._socket, self._admit, self._refusal, self._admits, self._chance = socket, admit, refusal, admits, chance
         self._held: dict[bytes, ConnectionTopics] = {}
-        self._left: dict[bytes, bytes] = {}  # topics of refusals that are to be taken off, one a connection
+        # Topics of refusals that are to be removed, one a connection.
+        self._left: dict[bytes, bytes] = {}
         self._rules = self._removals = 0
-        self._in_step = True  # the pipe that libzmq took from last is the one of the message that was taken last
-        self.to_cut: dict[int, str] = {}  # connections, and why; for whoever takes the messages
+        # The pipe that libzmq took from last is the one of the message that was taken last.
+        self._in_step = True
+        # Connections and the reasons; the reader of the messages cuts them.
+        self.to_cut: dict[int, str] = {}
 
     def emptied(self) -> None:
-        """Nothing is left to take: from here on, libzmq's pipes are those of its messages again."""
+        """Note that no message is left: from here on, libzmq's pipes are those of its messages again."""
         self._in_step = True
 
     def decides(self, fd: int, frame: zmq.Frame) -> bool:
-        """Whether a subscription that was just taken holds; a cancel does, as long as it is known whose it is."""
+        """Decide on a subscription or cancel that was just taken; return True if the core is to know of it."""
         if frame.bytes[:1] not in (_SUBSCRIBES, _CANCELS):
             self._in_step = False
             self.to_cut[fd] = f"{STRAY} (user {user_of(frame)})"
@@ -127,37 +133,42 @@ class SubscriptionAuthorizer:
             self._left[fd] = self._tell(self._refusal(user, topic, why, origin_of(frame)))
             return False
         key = key_of(frame)
-        if held is None or (held.user, held.key) != (user, key):  # of an earlier connection with this descriptor
+        # It may be of an earlier connection with this descriptor.
+        if held is None or (held.user, held.key) != (user, key):
             held = self._held[fd] = ConnectionTopics(user, key)
         held.topics.add(topic)
         self._socket.set(zmq.SUBSCRIBE, topic)
         return True
 
     def _tell(self, refusal: Frames) -> bytes:
-        """To the pipe that was taken from last, alone, if it has not ended; its topic."""
+        """Send a refusal to the pipe that was taken from last, alone, if it has not ended; return its topic."""
         topic = refusal[0] + self._chance(NONCE_BYTES)
-        self._socket.get(zmq.EVENTS)  # lets libzmq see what has ended
+        # This lets libzmq notice what has ended.
+        self._socket.get(zmq.EVENTS)
         before = self._socket.get(_TOPICS_COUNT)
         self._socket.set(zmq.SUBSCRIBE, topic)
-        if self._socket.get(_TOPICS_COUNT) == before:  # there is no pipe: libzmq would send it to all who may hear it
+        # There is no pipe: libzmq would send it to all clients that may hear it.
+        if self._socket.get(_TOPICS_COUNT) == before:
             return topic
         self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 1)
         try:
             self._socket.send_multipart([topic, *refusal[1:]], _NOBLOCK)
         except zmq.Again:
-            pass  # it asks again
+            # The client asks again.
+            pass
         finally:
             self._socket.set(zmq.XPUB_MANUAL_LAST_VALUE, 0)
-            self._socket.set(zmq.XPUB_MANUAL, 1)  # which the line before has ended
+            # The line before has ended the manual mode.
+            self._socket.set(zmq.XPUB_MANUAL, 1)
         return topic
 
     def ended(self, fd: bytes) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._held.pop(fd, None)
         self._left.pop(fd, None)
 
     def look(self, rules: int, removals: int, cut_off: Callable[[int, str], None]) -> None:
-        """If rules have changed, or keys were removed: cut off who holds what it may not have any more."""
+        """Cut off connections with a topic that they may not have any more, if rules changed or keys were removed."""
         if rules == self._rules and removals == self._removals:
             return
         self._rules, self._removals = rules, removals

@@ -1,14 +1,14 @@
-"""Who may connect: the keys of listening sockets, and the answers to libzmq's questions (ZAP, ZeroMQ's RFC 27).
+"""Admission of connections: the keys of listening sockets, and answers to libzmq's questions (ZAP, ZeroMQ's RFC 27).
 
     clients    CURVE     P, P+1, P+2     the users of the keyring
     peer       CURVE     P+3             the peer's key, and no other
     local      NULL      --plain-bind, --ipc: programs of this host; user "local"
 
-libzmq asks at each handshake, on a socket of ours that the reactor's loop looks at; nobody else answers. What it does
-not ask about, a wrong server key or a client without keys, it cuts by itself and tells a monitor of the socket.
+libzmq asks at each handshake, on a socket of ours that the reactor's loop reads. It does not ask about a wrong server
+key or a client without keys: it cuts these by itself and tells a monitor of the socket.
 
-Each message that comes by a connection has the user and the key with it, as ZAP's metadata. When a key was removed
-since its handshake, what comes by its connection is turned away.
+Each message that comes by a connection has the user and the key with it, as ZAP's metadata. If a key was removed since
+its handshake, messages by its connection are rejected.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ from .keyring import Keyring
 
 log = logs.get_log(__name__)
 CLIENTS, PEER, LOCAL = b"clients", b"peer", b"local"
-QUESTIONS_MAX = 200  # a turn
-SAY_S = 60.0  # between two lines about the same key
-SAID_MAX = 1000  # keys
-EVENTS_MAX = 2000  # of a monitor, a second
+# A turn answers so many questions.
+QUESTIONS_MAX = 200
+# The time between two lines about the same key.
+SAY_S = 60.0
+# So many keys are remembered.
+SAID_MAX = 1000
+# So many events of a monitor are read in a second.
+EVENTS_MAX = 2000
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-KEY_PROPERTY, NONE = "X-Key", b"-"  # of what comes by a connection; always said, or its other end might say it
+# The property of each message; it is always set, or the other end of a connection could set it.
+KEY_PROPERTY, NONE = "X-Key", b"-"
 LOCAL_KEY = NONE.decode()
 ENDPOINT = "inproc://zeromq.zap.01"
 FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL) | int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
@@ -40,27 +45,29 @@ Frames = list[bytes]
 
 
 def _metadata(key: bytes) -> bytes:
-    """As ZAP takes it: names and values with their lengths."""
+    """Return the metadata of a key in the form of ZAP: names and values with their lengths."""
     name = KEY_PROPERTY.encode()
     return bytes([len(name)]) + name + len(key).to_bytes(4, "big") + key if key else b""
 
 
 class ZapReply(NamedTuple):
-    """Whether a connection is let in, as whom, and why not."""
+    """The answer for a connection: the user if it is admitted, the reason if not, and the text of its key."""
 
     user: str
     why: str = ""
-    key: bytes = b""  # its text
+    # The text of the key.
+    key: bytes = b""
 
 
 class ZapHandler:
-    """The locks of one server's sockets, and who asks to be let in."""
+    """The keys of one server's sockets, and the answers about the connections to them."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
         self._keyring = keyring
         self.counts: Counter[str] = Counter()
         self.audit: Audit | None = None
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()  # keys that were let in, and their text
+        # Keys that were admitted, and their text.
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
         self._said: dict[bytes, float] = {}
         self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
         self.questions = context.socket(zmq.REP)
@@ -68,37 +75,38 @@ class ZapHandler:
         self.questions.bind(ENDPOINT)
 
     def lock(self, socket: zmq.Socket[bytes], domain: bytes) -> None:
-        """What is bound from now on wants keys."""
+        """Let addresses that the socket binds from now on ask for keys."""
         socket.curve_server = 1
         socket.curve_secretkey = self._keyring.pair.secret
         socket.zap_domain = domain
 
     def unlock(self, socket: zmq.Socket[bytes]) -> None:
-        """What is bound from now on wants none."""
+        """Let addresses that the socket binds from now on ask for no keys."""
         socket.curve_server = 0
         socket.zap_domain = LOCAL
 
     def introduce(self, socket: zmq.Socket[bytes]) -> None:
-        """A socket that connects to the peer shows it our key, and wants its own."""
+        """Let a socket that connects to the peer show our key, and ask for the peer's."""
         socket.curve_publickey, socket.curve_secretkey = self._keyring.pair.public, self._keyring.pair.secret
         if self._keyring.peer:
             socket.curve_serverkey = self._keyring.peer
 
     def peer_has_another_key(self) -> bool:
-        """Whether the file of the peer's key has another than when this was asked last; it is used from now on."""
+        """Return True if the file of the peer's key has another key since the last call; it is used from now on."""
         return self._keyring.read_peer_again()
 
     def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
-        """Hear of the handshakes that fail before anybody is asked."""
+        """Watch for handshakes that fail before libzmq asks about them."""
         endpoint = f"inproc://doors.{port}"
         socket.monitor(endpoint, FAILED)
         monitor = socket.context.socket(zmq.PAIR)
-        monitor.rcvhwm = 0  # full, it would stop libzmq's own thread
+        # A full queue would stop libzmq's own thread.
+        monitor.rcvhwm = 0
         monitor.connect(endpoint)
         self._monitors[port] = (socket, monitor)
 
     def answer(self, now: float) -> None:
-        """Answer what libzmq has asked, as much as a turn takes."""
+        """Answer libzmq's questions, as many as a turn takes."""
         for _ in range(QUESTIONS_MAX):
             try:
                 asked = self.questions.recv_multipart(zmq.NOBLOCK)
@@ -133,7 +141,8 @@ class ZapHandler:
 
     def _unknown(self, key: bytes, domain: bytes, address: str, now: float) -> None:
         self.counts["unknown_keys"] += 1
-        if now < self._said.get(key, now):  # said a moment ago
+        # The log had a line about it a moment ago.
+        if now < self._said.get(key, now):
             return
         if len(self._said) >= SAID_MAX:
             self._said = {known: until for known, until in self._said.items() if until > now}
@@ -147,15 +156,15 @@ class ZapHandler:
 
     @property
     def removals(self) -> int:
-        """How often keys were found to be removed."""
+        """The number of times that keys were found to be removed."""
         return self._keyring.removals
 
     def admits(self, key: str, user: str) -> bool:
-        """Whether a connection that has shown this key as this user may go on: without a key it may."""
+        """Return True if a connection that has shown this key as this user may go on; without a key it may."""
         return key in ("", LOCAL_KEY) or self._keyring.admits(key, user)
 
     def turned_away(self, key: str, user: str, address: str) -> None:
-        """Note that something came by a key that was removed."""
+        """Note that a message came by a key that was removed."""
         self.counts["removed_keys"] += 1
         log.limited("a key that was removed", user=user, key=key[: keyfiles.SHOWN], address=address)
         if self.audit is not None:
@@ -163,7 +172,7 @@ class ZapHandler:
             self.audit.tell(DENIED, **who, what="goes on", verdict="denied: a key that was removed")
 
     def look(self, now: float) -> None:
-        """Count the handshakes that failed, and find out whether keys were removed, now and then."""
+        """Count the handshakes that failed, and find removed keys, now and then."""
         self._keyring.look(now)
         for port, (_, monitor) in self._monitors.items():
             for _ in range(EVENTS_MAX):
@@ -174,7 +183,7 @@ class ZapHandler:
                 self.failed(port, int.from_bytes(event[2:6], sys.byteorder))
 
     def failed(self, port: str, value: int) -> None:
-        """A handshake failed: of P+1 others hear it, as libzmq has one monitor for a socket."""
+        """Count a failed handshake. `Subscribers` calls this for P+1, as libzmq has one monitor for a socket."""
         why = "no key" if value == NO_KEY else "broken off, or another server's key"
         self.counts["handshakes_failed"] += 1
         log.limited("a handshake failed", port=port, why=why)

@@ -2,7 +2,8 @@
 
     Standing    who it is, the time, the turn under way, what it holds, what it knows of its peer
     Ask         an event for Binary Star's table, `RiseAbove`, `Vote`: a part that needs one yields it, and goes on
-                when it is done; what it meant is then to be read here
+                when it is done; what it meant is then to be read here. The peers' link may ask for a read of the
+                journal as well: it goes on when that has come, before the next turn
 
 A part knows this and the parts that it is made of, never the core: who is active is decided in one place (core.py), and
 told here. What changes the state of the server, its turn or its record is a method here only if it decides nothing.
@@ -24,6 +25,7 @@ from chp.numbers import epoch_of
 from chp.versions import VERSION
 
 from ..settings.config import BY_NAME, Config
+from .deadlines import BEAT, Deadlines
 from .pair.arbitration import Arbitration
 from .pair.binary_star import PairEvent
 from .pair.follow import Follower
@@ -37,7 +39,7 @@ from .updates.commit import Committer
 from .updates.committed import Committed
 from .updates.listeners import HeartbeatInterval
 from .updates.resource_limits import ResourceLimits
-from .updates.turn import DropAfter, Turn
+from .updates.turn import DropAfter, ReadMessages, ReadSpans, Turn
 
 ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE  # each look into the class costs as much as ten into the module
 SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix
@@ -63,8 +65,8 @@ class TellStatus:
     request_id: int
 
 
-Ask = PairEvent | RiseAbove | Vote | TellStatus
-Asking = Generator[Ask, None, None]
+Ask = PairEvent | RiseAbove | Vote | TellStatus | ReadMessages | ReadSpans
+Asking = Generator[Ask, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,8 @@ class ServerContext:
         self.now = self.arrival = now  # of the turn; by when all in hand has arrived: times to live count from then
         self.wall = 0.0
         self.turn = Turn()
+        self.deadlines = Deadlines()
+        self.written = 0  # the number that the journal had when this turn began
         self.commits = Committed(limits)
         self.room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.authorizer = Authorizer()
@@ -281,6 +285,7 @@ class ServerContext:
     def beat_now(self) -> None:
         """Let the next heartbeats go out with this turn: something changed that others want to know."""
         self.next_beat = self.now
+        self.deadlines.set(BEAT, self.now)
 
     def greeting(self) -> bytes:
         """A GREETING as of now."""

@@ -14,6 +14,7 @@ A message that makes no sense is counted by port and told in `facts`; it never s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -24,7 +25,8 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
 from . import subscriptions
-from .context import ACTIVE, Ask, CoreConfig, RiseAbove, ServerContext, TellStatus, Vote
+from .context import ACTIVE, PASSIVE, Ask, Asking, CoreConfig, RiseAbove, ServerContext, TellStatus, Vote
+from .deadlines import BEAT, EXPIRY, HANDOVER, LINK
 from .expiry import Expiry
 from .heartbeats import HeartbeatTimer
 from .pair.arbitration import Members, Wish
@@ -38,16 +40,15 @@ from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease
 from .state.journal import cut_short
-from .state.record_log import LoggedRow
 from .state.state import ReplicatedState
 from .updates.authorizer import with_user
 from .updates.channels import alive
 from .updates.resource_limits import ResourceUsage
-from .updates.turn import Read, Turn
+from .updates.turn import JournalRead, ReadMessages, ReadSpans, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
-NEVER = float("-inf")
+WAITS = object()  # in the place of what the journal has, until that is read
 DEFERRED_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
 
 
@@ -70,8 +71,10 @@ class ServerCore:
         self.cut_short = ""  # why it can't; the shell ends the server then
         self.releasing, self.beating = AckRelease(ctx), HeartbeatTimer(ctx, self.link)
         self._woke = False
-        self._stirred = True  # something else than plain sets came in since the last turn
-        self._plain_until = NEVER  # as long as nothing else does: when something is due
+        # A message of the peer's that waits for the journal, with what it reads, and those that came after it.
+        self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
+        self._found: Any = WAITS
+        self._behind: deque[tuple[list[bytes], bytes]] = deque()
 
     @property
     def state(self) -> ReplicatedState:
@@ -113,6 +116,7 @@ class ServerCore:
         in which this server was silent means that it was stopped.
         """
         ctx, state = self.ctx, self.commits.state
+        ctx.written = state.number
         if arbiter is not None:
             self.arbitration.hear(*arbiter)
         gap = now - ctx.now
@@ -123,10 +127,10 @@ class ServerCore:
             ctx.listens_since = now
             if ctx.peer is not None:
                 ctx.liveness.excuse(ctx.peer.heard, now)
-            self._stirred = True
+            ctx.deadlines.set(LINK, now)
         for up in connection:
             ctx.liveness.connection(up, now)
-            self._stirred = True
+            ctx.deadlines.set(LINK, now)
         if state.deferred:
             state.catch_up(DEFERRED_A_TURN)
         arbitrated = self.arbitration.enabled and ctx.active and not ctx.handing_over
@@ -137,6 +141,8 @@ class ServerCore:
                 ctx.hold_until = now + self.config.peer_timeout_s
                 ctx.turn.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
+        if self._parked is not None:
+            self._go_on_with_peer()
         if not self.config.has_peer and ctx.bstate is not ACTIVE:
             self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
 
@@ -145,73 +151,53 @@ class ServerCore:
         self.ctx.arrival = now
 
     def end_turn(self) -> Turn:
-        """Decide what is due, and hand over everything that is to be done."""
-        ctx = self.ctx
-        if self._stirred or ctx.now >= self._plain_until:
-            self._stirred, self._plain_until = False, NEVER
-            self._look_at_all()
-        else:
-            self.committer.commit(ctx.turn, ctx.arrival, ctx.wall)
-            if self.config.has_peer:
-                self.link.end_turn()
-            self.releasing.end_turn()
+        """Do what is due, commit, hand what was made to those who follow it, and return all effects of the turn."""
+        ctx, now = self.ctx, self.ctx.now
+        if ctx.bstate is not ACTIVE and (ctx.bstate is not PASSIVE or self.arbitration.enabled):
+            self._alone()
+        due = ctx.deadlines.due(now)
+        beats = now >= ctx.next_beat
+        if beats or EXPIRY in due:
+            self._expire(beats=beats)
+        self.committer.ends_left = self.limits.ending_keys_max  # of the next turn, of which clients take theirs first
+        if HANDOVER in due:
+            self._give_up_handover()
+        if self.pending.taken:
+            self._go_on_with_pending()
+        self.committer.commit(ctx.turn, ctx.arrival, ctx.wall)
+        if (self.room.taken >= self.room.ample or self.health.failures or self.health.told) and self.health.look():
+            self.link.switch()
+        if self.config.has_peer:
+            self.link.end_turn(look=beats or LINK in due)
+        elif self.state.topics.changed:
+            self.link.filler.end_turn(asks=False)
+        self._answer()
+        if BEAT in due or now >= ctx.next_beat:
+            self.beating.end_turn()
+            self.requests.forget()
+        if self.state.busy:
+            self.state.go_on()
+        if self.requests.awake:
+            self.requests.pump()
+        self.link.opens = False
         turn, ctx.turn = ctx.turn, Turn()
         return turn
 
-    def _look_at_all(self) -> None:
-        """All that may be due. A turn in which nothing is, and only sets of keys and values came, is a commit."""
-        ctx = self.ctx
-        if ctx.bstate is not ACTIVE:
-            self._alone()
-        self._expire()
-        self.expiry.end_turn()
-        if ctx.handover_until is not None:
-            self._give_up_handover()
-        self._go_on_with_pending()
-        if self.health.look():
-            self.link.switch()
-        if self.config.has_peer:
-            self.link.end_turn()
-        else:
-            self.link.filler.end_turn(asks=False)
-        self.releasing.end_turn()
+    def _answer(self) -> None:
+        """Tell clients and operators what they may be told of what they changed."""
+        acks = self.committer.acks
+        if acks.waiting or self.releasing.waits or self.arbitration.enabled:
+            self.releasing.end_turn()
         if self.changes.owed:
-            self.changes.tell(self.committer.acks.answered, self.requests.promise)
-        if ctx.now >= self.beating.due:
-            self.beating.end_turn()
-        if self.state.busy:
-            self.state.go_on()
-        self.requests.pump()
+            self.changes.tell(acks.answered, self.requests.promise)
 
     def next_deadline(self) -> float:
-        """When something is due next, if nothing comes in."""
+        """Return when something is due next if nothing comes in: now, if what was begun goes on."""
         ctx, state = self.ctx, self.commits.state
-        if state.busy or (self.config.has_peer and self.link.ready):  # by what was done of the turn, maybe
-            self._plain_until = NEVER
+        goes_on = state.busy or state.deferred or self.pending.taken or self.link.ready
+        if goes_on or (self.requests.awake and self.requests.ready):
             return ctx.now
-        if self._stirred or self._plain_until == NEVER:
-            due = self._next_due()
-            self._plain_until = due if self._quiet else NEVER
-            return due
-        return self._plain_until
-
-    @property
-    def _quiet(self) -> bool:
-        """Whether nothing is under way that a turn goes on with; what begins something stirs."""
-        ctx = self.ctx
-        waits = ctx.handover_until is not None or self.changes.owed or self.arbitration.enabled or self._stirred
-        reads = len(self.requests.syncs) or len(self.requests.readers.delivery)
-        return ctx.bstate is ACTIVE and not (waits or reads) and self.health.calm
-
-    def _next_due(self) -> float:
-        ctx, state = self.ctx, self.commits.state
-        if self.requests.ready or state.deferred or self.pending.taken:
-            return ctx.now
-        if self.expiry.ready and ctx.now >= ctx.hold_until:
-            return ctx.now
-        due = self.beating.due
-        expiry = self.state.map.next_deadline() if ctx.active and not self.room.read_only else None
-        return due if expiry is None else min(due, max(expiry, ctx.hold_until))
+        return ctx.deadlines.next()
 
     # -- what comes in
 
@@ -221,7 +207,6 @@ class ServerCore:
 
     def subscription(self, frames: list[bytes]) -> None:
         """P+1: a connection's event, or its end."""
-        self._stirred = True
         try:
             subscriptions.hear(self.ctx, frames)
         except BadInput as error:
@@ -239,7 +224,6 @@ class ServerCore:
             self._garbage("collector", error)
         except Exception:  # a defect of ours, or no memory: the shell says so
             self.health.failures += 1
-            self._stirred = True
             raise
 
     def _collect(self, frames: list[bytes]) -> None:
@@ -250,41 +234,66 @@ class ServerCore:
                     self.counts["pending_without_uuid"] += 1
                 return
             if not self.committer.collect(frames, ctx.turn, ctx.arrival, ctx.wall):
-                self._stirred = True
+                ctx.deadlines.set(EXPIRY, ctx.now)
             self.health.failures = 0
         except BadInput as error:
             self._garbage("collector", error)
 
     def request(self, frames: list[bytes]) -> None:
         """P: a message from the snapshot port, behind its identity."""
-        self._stirred = True
+        self.ctx.deadlines.set(EXPIRY, self.ctx.now)
         self.ctx.authorizer.heed(frames)
         try:
             self._do(self.requests.message(frames))
         except BadInput as error:
             self._garbage("snapshot", error)
 
-    def page(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
-        """What the journal has, of what the last turn wanted to read."""
-        self._stirred = True
-        self.requests.feeds.pages.came(read, rows)
+    def page(self, read: JournalRead, found: Any) -> None:
+        """Take what the journal has of what the last turn wanted to read, or an error if it is damaged there."""
+        if isinstance(found, Exception) and not isinstance(read, ReadMessages):
+            raise found
+        if isinstance(read, ReadMessages):
+            self.link.filler.read(read, found)
+        self.requests.page(read, found)
+        if self._parked is not None and self._parked[1] == read:
+            self._found = found
+            self.ctx.deadlines.set(LINK, self.ctx.now)
+
+    def _go_on_with_peer(self) -> None:
+        """Let the peer's message that waited for the journal go on, and then those that came after it."""
+        if self._parked is not None and self._found is not WAITS:
+            asking, found = self._parked[0], self._found
+            self._parked, self._found = None, WAITS
+            self._hear_peer(asking, found)
+        while self._behind and self._parked is None:
+            self._hear_peer(self.link.message(*self._behind.popleft()))
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """P+3: a message of the peer's, and the identity of its connection."""
-        self._stirred = True
+        if self._parked is None:
+            self._hear_peer(self.link.message(frames, line))
+        else:
+            self._behind.append((frames, line))
+
+    def _hear_peer(self, asking: Asking, answer: Any = None) -> None:
         try:
-            self._do(self.link.message(frames, line))
+            self._do(asking, answer)
         except BadInput as error:
             self._garbage("peer", error)
 
-    def _do(self, asking: Generator[Ask, None, T]) -> T:
-        """What a part asks for while it does its own."""
+    def _do(self, asking: Generator[Ask, Any, T], answer: Any = None) -> T | None:
+        """Do what a part asks for while it does its own; None if it waits for the journal."""
         while True:
             try:
-                ask = next(asking)
+                ask = asking.send(answer)
             except StopIteration as done:
                 return cast(T, done.value)
+            answer = None
             match ask:
+                case ReadMessages() | ReadSpans():
+                    self.ctx.turn.reads.append(ask)
+                    self._parked = asking, ask
+                    return None
                 case RiseAbove(epoch):
                     self.rise_above(epoch)
                 case Vote():
@@ -296,11 +305,11 @@ class ServerCore:
 
     def force(self) -> dict[str, Any]:
         """A person's word: see `PeerLink.force`."""
-        return self._do(self.link.force())
+        return self._do(self.link.force()) or {}
 
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
-        self._stirred = True
+        self.ctx.deadlines.set(EXPIRY, self.ctx.now)
         if aside:
             self.room.measured(seen)
         elif self.health.measured(seen):
@@ -329,8 +338,11 @@ class ServerCore:
         if after is State.ACTIVE and not self.arbitration.holds(ctx.now, self.state.number):
             self.arbitration.want(ctx.now)
             return
-        self._stirred = True
+        self._parked, self._found = None, WAITS
+        self._behind.clear()
         before, ctx.bstate, ctx.since = ctx.bstate, after, ctx.now
+        ctx.deadlines.set(LINK, ctx.now)
+        ctx.deadlines.set(EXPIRY, ctx.now)
         self.health.stepped(event)
         ctx.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
@@ -379,6 +391,7 @@ class ServerCore:
         store = self.state.store or self.server
         told = Epoch(prev, first, first, wall_ms, self.server, self.config.name, because, store)
         self.commits.open_epoch(told, self.ctx.turn)
+        self.link.opens = True
         self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
@@ -439,8 +452,7 @@ class ServerCore:
 
     def _give_up_handover(self) -> None:
         ctx = self.ctx
-        until = ctx.handover_until
-        if ctx.active and until is not None and ctx.now >= until:
+        if ctx.active and ctx.handover_until is not None and ctx.now >= ctx.handover_until:
             ctx.handover_until = None
             ctx.turn.fact("handover given up", "warning", number=describe(self.state.number))
             if self.arbitration.leased(ctx.now):
@@ -450,16 +462,22 @@ class ServerCore:
 
     # -- what is due at the end of a turn
 
-    def _expire(self) -> None:
-        ctx = self.ctx
-        self.expiry.ready &= ctx.serving and not self.room.read_only
-        if not ctx.serving or self.room.read_only or self.state.deferred or self.state.listing or self.pending.taken:
-            return
-        if ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
-            return
-        beat = ctx.now >= ctx.next_beat
-        self.expiry.step(scan=beat)
-        self.requests.readers.settle(beat=beat)
+    def _expire(self, *, beats: bool) -> None:
+        """End what is over, and set when to look again; with each heartbeat all kinds are looked at."""
+        ctx, state, room = self.ctx, self.commits.state, self.room
+        if not ctx.serving or room.read_only:
+            self.expiry.ready = False
+            ctx.deadlines.clear(EXPIRY)
+        elif state.deferred or state.listing or self.pending.taken:
+            ctx.deadlines.set(EXPIRY, ctx.now)
+        elif ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
+            ctx.deadlines.set(EXPIRY, ctx.hold_until)
+        else:
+            self.expiry.step(scan=beats)
+            self.requests.readers.settle(beat=beats)
+            at = ctx.now if self.expiry.ready else state.map.next_deadline()
+            if at is not None:
+                ctx.deadlines.set(EXPIRY, at)
 
     @property
     def ends(self) -> str:

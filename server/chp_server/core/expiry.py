@@ -21,10 +21,6 @@ class Expiry:
         self._ctx = ctx
         self.ready = False  # a slice was full: more is due now
 
-    def end_turn(self) -> None:
-        """The next turn has room again, of which clients who end leases take theirs first."""
-        self._ctx.committer.ends_left = self._ctx.limits.ending_keys_max
-
     def step(self, *, scan: bool) -> None:
         """A slice; leases are looked at only if `scan`, as there may be many."""
         ctx, commits = self._ctx, self._ctx.committer

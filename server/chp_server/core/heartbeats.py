@@ -14,6 +14,7 @@ from chp.batch import encode
 
 from . import subscriptions
 from .context import ServerContext
+from .deadlines import BEAT
 from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .updates.channels import alive, greeting
 
@@ -28,22 +29,22 @@ class HeartbeatTimer:
         self._ctx, self._link = ctx, link
         self._next_hugz = ctx.now
         self._say_waiting_at = ctx.now + min(ctx.config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
-
-    @property
-    def due(self) -> float:
-        """When to beat again."""
-        return min(self._ctx.next_beat, self._next_hugz)
+        ctx.deadlines.set(BEAT, ctx.now)
 
     def end_turn(self) -> None:
-        """Beat, if it is time."""
+        """Send what is due, and set the time of the next."""
         ctx = self._ctx
         if ctx.now >= self._next_hugz:
             self._next_hugz = ctx.now + HUGZ_S
             if ctx.active:
                 ctx.turn.publish.append(alive(ctx.state.number))
-        if ctx.now < ctx.next_beat:
-            return
-        ctx.next_beat = ctx.now + ctx.config.heartbeat_s
+        if ctx.now >= ctx.next_beat:
+            ctx.next_beat = ctx.now + ctx.config.heartbeat_s
+            self._beat()
+        ctx.deadlines.set(BEAT, min(ctx.next_beat, self._next_hugz))
+
+    def _beat(self) -> None:
+        ctx = self._ctx
         if ctx.config.has_peer:
             said = ctx.turn.opened if self._link.opens else ctx.turn.to_peer
             said.append(self._link.state_message())

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
 from operator import itemgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from chp.batch import encode
+from chp.errors import ChpError
 from chp.headers import Refused, State
 
 from .core import ServerCore
@@ -26,11 +27,12 @@ from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
-from .state.record_log import LoggedRow
 from .updates.acks import Acks
 from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
-from .updates.turn import Copy, Fact, Frames, JournalOp, Read, Save, Turn
+from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadSpans, Save, Turn
+
+NUMBER_MAX = (1 << 63) - 1
 
 
 class ServerPort(StrEnum):
@@ -111,8 +113,8 @@ class Ports(Protocol):
     def fact(self, fact: Fact) -> None:
         """Tell an operator."""
 
-    def read(self, read: Read) -> Sequence[LoggedRow] | None:
-        """What follows on a number in the journal; None if that does not reach back to it."""
+    def read(self, read: JournalRead) -> Any:
+        """Return what the journal has (`read_journal`)."""
 
     def copy(self, copy: Copy) -> None:
         """Begin a backup or a restore, with the next turn."""
@@ -132,13 +134,21 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
         commits.log.append(commits.follow(row.body, now, wall_s))
     if commits.drop_partial():
         journal.drop_after(commits.state.number)
-    core.link.replay.read_messages = core.link.filler.read = core.requests.readers.delivery.read = journal.read_messages
-    core.requests.readers.sharing.pages.read = journal.read_messages
-    core.link.filler.spans = journal.message_spans
-    journal.trim_messages(core.link.filler.begin())
+    journal.trim_messages(core.link.filler.begin(journal.message_spans(NUMBER_MAX)))
     if journal.get_meta(COPY):  # a backup that is started: from now on another store than the one that it was made of
         commits.state.store = core.server
     return loaded
+
+
+def read_journal(journal: Journal, read: JournalRead) -> Any:
+    """Return what a turn wants to read: rows, None if they do not reach back to a number; messages; or spans."""
+    match read:
+        case ReadMessages(topic, offset, number, bytes_max):
+            return journal.read_messages(topic, offset, number, bytes_max)
+        case ReadSpans(number):
+            return journal.message_spans(number)
+        case _:
+            return journal.read_after(read.after, read.bytes_max)
 
 
 # -- what comes in
@@ -306,7 +316,11 @@ def _tell(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 def _read(core: ServerCore, turn: Turn, ports: Ports) -> None:
     for read in turn.reads:
-        core.page(read, ports.read(read))
+        try:
+            found = ports.read(read)
+        except ChpError as error:  # it is damaged there: who asked decides what that means
+            found = error
+        core.page(read, found)
 
 
 def _copy(_core: ServerCore, turn: Turn, ports: Ports) -> None:

@@ -22,11 +22,16 @@ class AckRelease:
         self._deferred: list[Frames] = []  # of a turn in the middle of which we were stopped
         self._promises: list[tuple[bytes, list[Frames]]] = []  # the same, of what is said on P
 
+    @property
+    def waits(self) -> bool:
+        """True if something was deferred."""
+        return bool(self._deferred or self._promises)
+
     def end_turn(self) -> None:
         """Put into the turn what may be told."""
         ctx, acks, arbitration = self._ctx, self._ctx.committer.acks, self._ctx.arbitration
-        waiting = bool(acks.waiting or self._deferred or self._promises)
-        if not (waiting or arbitration.enabled) or ctx.bstate is not ACTIVE or ctx.now < ctx.hold_until:
+        waiting = bool(acks.waiting or self.waits)
+        if ctx.bstate is not ACTIVE or ctx.now < ctx.hold_until:
             return
         follower = ctx.follower
         confirmed = follower.confirmed if follower is not None and follower.in_sync else None

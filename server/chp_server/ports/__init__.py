@@ -1,6 +1,6 @@
-"""The server's five sockets, and those who connect to them.
+"""The server's five sockets, and the programs that connect to them.
 
-Who lives here: the sockets (`sockets`), files of `ipc` (`files`), the connections to P and P+1 (`replies`,
-`subscribers`, `connections`), and the thread that says to the peer that we live (`beats`).
-They may touch zmq and the kernel; of the core only what they carry.
+`sockets` has the sockets; `replies`, `subscribers` and `connections` watch the connections to P and P+1; `unfinished`
+finds messages without an end; `beat_thread` tells the peer that we live. These modules may use zmq and the kernel. They
+know only the messages of the core.
 """

@@ -1,7 +1,7 @@
-"""The thread that lets a server say that it lives while a turn goes on; beat.py decides when, and what.
+"""The thread that sends BEAT while a turn goes on: this process is alive. beat.py decides when, and with what.
 
-It makes a socket of its own to the peer's P+3, as a socket belongs to one thread. What there is no room for is not
-sent.
+The thread makes a socket of its own to the peer's P+3, as a socket belongs to one thread. A message without room is
+dropped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from ..core.pair.beat import BeatTimer
 from .sockets import send_all
 
 log = logs.get_log(__name__)
-QUEUED_MAX = 4  # a peer that is to hear that we live has to hear it now
+# Few messages wait for the peer, as it has to hear now that we live.
+QUEUED_MAX = 4
 END_S = 5.0
 
 
 class BeatThread:
-    """Runs within its block, made by the thread that takes the turns; `on_stuck` is called in the other one."""
+    """A thread that runs within the block; the thread of the turns makes it, and the new thread calls `on_stuck`."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class BeatThread:
         self._thread = threading.Thread(target=self._run, name="chp-beats", daemon=True)
 
     def anew(self) -> None:
-        """The peer has another key: look for it with that."""
+        """Connect to the peer anew, as it has another key."""
         self._anew.set()
 
     def __enter__(self) -> Self:

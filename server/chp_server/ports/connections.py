@@ -1,7 +1,7 @@
-"""A connection of libzmq's, by its descriptor: where it leads, what its other end has taken, and an end to it.
+"""Connections of libzmq by their descriptors: where one leads, what its other end has taken, and how to cut it.
 
-libzmq has no way to cut one connection; the kernel has. A descriptor that has just been closed may be another
-connection's by now, so it is looked at first whether it still leads to where it did.
+libzmq has no way to cut one connection; the kernel has. A descriptor that was just closed may be another connection's
+by now, so each function first checks that it still leads to the same place.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ from .. import logs
 
 log = logs.get_log(__name__)
 NOTHING = (0, "")
-Place = tuple[Any, ...]  # of the other end: host and port, or the process at the other end of a file
+# The place of the other end: host and port, or the process at the other end of a file.
+Place = tuple[Any, ...]
 _INFO_BYTES = 148
-_ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144  # tcpi_bytes_acked, _received, tcpi_notsent_bytes in Linux's struct
+# The places of tcpi_bytes_acked, tcpi_bytes_received and tcpi_notsent_bytes in Linux's struct.
+_ACKED, _RECEIVED, _NOT_SENT = 120, 128, 144
 
 
 _PID = struct.Struct("=i")
 
 
 class ConnectionStats(NamedTuple):
-    """How much has come by a connection, and whose it is."""
+    """The number of bytes that came by a connection, and its other end."""
 
     place: Place
     size: int
 
 
 def _is_full(connection: socket.socket) -> bool:
-    """Whether the other end of a file leaves so much unread that more waits here; what it took the kernel can't tell.
+    """Return True if the other end of a file leaves so much unread that more waits here.
 
-    So one that is never seen to have kept up is taken for one that takes nothing.
+    The kernel can't tell what that end took. So a reader that is never seen to have kept up counts as one that takes
+    nothing.
     """
     unread = _PID.unpack(ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
     return bool(unread > connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2)
@@ -65,19 +68,19 @@ def _connection(fd: int) -> Iterator[tuple[socket.socket, Place] | None]:
 
 
 def place_of(fd: int) -> Place | None:
-    """Where a connection leads; None if it is gone."""
+    """Return the place to which a connection leads; None if it is gone."""
     with _connection(fd) as found:
         return None if found is None else found[1]
 
 
 def described(place: Place) -> str:
-    """A place for people: host and port, or the process."""
+    """Return a place for people: host and port, or the process."""
     host, port = place[:2]
     return f"{host} {port}" if host == "process" else f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def cut(fd: int, place: Place) -> bool:
-    """End a connection; False if it is gone, or another's by now."""
+    """Cut a connection; return False if it is gone, or if its descriptor is another one's by now."""
     with _connection(fd) as found:
         if found is None or found[1] != place:
             return False
@@ -86,7 +89,7 @@ def cut(fd: int, place: Place) -> bool:
 
 
 def taken(fd: int, place: Place) -> tuple[int, bool] | None:
-    """How much the other end has taken, and whether more waits in the kernel; None if that is gone."""
+    """Return how much the other end has taken, and whether more waits in the kernel; None if it is gone."""
     with _connection(fd) as found:
         if found is None or found[1] != place:
             return None
@@ -94,14 +97,15 @@ def taken(fd: int, place: Place) -> tuple[int, bool] | None:
             return 0, _is_full(found[0])
         info = found[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) < _INFO_BYTES:
-            return 0, False  # an older kernel does not tell
+            # An older kernel does not tell.
+            return 0, False
         return struct.unpack_from("=Q", info, _ACKED)[0], struct.unpack_from("=I", info, _NOT_SENT)[0] > 0
 
 
 def accepted(ports: set[int]) -> dict[int, dict[int, ConnectionStats]]:
-    """The connections of TCP that others have with these ports of this process, by port and descriptor.
+    """Return the TCP connections from others to these ports of this process, by port and descriptor.
 
-    None are found while there is no descriptor left to look with.
+    None are found while no descriptor is left to look with.
     """
     found: dict[int, dict[int, ConnectionStats]] = {port: {} for port in ports}
     try:
@@ -123,11 +127,12 @@ def _is_socket(fd: int) -> bool:
     try:
         return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError:
-        return False  # it was the list's own
+        # It was the descriptor of the listing itself.
+        return False
 
 
 def open_files() -> int:
-    """Return how many files and sockets this process has open; 0 if it can't be told."""
+    """Return how many files and sockets this process has open; 0 if that is not known."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -135,16 +140,19 @@ def open_files() -> int:
 
 
 class Users:
-    """Whose connections there are, as far as their messages told; they share what this process may open.
+    """The users of connections, as far as their messages told; they share the files that this process may open.
 
-    A connection whose user is not known, as it has said nothing, is nobody's.
+    A connection that has sent nothing has no user yet.
     """
 
     def __init__(self, most: int, files: Callable[[], int]) -> None:
-        self.files = files  # how many are open
-        self.most = most  # files and sockets, of all kinds; what is above it is for journals and the next connections
+        # It returns how many files are open.
+        self.files = files
+        # So many files and sockets of all kinds may be open; the rest is for journals and the next connections.
+        self.most = most
         self.cut = 0
-        self._heard: dict[int, tuple[int, str]] = {}  # the number of each one's last message, and its user
+        # The number of the last message of each connection, and its user.
+        self._heard: dict[int, tuple[int, str]] = {}
         self._messages = 0
 
     def came(self, fd: int | None, user: str) -> None:
@@ -154,7 +162,7 @@ class Users:
             self._heard[fd] = self._messages, user
 
     def look(self, ports: set[int]) -> None:
-        """If too much is open, cut connections with these ports of the user who has most of them."""
+        """Cut connections to these ports of the user who has most of them, if too many files are open."""
         if (there := self.files()) <= self.most:
             return
         ctx = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}

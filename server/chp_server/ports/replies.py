@@ -1,13 +1,13 @@
-"""What waits for the readers of the snapshot port: bounded for each, and for all of them together.
+"""Answers that wait for the readers of the snapshot port, bounded for each reader and for all together.
 
-    send     to a reader that has room; what has none is held, and goes out as soon as it has (`retry`)
-    look     now and then: who has taken nothing for long is cut off, and what waited for it is let go
+    send     sends to a reader; a message without room is held, and `retry` sends it as soon as there is room
+    look     cuts off, now and then, the readers that have taken nothing for long, and drops what waited for them
 
 libzmq counts messages, and 1,000 of them may be chunks with a value of 16 MiB each. So frames are watched, about one
 for each `WATCHED_BYTES`: libzmq tells when it has given one to the kernel, or has dropped it with a reader that left.
 
-A reader may have as much on its way as is still free of the total. So however many read nothing, they get ever less,
-their sum stays below the total, and there is always as much left for the next reader as each of them has.
+A reader may have as much on its way as is still free of the total. So if many readers take nothing, each next one gets
+less. Their sum stays below the total, and as much is left for the next reader as each of them has.
 """
 
 from __future__ import annotations
@@ -31,61 +31,68 @@ if TYPE_CHECKING:
 
 log = logs.get_log(__name__)
 WATCHED_BYTES = 64 << 10
-FRAME_BYTES = 80  # what a frame takes in libzmq, beside its content
+# A frame takes so many bytes in libzmq, beside its content.
+FRAME_BYTES = 80
 _NOBLOCK, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _send_frame: Any = Backend.send
 
 
 @dataclass(slots=True)
 class ReplyReader:
-    """A connection to the snapshot port, and what waits for it: in libzmq, and here."""
+    """A connection to the snapshot port, and the messages that wait for it in libzmq and here."""
 
     fd: int | None
     place: connections.Place | None
-    since: float  # when it last took something
-    who: tuple[str, str] = ("", "")  # the key that it has shown, and its user
+    # The time when the reader last took something.
+    since: float
+    # The key that the reader has shown, and its user.
+    who: tuple[str, str] = ("", "")
     watched: deque[tuple[zmq.MessageTracker, int]] = field(default_factory=deque)
-    sent: int = 0  # bytes in libzmq, at most
-    loose: int = 0  # of these, what went out since the last frame that is watched
+    # The bytes in libzmq, at most.
+    sent: int = 0
+    # The part of `sent` since the last frame that is watched.
+    loose: int = 0
     outgoing: deque[Frames] = field(default_factory=deque)
     outgoing_bytes: int = 0
 
     @property
     def waits(self) -> int:
-        """How much waits for it, at most."""
+        """The bytes that wait for the reader, at most."""
         return self.sent + self.outgoing_bytes
 
 
 class Replies:
-    """All that is answered on the snapshot port."""
+    """The answers of the snapshot port."""
 
     def __init__(self, socket: zmq.Socket[bytes], limits: Limits, requests: Requests) -> None:
         self._socket, self._limits, self._requests = socket, limits, requests
         self._readers: dict[bytes, ReplyReader] = {}
-        self._waits = 0  # for all of them
-        self._holding: set[bytes] = set()  # whose answers wait here
+        # The bytes that wait for all readers.
+        self._waits = 0
+        # The readers whose answers wait here.
+        self._holding: set[bytes] = set()
         self.given_up = 0
         requests.clients.address_of = self.address_of
 
     @property
     def holding(self) -> bool:
-        """Whether something waits here for room."""
+        """True while a message waits here for room."""
         return bool(self._holding or self._requests.blocked)
 
     @property
     def waits(self) -> int:
-        """How many bytes wait for all readers, at most."""
+        """The bytes that wait for all readers, at most."""
         return self._waits
 
     @property
     def largest(self) -> int:
-        """The most that waits for any."""
+        """The most bytes that wait for one reader."""
         return max((reader.waits for reader in list(self._readers.values())), default=0)
 
-    # -- who reads
+    # -- readers
 
     def came(self, identity: bytes, fd: int | None, now: float, who: tuple[str, str] = ("", "")) -> None:
-        """A request came by a connection, which has shown a key as a user, if there are keys."""
+        """Note that a request came by a connection; `who` is the key that it has shown, and its user."""
         reader = self._readers.get(identity)
         if reader is None or reader.fd != fd:
             place = None if fd is None else connections.place_of(fd)
@@ -96,14 +103,14 @@ class Replies:
             reader.who = who
 
     def address_of(self, identity: bytes) -> str:
-        """Where a connection leads, for people; "" if that is not known."""
+        """Return the place to which a connection leads, for people; "" if it is not known."""
         reader = self._readers.get(identity)
         return "" if reader is None or reader.place is None else connections.described(reader.place)
 
     # -- answers
 
     def send(self, identity: bytes, messages: list[Frames], now: float) -> None:
-        """Answer whoever has room; what has no room waits for a while."""
+        """Answer a reader; messages for which there is no room wait for a while."""
         reader = self._readers.get(identity)
         if reader is None:
             reader = self._readers[identity] = ReplyReader(None, None, now)
@@ -159,14 +166,14 @@ class Replies:
         return max(0, self._limits.readers_bytes_max - self._waits)
 
     def _over(self, reader: ReplyReader, now: float) -> bool:
-        """Whether more is on its way to a reader than it may have."""
+        """Return True if more is on its way to a reader than it may have."""
         if reader.sent <= min(self._limits.reader_bytes_max, self._room):
             return False
         self._settle(reader, now)
         return reader.sent - reader.loose > min(self._limits.reader_bytes_max, self._room)
 
     def _settle(self, reader: ReplyReader, now: float) -> None:
-        """See what libzmq has let go of."""
+        """Count off the frames that libzmq has given to the kernel."""
         while reader.watched and reader.watched[0][0].done:
             self._count(reader, sent=-reader.watched.popleft()[1])
             reader.since = now
@@ -179,7 +186,7 @@ class Replies:
     # -- now and then
 
     def retry(self, now: float) -> None:
-        """Send what waits here to those who have room by now."""
+        """Send what waits here to the readers that have room by now."""
         for identity in list(self._holding | self._requests.blocked):
             reader = self._readers.get(identity)
             if reader is None:
@@ -190,7 +197,8 @@ class Replies:
             while reader.outgoing and self._try(identity, reader, reader.outgoing[0], now):
                 self._count(reader, outgoing=-_weight(reader.outgoing.popleft()))
             if identity not in self._readers:
-                continue  # it has left
+                # The reader has left.
+                continue
             if not reader.outgoing:
                 self._holding.discard(identity)
                 if self._over(reader, now):
@@ -198,7 +206,7 @@ class Replies:
         self._requests.room = self._room
 
     def look(self, now: float) -> None:
-        """Cut off who takes nothing, and forget those for whom nothing waits."""
+        """Cut off readers that take nothing, and forget those for which nothing waits."""
         pressed = self._waits > self._limits.readers_bytes_max // 2
         idle_s = self._limits.reader_pressed_s_max if pressed else self._limits.sync_idle_s_max
         for identity, reader in list(self._readers.items()):
@@ -211,7 +219,7 @@ class Replies:
         self._requests.room = self._room
 
     def cut_removed(self, admits: Callable[[str, str], bool]) -> None:
-        """Cut off those whose keys were removed: what they asked for before would go on."""
+        """Cut off readers whose keys were removed: else the answers to their former requests would go on."""
         for identity, reader in list(self._readers.items()):
             if not admits(*reader.who):
                 self._give_up(identity, reader, "its key was removed")
@@ -221,7 +229,8 @@ class Replies:
         if reader.fd is not None and reader.place is not None and connections.cut(reader.fd, reader.place):
             place = ":".join(map(str, reader.place[:2]))
             log.limited("a reader is cut off", why=f"{reader.waits >> 20} MiB wait for it, and {why}", place=place)
-            self._socket.get(zmq.EVENTS)  # lets libzmq see to it now
+            # This lets libzmq notice it now.
+            self._socket.get(zmq.EVENTS)
         self._forget(identity)
 
     def _forget(self, identity: bytes) -> None:
@@ -232,5 +241,5 @@ class Replies:
 
 
 def _weight(frames: Frames) -> int:
-    """What a message takes in libzmq, about."""
+    """Return about what a message takes in libzmq."""
     return sum(map(len, frames)) + FRAME_BYTES * len(frames)

@@ -1,13 +1,13 @@
 """The server's five sockets, their options, and how frames get in and out of them.
 
     snapshot   ROUTER  P     mandatory, so that a full or vanished reader is told to us instead of losing frames
-    updates    XPUB    P+1   verbose both ways: every subscription that comes or goes is seen, and whose it is.
-                             Its options stand before it is bound, and never change (docs/decisions/0005)
+    updates    XPUB    P+1   verbose both ways: we see every subscription that comes or goes, and its connection.
+                             Its options are set before it is bound, and never change (docs/decisions/0005)
     collector  SUB     P+2   everything
-    peer_in    ROUTER  P+3   what the peer says
+    peer_in    ROUTER  P+3   messages of the peer
     to_peer    DEALER        to the peer's P+3; holds nothing while there is no connection; beat_thread.py has another
 
-Each has a limit on message size, so that nobody can ask for memory by a length field.
+Each has a limit on message size, so that no length field can ask for memory.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .unfinished import BoundSocket, UnfinishedMessages
 
 
 def listen(sockets: list[zmq.Socket[bytes]], address: str) -> list[Path]:
-    """Bind them to `ipc://DIR/P` and those after it; the files, to be unlinked before the sockets are closed.
+    """Bind sockets to `ipc://DIR/P` and the names after it, once the ports are ours; raise `CannotStart` if that fails.
 
-    The ports are ours by now. `CannotStart` names what is wrong.
+    Return the files, which are to be unlinked before the sockets are closed.
     """
     directory = Path(address.removeprefix("ipc://")).parent
     made: list[Path] = []
@@ -77,23 +77,25 @@ def _prepare(directory: Path) -> None:
 
 
 def _is_served(file: Path) -> bool:
-    """Whether somebody listens there; the file of one that was killed is nobody's, and libzmq takes it away."""
+    """Return True if a server listens at a file; libzmq removes the file of a killed server."""
     with net.socket(net.AF_UNIX) as probe:
         probe.settimeout(1)
         return probe.connect_ex(str(file)) == 0
 
 
 POLLIN = int(zmq.POLLIN)
-ask: Any = zmq.zmq_poll  # of a socket alone, at once: in half the time of zmq.Socket.get(zmq.EVENTS)
+# For one socket, without waiting, this takes half the time of zmq.Socket.get(zmq.EVENTS).
+ask: Any = zmq.zmq_poll
 
 
 class Poller:
-    """Sockets and pipes, of which those with something to read are wanted."""
+    """A poller of sockets and pipes that tells which have something to read."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._things: dict[int, Any] = {}
-        self.again: set[Any] = set()  # sockets whose descriptors may keep silent though they have something
+        # Sockets whose descriptors may be silent though they have messages.
+        self.again: set[Any] = set()
 
     def add(self, socket: zmq.Socket[bytes]) -> None:
         """Wait for a socket too."""
@@ -116,11 +118,11 @@ class Poller:
         self._things[descriptor] = thing
 
     def all_again(self) -> None:
-        """Much was done with many of them."""
+        """Look at all sockets again, after much was done with them."""
         self.again.update(thing for thing in self._things.values() if type(thing) is not int)
 
     def wait(self, timeout_ms: int) -> set[Any]:
-        """Those that may have something to read, after `timeout_ms` at the latest; each is then to be looked at."""
+        """Return, after `timeout_ms` at the latest, those that may have something to read; each is then to be read."""
         again = self.again
         ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)}
         told = self._epoll.poll(0 if ready else timeout_ms / 1000)
@@ -134,30 +136,37 @@ class Poller:
         return ready
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Close the poller."""
         self._epoll.close()
 
 
 Frames = list[bytes]
-PEER_MESSAGE_BYTES_MAX = 256 << 20  # the state of 100,000 sessions and leases in one message
-# A host that vanished says nothing, and a connection on which nothing is sent to it would stay, and its descriptor
+# The state of 100,000 sessions and leases in one message.
+PEER_MESSAGE_BYTES_MAX = 256 << 20
+# A host that vanished sends nothing. Without keepalives its connection would stay, and keep its descriptor.
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
-PEER_OUT_MAX = 100_000  # messages for the peer that wait for its connection to take them
-LOOK_AGAIN_S = 3.0  # for a peer that may have refused our key: longer than a handshake takes
-COMMAND_BYTES = 64  # what ZMTP and a topic have beside the subtree
-WITHOUT_KEYS = b"\x93\x90\x90"  # how the body of a KVSET begins that has none
+# So many messages for the peer may wait for its connection.
+PEER_OUT_MAX = 100_000
+# A peer that may have refused our key is tried again: longer than a handshake takes.
+LOOK_AGAIN_S = 3.0
+# ZMTP and a topic have so many bytes beside the subtree.
+COMMAND_BYTES = 64
+# The body of a KVSET without keys begins so.
+WITHOUT_KEYS = b"\x93\x90\x90"
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _SRCFD = int(zmq.SRCFD)
 UP, DOWN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED), int(zmq.EVENT_DISCONNECTED)
 # libzmq frees the name of a monitor some time after the socket is closed, so each monitor has a name of its own.
 _monitors = count()
-_send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
+# This avoids the wrapper of zmq.Socket.send, which costs as much as the sending.
+_send_frame: Any = Backend.send
 
 
 def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
-    socket.set(zmq.LINGER, 200)  # what was just acknowledged may still leave at the end
+    # Acknowledgements that were just sent may still leave at the end.
+    socket.set(zmq.LINGER, 200)
     socket.set(zmq.MAXMSGSIZE, bytes_max)
     for option, value in KEEPALIVE.items():
         socket.set(option, value)
@@ -165,7 +174,7 @@ def _make(context: zmq.Context[zmq.Socket[bytes]], kind: int, bytes_max: int) ->
 
 
 def only_ipv6(address: str) -> bool:
-    """Whether the name in an address has IPv6 addresses alone, as the resolver knows now; it may take its time."""
+    """Return True if the name in an address has only IPv6 addresses now. The resolver may take its time."""
     if not addresses.is_name(address):
         return False
     try:
@@ -178,10 +187,10 @@ def only_ipv6(address: str) -> bool:
 def peer_dealer(
     context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: ZapHandler | None, tries: int = 0
 ) -> zmq.Socket[bytes]:
-    """Make a socket for the peer's P+3, with the keys of now, if there are keys; it is yet to be connected.
+    """Return a socket for the peer's P+3, with the present keys, if there are keys; it is not connected yet.
 
-    Who has to look for the peer anew makes another one and closes this: where one that still tries is told to
-    disconnect and to connect, both connections may come, and every other message goes by the one nobody listens to.
+    To look for the peer anew, make another socket and close this one. A socket that still tries, and is told to
+    disconnect and to connect, may get both connections, and every other message goes by the wrong one.
     """
     socket = _make(context, zmq.DEALER, PEER_MESSAGE_BYTES_MAX)
     socket.set(zmq.SNDHWM, mark)
@@ -207,7 +216,8 @@ class PeerWatch:
         socket.monitor(endpoint, UP | DOWN)
         self.events = socket.context.socket(zmq.PAIR)
         self.events.linger = 0
-        self.events.rcvhwm = 0  # full, it would stop libzmq's own thread
+        # A full queue would stop libzmq's own thread.
+        self.events.rcvhwm = 0
         self.events.connect(endpoint)
 
     def changes(self) -> Iterator[bool]:
@@ -226,7 +236,7 @@ class PeerWatch:
 
 
 class ServerSockets:
-    """All sockets of a server; made in the thread that runs it."""
+    """The sockets of a server, made in the thread that runs it."""
 
     def __init__(
         self,
@@ -238,12 +248,14 @@ class ServerSockets:
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
         self.doors = None if keyring is None else ZapHandler(context, keyring)
-        self._look_again_at, self._tries = float("-inf"), 0  # for a peer that does not hear us
+        # For a peer that does not hear us.
+        self._look_again_at, self._tries = float("-inf"), 0
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
         self.snapshot.set(zmq.RCVHWM, limits.question_mark)
-        self.snapshot.copy_threshold = 0  # whatever is watched goes out without a copy (replies.py)
+        # Frames that are watched go out without a copy (replies.py).
+        self.snapshot.copy_threshold = 0
         self.updates = _make(context, zmq.XPUB, limits.subtree_bytes_max + COMMAND_BYTES)
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.RCVHWM, limits.subscription_mark)
@@ -261,13 +273,15 @@ class ServerSockets:
         self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, self.doors)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
-        # None until the ports are taken, and of a server without a peer
+        # Both are None until the ports are taken, and for a server without a peer.
         self._peer_out: zmq.Socket[bytes] | None = None
         self._peer_watch: PeerWatch | None = None
-        self._peer_anew = False  # another socket connects in place of the one before
+        # Another socket connects in place of the one before.
+        self._peer_anew = False
         questions = 16 * limits.question_bytes_max
         gates = [self.unfinished.gate(socket, questions) for socket in (self.snapshot, self.updates)]
-        self.gates = [*gates, sets, self.unfinished.gate(self.peer_in, 2 * limits.frame_bytes_max)]  # as the ports are
+        # The gates are in the order of the ports.
+        self.gates = [*gates, sets, self.unfinished.gate(self.peer_in, 2 * limits.frame_bytes_max)]
         for socket in (self.snapshot, self.updates, self.collector):
             self.waiting.add(socket)
         if config.peer is not None:
@@ -282,7 +296,8 @@ class ServerSockets:
         for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
             if self.doors is not None:
                 self.doors.lock(socket, zap.CLIENTS if socket in clients else zap.PEER)
-                if socket is not self.updates:  # subscribers.py does
+                # `Subscribers` watches this one.
+                if socket is not self.updates:
                     self.doors.watch(socket, f"P+{i}" if i else "P")
             _bind(socket, self._config.endpoint(i), self.gates[i])
         if peer is not None:
@@ -297,9 +312,10 @@ class ServerSockets:
             self._files = listen(clients, self._config.ipc_address)
 
     def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
-        """If it has another key, or we are `unheard` there, or have not met and it has a name, connect anew; if so.
+        """Connect to the peer anew if it has another key or does not hear us, or if it has a name and we never met.
 
-        Where our key is not known libzmq gives a connection up for ever, and of a name it tries one kind of address.
+        Return True if so. If the peer does not know our key, libzmq gives the connection up for ever; of a name it
+        tries one kind of address.
         """
         peer = self._config.peer_endpoint(3)
         if peer is None:
@@ -316,7 +332,7 @@ class ServerSockets:
         return True
 
     def _connect_to(self, peer: str) -> None:
-        """Watch the socket before it connects: none of what libzmq tells is missed."""
+        """Connect a new socket, and watch it before, so that no event of libzmq is missed."""
         if self._peer_out is not None and self._peer_watch is not None:
             self.waiting.remove(self._peer_watch.events)
             self._peer_watch.close()
@@ -328,7 +344,7 @@ class ServerSockets:
         self._peer_out.connect(peer)
 
     def peer_dealer(self, mark: int) -> zmq.Socket[bytes]:
-        """Return another socket that is being connected to the peer's P+3."""
+        """Return another socket that connects to the peer's P+3."""
         peer = self._config.peer_endpoint(3)
         assert peer is not None
         socket = peer_dealer(self._context, peer, mark, self.doors, self._tries)
@@ -336,7 +352,7 @@ class ServerSockets:
         return socket
 
     def peer_changes(self, ready: set[Any]) -> list[bool]:
-        """Return what became of the connection to the peer: True where one came to stand, False where it broke."""
+        """Return the changes of the connection to the peer: True if it came to stand, False if it broke."""
         watch, changes = self._peer_watch, [False] if self._peer_anew else []
         self._peer_anew = False
         if watch is not None and watch.events in ready:
@@ -345,19 +361,20 @@ class ServerSockets:
         return changes
 
     def to_peer(self, messages: Iterable[Frames]) -> int:
-        """Send to the peer, dropping what there is no room for; returns how many were dropped."""
+        """Send messages to the peer, and drop those without room; return how many were dropped."""
         return 0 if self._peer_out is None else send_all(self._peer_out, messages)
 
     def look_after_users(self) -> None:
-        """If too much is open, cut connections of the user who has most; without keys everybody is one user."""
+        """Cut connections of the user who has most, if too many files are open; only servers with keys do this."""
         if self.doors is not None:
             self.users.look(set().union(*(gate.ports for gate in self.gates[:3])))
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all sockets."""
         self.waiting.close()
         self.subscribers.close()
-        for file in self._files:  # libzmq leaves them; as long as we listen they are nobody else's
+        # libzmq leaves the files; as long as we listen, no other server has them.
+        for file in self._files:
             file.unlink(missing_ok=True)
         if self.doors is not None:
             self.doors.close()
@@ -370,7 +387,8 @@ class ServerSockets:
 
 
 def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: BoundSocket) -> None:
-    socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")  # which is both
+    # tcp://* binds both kinds of address.
+    socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -383,7 +401,7 @@ def _size(frames: Frames) -> int:
 
 
 def _counted(frames: Frames, messages_share: int) -> int:
-    """What a KVSET counts in a turn: without keys, as one with messages is, a share, as nothing of it is published."""
+    """Return the bytes that a KVSET counts in a turn: a share if it has only messages, which are not published."""
     size = _size(frames)
     return size // messages_share if len(frames) > 4 and frames[4].startswith(WITHOUT_KEYS) else size
 
@@ -398,13 +416,12 @@ def receive(
     locks: ZapHandler | None = None,
     weigh: Callable[[Frames], int] = _size,
 ) -> Iterator[Frames]:
-    """The messages that have arrived, at most so many and so large; with whose they are, if connections have keys.
+    """Yield the messages that have arrived, at most so many and so large; with their users, if connections have keys.
 
-    What comes by a key that was removed is left out.
-
-    `came` is told the descriptor of each one's connection, `again` (waiting.py) when none is left. A `Frame` knows
-    whether another follows; asking the socket (as recv_multipart does) takes twice as long. Where a message came alone,
-    asking for another costs less than the exception that says there is none.
+    Messages by a key that was removed are left out. `came` is called with the descriptor of each message's connection.
+    The socket leaves `again`, the set of `Poller`, when no message is left. A `Frame` knows whether another follows;
+    asking the socket (as recv_multipart does) takes twice as long. If a message came alone, asking for another costs
+    less than the exception that says there is none.
     """
     recv, size = socket.recv, 0
     again.add(socket)
@@ -433,10 +450,10 @@ def receive(
 
 
 class Intake:
-    """What one turn takes of a socket: libzmq gives what its connections sent in turn, a message of each.
+    """The intake of a turn from a socket, to which libzmq gives a message of each connection in turn.
 
-    A message that would make the turn too long waits for the next, which it begins: those before it are small, and
-    somebody may wait for them.
+    A message that would make the turn too long waits for the next turn: the messages before it are small, and clients
+    may wait for them.
     """
 
     def __init__(
@@ -449,10 +466,11 @@ class Intake:
     ) -> None:
         self._socket, self._limits, self._again, self._locks, self._came = socket, limits, again, locks, came
         self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
-        self.waiting: list[Frames] = []  # at most one
+        # The message that waits, if one does.
+        self.waiting: list[Frames] = []
 
     def take(self) -> list[Frames]:
-        """The messages of this turn."""
+        """Return the messages of this turn."""
         taken, self.waiting = self.waiting, []
         room = self._limits.turn_bytes_max - sum(map(self._weigh, taken))
         if room > 0:
@@ -466,7 +484,7 @@ class Intake:
 def receive_by(
     socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, locks: ZapHandler | None = None
 ) -> Iterator[tuple[int | None, Frames]]:
-    """As `receive`, with the descriptor of the connection that each message came by."""
+    """Yield the messages that have arrived, each with the descriptor of its connection."""
     size = 0
     for _ in range(messages_max):
         try:
@@ -488,7 +506,7 @@ def receive_by(
 
 
 def _is_turned_away(locks: ZapHandler, frame: zmq.Frame, fd: int | None) -> bool:
-    """Whether a message came by a key that was removed; then its connection is cut."""
+    """Return True if a message came by a key that was removed, and cut its connection."""
     key, user = key_of(frame), user_of(frame)
     if locks.admits(key, user):
         return False
@@ -501,7 +519,8 @@ def _is_turned_away(locks: ZapHandler, frame: zmq.Frame, fd: int | None) -> bool
 
 def _descriptor(frame: zmq.Frame) -> int | None:
     try:
-        return int(frame.get(_SRCFD))  # half of what "__fd" takes, which is looked for by its name
+        # This takes half the time of "__fd", which is looked up by its name.
+        return int(frame.get(_SRCFD))
     except zmq.ZMQError:
         return None
 
@@ -509,7 +528,7 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 def _with_descriptors(
     sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None
 ) -> Iterator[tuple[int | None, bytes]]:
-    """Yield what has arrived on P+1, frame by frame, as each may be a subscription; and each frame's connection."""
+    """Yield the frames that have arrived on P+1, each of which may be a subscription, with their connections."""
     socket, locks = sockets.updates, sockets.doors
     for _ in range(messages_max):
         try:
@@ -528,7 +547,7 @@ def _with_descriptors(
 
 
 def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
-    """Send one message without waiting; raises zmq.Again when there is no room. A large last frame is not copied."""
+    """Send one message without waiting; raise zmq.Again if there is no room. A large last frame is not copied."""
     *head, last = frames
     for frame in head:
         _send_frame(socket, frame, _MORE)
@@ -538,11 +557,11 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
 def take_subscriptions(
     sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None = None
 ) -> Iterator[Frames]:
-    """Take what came in on P+1: the connection and its event; or the connection alone, once it has ended.
+    """Yield the events of P+1: a connection and its event, or a connection alone, once it has ended.
 
-    A connection is known by its descriptor. libzmq tells of an end before it lets the descriptor go, so its end is told
-    first, before all that another connection with the same one may have sent meanwhile. What a connection had sent that
-    has ended by now is of no account. What libzmq says by itself, about one that ends, has no name.
+    A connection is known by its descriptor. libzmq tells of an end before it frees the descriptor. So ends are yielded
+    first, before all that another connection with the same descriptor may have sent meanwhile. Events of a connection
+    that has ended by now are ignored. An event that libzmq makes itself, when a connection ends, has no name.
     """
     subscribers, gate = sockets.subscribers, sockets.gates[1]
     came = list(_with_descriptors(sockets, messages_max, admitting))
@@ -559,19 +578,20 @@ def take_subscriptions(
         if fd is None:
             yield [b"", event]
         elif event[:1] not in (b"\x00", b"\x01"):
-            yield [b"%d" % fd, event]  # it is none
+            # The frame is no subscription.
+            yield [b"%d" % fd, event]
         elif fd not in subscribers.ended:
             subscribers.subscribed(fd, event[1:], more=event[:1] == b"\x01")
             yield [b"%d" % fd, event]
 
 
 def weight(messages: Sequence[Frames]) -> int:
-    """What messages take in libzmq, about."""
+    """Return about what messages take in libzmq."""
     return sum(map(len, chain.from_iterable(messages))) + MESSAGE_BYTES * sum(map(len, messages))
 
 
 def send_all(socket: zmq.Socket[bytes], messages: Iterable[Frames]) -> int:
-    """Send messages, dropping what there is no room for; returns how many were dropped."""
+    """Send messages, and drop those without room; return how many were dropped."""
     dropped = 0
     for frames in messages:
         try:

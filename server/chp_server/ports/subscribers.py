@@ -1,13 +1,15 @@
-"""The connections to P+1: who comes and leaves, who falls behind, and who is cut off.
+"""The connections to P+1: subscribers that come and leave, fall behind, and are cut off.
 
 libzmq bounds what waits for a subscriber by a number of messages, whatever their size, and has no way to cut one
-connection. The kernel has both: how much of what was written to a connection has been taken, and an end to it. So what
-waits for a reader is estimated as what was published since it kept up, less what it has taken since; a reader that has
-kept up has nothing in the kernel that was not sent. It is too much for one that hears only a part of all, and then it
-is a slow one. One for which too much waits is cut off: what waits is let go at once, its socket connects again by
-itself, and it finds a hole, which heals. (A reader of CHP/1 finds none, as when messages are dropped at a mark.)
+connection. The kernel knows how much of what was written to a connection has been taken, and can end it. So what waits
+for a subscriber is estimated as what was published since it kept up, less what it has taken since. A subscriber that
+has kept up has nothing in the kernel that was not sent. The estimate is too high for a subscriber that hears only a
+part of all, but that matters only if it is slow. If too much waits, the subscriber is cut off: the messages are dropped
+at once, its socket connects again by itself, and it finds a hole, which heals. (A reader of CHP/1 does not notice the
+hole, as when messages are dropped at a mark.)
 
-The same for one that subscribes to more than any client: libzmq keeps some fifty bytes for each byte of a topic.
+A subscriber with more topics than any client has is cut off too: libzmq keeps some fifty bytes for each byte of a
+topic.
 
 The monitor of libzmq tells of connections by their descriptors (connections.py).
 """
@@ -26,26 +28,34 @@ from ..access.zap import FAILED
 from . import connections
 
 log = logs.get_log(__name__)
-EVENTS_MAX = 10_000  # of one look
-LOOK_BYTES = 4 << 20  # published between two looks
-IDLE_BYTES, IDLE_S = 1 << 20, 10.0  # so little is looked after no more often, as each reader costs some system calls
-MESSAGE_BYTES = 80  # what a frame takes in libzmq, beside its content
+# A look takes so many events at most.
+EVENTS_MAX = 10_000
+# A look is due when so much was published.
+LOOK_BYTES = 4 << 20
+# If less was published, looks are no more frequent than that, as each subscriber costs some system calls.
+IDLE_BYTES, IDLE_S = 1 << 20, 10.0
+# A frame takes so many bytes in libzmq, beside its content.
+MESSAGE_BYTES = 80
 _EVENT = struct.Struct("=HI")
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
 @dataclass(slots=True)
 class Subscriber:
-    """A connection."""
+    """A connection to the publishing socket, and what waits for it."""
 
-    place: connections.Place  # its other end
+    # The place of the other end.
+    place: connections.Place
     taken: int = 0
-    behind: int = 0  # bytes that wait for it, at most
-    topics: Counter[bytes] = field(default_factory=Counter)  # what it has subscribed to, and how often
-    topic_bytes: int = 0  # of all these
+    # The bytes that wait for the subscriber, at most.
+    behind: int = 0
+    # The topics of the subscriber, and how often it subscribed to each.
+    topics: Counter[bytes] = field(default_factory=Counter)
+    # The bytes of all topics.
+    topic_bytes: int = 0
 
     def subscribed(self, topic: bytes, *, more: bool) -> None:
-        """It subscribed to a topic, or takes that back; what it never subscribed to it can't take back."""
+        """Count a subscription to a topic, or its end; an end without a subscription is ignored."""
         if more:
             self.topics[topic] += 1
             self.topic_bytes += len(topic)
@@ -70,17 +80,21 @@ class Subscribers:
         self._monitor = socket_.get_monitor_socket(
             zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | (0 if failed is None else FAILED)
         )
-        self._failed = failed  # to be told of handshakes that fail
+        # It is called with each handshake that fails.
+        self._failed = failed
         self._behind_max, self._topics_max = behind_max, topics_max
         self._readers: dict[int, Subscriber] = {}
-        self._published = 0  # since the last look
+        # The bytes since the last look.
+        self._published = 0
         self._looked_at = 0.0
-        self._waits = False  # something waited for somebody then
+        # Something waited for a subscriber at the last look.
+        self._waits = False
         self.cut = 0
-        self.ended: set[int] = set()  # descriptors of connections that have ended, until another has them
+        # Descriptors of connections that have ended, until another connection has them.
+        self.ended: set[int] = set()
         self._untold: list[int] = []
 
-    # -- who is there
+    # -- connections
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -95,7 +109,8 @@ class Subscribers:
                     self._came(fd)
                 elif event & FAILED:
                     if self._failed is not None:
-                        self._failed(fd)  # the value is the reason here
+                        # The value is the reason in this event.
+                        self._failed(fd)
                 else:
                     self._readers.pop(fd, None)
                     self.ended.add(fd)
@@ -104,7 +119,7 @@ class Subscribers:
             pass
 
     def take_ended(self) -> list[int]:
-        """The connections that have ended since the last call."""
+        """Return the connections that have ended since the last call."""
         ended, self._untold = self._untold, []
         return ended
 
@@ -113,21 +128,21 @@ class Subscribers:
         if place is not None:
             self._readers[fd] = Subscriber(place)
 
-    # -- who takes too little
+    # -- subscribers that take too little
 
     def publishing(self, size: int, now: float) -> None:
-        """So many bytes are published next: who has not taken what came before is looked for first, not right after."""
+        """Note that so many bytes are published next; look for slow subscribers first, if much was published before."""
         if self._published >= LOOK_BYTES:
             self.look(now)
         self._published += size
 
     def look_now_and_then(self, now: float) -> None:
-        """As `look`, unless hardly anything was published and everybody had kept up."""
+        """Call `look`, unless hardly anything was published and all subscribers had kept up."""
         if self._waits or self._published >= IDLE_BYTES or now - self._looked_at >= IDLE_S:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """See who has taken what, and cut off who is too far behind."""
+        """Estimate what waits for each subscriber, and cut off those that are too far behind."""
         self.hear()
         self._looked_at, self._waits = now, False
         published, self._published = self._published, 0
@@ -143,10 +158,10 @@ class Subscribers:
             if reader.behind > self._behind_max:
                 self._cut(fd, reader, f"about {reader.behind >> 20} MiB wait for it")
 
-    # -- who asks for too much
+    # -- subscribers that ask for too much
 
     def subscribed(self, fd: int, topic: bytes, *, more: bool) -> None:
-        """A connection subscribed to a topic, or has taken that back."""
+        """Note that a connection subscribed to a topic, or ended a subscription; cut it off if it has too many."""
         reader = self._readers.get(fd)
         if reader is None:
             return
@@ -158,7 +173,8 @@ class Subscribers:
     def cut_off(self, fd: int, why: str) -> None:
         """End a connection, if it has not ended."""
         if fd not in self._readers and fd not in self.ended:
-            self._came(fd)  # of which libzmq has not told yet, among so many
+            # Among so many, libzmq has not told of this connection yet.
+            self._came(fd)
         reader = self._readers.get(fd)
         if reader is not None:
             self._cut(fd, reader, why)
@@ -169,9 +185,10 @@ class Subscribers:
             return
         self.cut += 1
         log.limited("a subscriber is cut off", why=why, place=f"{reader.place[0]}:{reader.place[1]}")
-        self._socket.get(zmq.EVENTS)  # lets libzmq see to it now
+        # This lets libzmq notice it now.
+        self._socket.get(zmq.EVENTS)
 
     def close(self) -> None:
-        """No more events are asked for."""
+        """Close the monitor."""
         self._socket.disable_monitor()
         self._monitor.close(0)

@@ -1,14 +1,15 @@
 """Messages that never end: a connection that sends frame after frame of one message is cut off.
 
-libzmq bounds a frame, and the number of messages that it reads ahead, but not the frames of one message: it keeps them
-all until the last has come, and shows nothing of them. The kernel knows how much came by a connection, and we know
-whose messages were taken. So who sent more than any message has, while none of its messages came, is at that.
+libzmq bounds a frame, and the number of messages that it reads ahead, but not the frames of one message. It keeps them
+all until the last has come, and shows none before. The kernel knows how much came by a connection, and we know which
+connections had messages taken. So a connection that sent more than any message has, without a message, sends an endless
+one.
 
-    came           a message was taken, by such a connection
-    look_if_grown  when resident memory has grown: who sent how much since it was last heard; only where nothing waits
-                   to be taken, or so much was taken that everybody had a turn, as libzmq takes of each in turn
+    came           notes that a message of a connection was taken
+    look_if_grown  checks, when resident memory has grown, how much each connection sent since its last message; only
+                   if no message waits, or so many were taken that each connection had a turn
 
-Looked at are connections of TCP; those of `ipc` are of processes of this host that may open a private directory.
+Only connections of TCP are checked; those of `ipc` come from processes of this host that may open a private directory.
 """
 
 from __future__ import annotations
@@ -22,35 +23,42 @@ from .. import logs
 from . import connections
 
 log = logs.get_log(__name__)
-GROWN_BYTES = 8 << 20  # of resident memory, between two looks
-SHARE = 20  # a look takes less than such a part of the time
+# Resident memory grows by so much between two searches.
+GROWN_BYTES = 8 << 20
+# A search takes less than one part in so many of the time.
+SHARE = 20
 
 
 @dataclass(slots=True)
 class BoundSocket:
-    """A socket that others connect to."""
+    """A socket to which others connect."""
 
     socket: zmq.Socket[bytes]
-    most: int  # bytes of a message, and what may have come of the next
+    # The bytes of a message, and what may have come of the next one.
+    most: int
     ports: set[int] = field(default_factory=set)
-    taken: int = 0  # messages since the last look ...
-    spoke: set[int | None] = field(default_factory=set)  # ... and whose
-    since: dict[int, connections.ConnectionStats] = field(
-        default_factory=dict
-    )  # what had come of whom, when it was last heard
+    # Messages since the last search ...
+    taken: int = 0
+    # ... and their connections.
+    spoke: set[int | None] = field(default_factory=set)
+    # What had come by each connection when its last message was taken.
+    since: dict[int, connections.ConnectionStats] = field(default_factory=dict)
 
     def came(self, fd: int | None) -> None:
-        """A message was taken."""
+        """Note that a message of a connection was taken."""
         self.taken += 1
         self.spoke.add(fd)
 
     def everybody_had_a_turn(self, connected: int) -> bool:
-        """Whether who sent a message that is whole has spoken."""
+        """Return True if each connection that has sent a whole message had a message taken."""
         return self.taken > 2 * connected or not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN
 
 
 class UnfinishedMessages:
-    """All of them; `resident` tells how much memory this process has, and `looked` is told that events were taken."""
+    """The search for endless messages on all sockets.
+
+    `resident` returns the memory of this process. `looked` is called after a search, which takes events of sockets.
+    """
 
     def __init__(self, resident: Callable[[], int], looked: Callable[[], None]) -> None:
         self._resident, self._looked = resident, looked
@@ -58,15 +66,16 @@ class UnfinishedMessages:
         self._least = resident()
         self._due = 0.0
         self.cut = 0
-        self.peer: int | None = None  # the peer's connection: its messages may be larger than all others
+        # The peer's connection: its messages may be larger than all others.
+        self.peer: int | None = None
 
     def gate(self, socket: zmq.Socket[bytes], most: int) -> BoundSocket:
-        """Look after a socket, too."""
+        """Watch a socket too."""
         self._gates.append(BoundSocket(socket, most))
         return self._gates[-1]
 
     def look_if_grown(self, clock: Callable[[], float]) -> None:
-        """To be called now and then, after what had arrived was taken."""
+        """Search if memory has grown; call this now and then, after the messages that had arrived were taken."""
         resident, now = self._resident(), clock()
         self._least = min(self._least, resident)
         if resident - self._least < GROWN_BYTES or now < self._due:
@@ -94,5 +103,6 @@ class UnfinishedMessages:
             self.cut += 1
             place, mib = f"{came.place[0]}:{came.place[1]}", (came.size - before.size) >> 20
             log.limited("a message without an end", ports=sorted(gate.ports), place=place, mib=mib)
-            gate.socket.get(zmq.EVENTS)  # lets libzmq see to it now
+            # This lets libzmq notice it now.
+            gate.socket.get(zmq.EVENTS)
         return before

@@ -43,7 +43,7 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag may stand without a value."""
+        """True if the flag may stand without a value."""
         return isinstance(self.default, bool)
 
     @property
@@ -176,7 +176,7 @@ class Config:
 
     @property
     def exposed(self) -> bool:
-        """Whether a program on another host can reach this server without a key, and may do everything."""
+        """True if programs on other hosts can reach this server without a key, and may do everything."""
         return self.keys is None and not is_loopback(self.bind)
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""The arbiter: a lease in ZooKeeper that says who may be active (`--arbiter zk://host:2181/path`).
+"""The arbiter: a lease in ZooKeeper that says which server may be active (`--arbiter zk://host:2181/path`).
 
 Two servers alone can't tell a dead peer from a cut link; a third party can. The lease is an ephemeral node, so it ends
 with its holder's session. `until` is the time, on this machine's monotonic clock, up to which the lease is certainly
-ours: each check that ZooKeeper answers proves that the session lived when the check was *sent*, so the lease holds for
-a session's length from then, and nobody else can get it before. Whoever is past that time stops serving writes, also
-after having been stopped itself; no two clocks need agree.
+ours. Each check that ZooKeeper answers proves that the session lived when the check was *sent*. So the lease holds for
+a session's length from then, and the other server can't get it before. A server that is past that time stops serving
+writes, also after it was stopped itself; no two clocks need agree.
 
-Beside it lies the set of the servers that have all that was acknowledged, in a node that outlives them
-(arbitration.py decides what it is to be). Only the holder of the lease writes it, each time upon the version that it
-knows, so that a write of a holder of before, which comes late, changes nothing.
+Beside the lease lies the set of the servers that have all that was acknowledged, in a node that outlives them
+(arbitration.py decides what it is to be). Only the holder of the lease writes the set, each time upon the version that
+it knows. So a late write of a former holder changes nothing.
 
 kazoo keeps the session. Needs the extra `zookeeper`.
 """
@@ -31,9 +31,11 @@ from ..core.pair.arbitration import Members, Wish
 
 log = logs.get_log(__name__)
 SESSION_S = 2.0
-SAFETY = 0.8  # of a session: what is left covers a clock that runs slow and a turn that runs long
+# Only this part of a session counts: the rest covers a clock that runs slow and a turn that runs long.
+SAFETY = 0.8
 START_TIMEOUT_S = 10.0
-START_LOOK_S = 0.1  # whether the server is to end
+# A start looks so often whether the server is to end.
+START_LOOK_S = 0.1
 
 
 class ArbiterError(ChpError):
@@ -41,7 +43,7 @@ class ArbiterError(ChpError):
 
 
 class Arbiter:
-    """Holds the lease while it is wanted. `until` and `members` may be read from any thread, `until` first."""
+    """A holder of the lease while it is wanted. Any thread may read `until` and `members`, `until` first."""
 
     def __init__(self, url: str, name: str, on_news: Callable[[], None] = lambda: None) -> None:
         parts = urlsplit(url)
@@ -50,12 +52,14 @@ class Arbiter:
         self._path, self._set_path = base + "/active", base + "/in_sync"
         self._on_news = on_news
         self._wish: Wish | None = None
-        self._done = 0  # the serial of the last wish that was granted
+        # The serial of the last wish that was granted.
+        self._done = 0
         self.members: Members | None = None
         self._session_s = float(options.get("session_s", [SESSION_S])[0])
         self._name = name
         self._wanted = False
-        self._ours = False  # whether the node may be ours: `until` ends earlier where the connection is in doubt
+        # Whether the node may be ours: `until` ends earlier if the connection is in doubt.
+        self._ours = False
         self._closing = False
         self._wake = threading.Event()
         self.until = 0.0
@@ -65,7 +69,7 @@ class Arbiter:
         self._thread = threading.Thread(target=self._run, name="chp-arbiter", daemon=True)
 
     def start(self, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Connect; `ArbiterError` if nobody answers, or the server is told to end meanwhile."""
+        """Connect; raise `ArbiterError` if ZooKeeper does not answer, or if the server is told to end meanwhile."""
         live, until = self._client.start_async(), time.monotonic() + START_TIMEOUT_S
         while not live.wait(START_LOOK_S):
             if stopping() or time.monotonic() > until:
@@ -77,13 +81,13 @@ class Arbiter:
         self._thread.start()
 
     def want(self, wanted: bool, wish: Wish | None = None) -> None:
-        """Ask for the lease and keep it, or let it go; and what the set is to be."""
+        """Say whether the lease is wanted, and what the set is to be."""
         if wanted != self._wanted or wish != self._wish:
             self._wanted, self._wish = wanted, wish
             self._wake.set()
 
     def close(self) -> None:
-        """Let the lease go, so that the other server need not wait for the session's end."""
+        """Release the lease, so that the other server need not wait for the session's end."""
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
@@ -95,26 +99,29 @@ class Arbiter:
     # -- kazoo's threads
 
     def _note_session(self) -> None:
-        """ZooKeeper may grant shorter sessions than are asked for, and kazoo tells only itself, when it connects."""
+        """Learn the length of the session that ZooKeeper grants; it may be shorter than asked, and kazoo hides it."""
         connect = self._client._connection._connect
 
         def noted(*host: Any) -> tuple[float, float]:
-            read_ms, connect_ms = connect(*host)  # the first is two thirds of the session
+            # The first time is two thirds of the session.
+            read_ms, connect_ms = connect(*host)
             self._session_s = min(self._session_s, read_ms * 1.5 / 1000)
             return read_ms, connect_ms
 
         self._client._connection._connect = noted
 
     def on_connection(self, state: str) -> None:
-        """kazoo's word for how the connection is."""
+        """Take the state of the connection, as kazoo names it."""
         if state != "CONNECTED":
-            self.until = 0.0  # in doubt: nobody else can have it yet, and we stop at once
+            # The lease is in doubt: the other server can't have it yet, and we stop at once.
+            self.until = 0.0
             if not self._closing:
                 log.warning("arbiter in doubt", state=state.lower())
         self._wake.set()
 
     def _on_node(self, _event: object) -> None:
-        self._wake.set()  # somebody's lease is over: look at once
+        # A lease is over, so look at once.
+        self._wake.set()
 
     # -- our thread
 
@@ -129,7 +136,7 @@ class Arbiter:
             self.check()
 
     def check(self) -> None:
-        """Hold or let go of the lease, and look at the set, as is wanted."""
+        """Hold or release the lease, as is wanted, and read or write the set."""
         before = self.until > 0, self.members
         try:
             if self._wanted:
@@ -143,7 +150,8 @@ class Arbiter:
                 if self._ours:
                     self._release()
                 self._look()
-        except Exception as error:  # kazoo has many: each means that we can't be sure
+        # kazoo has many errors: each means that we can't be sure.
+        except Exception as error:
             self.until = 0.0
             log.limited("arbiter", error=f"{type(error).__name__}: {error}")
 
@@ -153,7 +161,7 @@ class Arbiter:
     # -- the set
 
     def _look(self, *, current: bool = False) -> None:
-        """Read the set; `current`: with all that was written before, as one has to who takes over."""
+        """Read the set; `current` waits for all writes before, as a server that takes over has to."""
         from kazoo.exceptions import NoNodeError
 
         if current:
@@ -168,7 +176,7 @@ class Arbiter:
         self.members = Members(stat.version, frozenset(said["servers"]), int(said["number"]), self._done)
 
     def _grant(self) -> None:
-        """Write the set that is wished for, upon the version on which the wish stands."""
+        """Write the wanted set, upon the version on which the wish stands."""
         from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
         wish, members = self._wish, self.members
@@ -191,7 +199,7 @@ class Arbiter:
     # -- the lease
 
     def _hold(self) -> bool:
-        """Whether the node is there and our session's; makes it if it is nobody's."""
+        """Return True if the node is our session's; make the node if there is none."""
         from kazoo.exceptions import NodeExistsError
 
         try:
@@ -222,6 +230,7 @@ def _client(hosts: str, session_s: float) -> Any:
         from kazoo.retry import KazooRetry
     except ImportError as error:
         raise ArbiterError("--arbiter needs kazoo: pip install 'chp-clone[zookeeper]'") from error
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it says a line a try; what matters is said here
+    # kazoo logs a line a try; what matters is logged here.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     patient = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=1.0)
     return KazooClient(hosts=hosts, timeout=session_s, connection_retry=patient)

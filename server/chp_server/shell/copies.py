@@ -1,12 +1,13 @@
 """`chp backup` and `chp restore` on a server that goes on serving.
 
-A backup is one SQLite file that holds the state at one number, written a chunk a turn beside everything else; whatever
-store the server has, `chp check` reads it and a server can start from it. A restore makes the whole map what a backup
-says, in one record: keys that the backup does not have are deleted, and every client follows as with any other change.
-Sessions, leases and what is staged are the server's own present, and stay. What was there is kept as a backup too.
+A backup is one SQLite file that holds the state at one number. It is written a chunk a turn beside all else. Whatever
+store the server has, `chp check` reads the file and a server can start from it. A restore makes the whole map that of a
+backup, in one record: keys that the backup does not have are deleted, and every client follows as with any other
+change. Sessions, leases and staged updates belong to the present of the server, and stay. The map before is kept as a
+backup.
 
-Whoever reaches the server may ask for these. So backups lie in one directory and are asked for by name: nothing else on
-the host is written, read or told of.
+Any program that reaches the server may ask for these. So backups lie in one directory and have names without a path: no
+other file of the host is written, read or told of.
 """
 
 from __future__ import annotations
@@ -42,25 +43,27 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,140}\.(db|sqlite)")
 
 
 class Copies:
-    """At most one backup under way, and one restore."""
+    """The backup and the restore that are under way, at most one of each."""
 
     def __init__(self, directory: str, core: ServerCore, limits: Limits) -> None:
         self._directory, self._core, self._limits = directory, core, limits
-        self._new: list[Copy] = []  # since the last turn
+        # Commands since the last turn.
+        self._new: list[Copy] = []
         self._store: SqlJournal[SqliteDatabase] | None = None
         self._snapshotter: Snapshotter | None = None
         self._asked: tuple[bytes, int, str] = (b"", 0, "")
         self._reading: Generator[None, None, Committed] | None = None
-        self._read_already: Committed | None = None  # what is to be restored once what it replaces is kept
+        # The map to restore, once a backup of the present one is kept.
+        self._read_already: Committed | None = None
         self._wanted: tuple[bytes, int, str] = (b"", 0, "")
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to write or to read."""
+        """True while there is more to write or to read, or a command to begin."""
         return bool(self._snapshotter is not None or self._reading is not None or self._new)
 
     def ask(self, copy: Copy) -> None:
-        """What an operator asked for."""
+        """Take a command of an operator, which begins with the next step."""
         self._new.append(copy)
 
     def _begin_what_is_asked(self) -> None:
@@ -77,12 +80,13 @@ class Copies:
         core = self._core
         if not core.active:
             raise BadInput("this server is not active; back up from the one that is")
-        if "path" in options:  # as 0.1 asked; to write elsewhere than was meant would be worse
+        # 0.1 asked so; to write elsewhere than was meant would be worse than to refuse.
+        if "path" in options:
             self._place(options["path"])
         self._begin(identity, options["id"], self._place(options.get("name", f"backup-{_when(core)}.db")))
 
     def _place(self, name: object) -> str:
-        """The path of a backup by its name, which can't lead out of the directory."""
+        """Return the path of a backup by its name, which can't lead out of the directory."""
         if type(name) is not str or not NAME.fullmatch(name):
             raise BadInput(
                 "a backup has a name and no path: letters, digits, '_', '-' and '.', ending in .db, such as "
@@ -142,13 +146,13 @@ class Copies:
         self._core.requests.answer(identity, request_id, said)
 
     def _give_up(self, path: str) -> None:
-        """What was written of it goes: the disk may be full, and it is the journal's too."""
+        """Remove the unfinished backup: the disk may be full, and the journal is on it too."""
         self._end()
         with suppress(OSError, ValueError):
             _remove(_part(path))
 
     def close(self) -> None:
-        """The server ends."""
+        """Stop what is under way, as the server ends."""
         if self._reading is not None:
             self._reading.close()
         if self._snapshotter is not None:
@@ -160,7 +164,7 @@ class Copies:
         self._store = self._snapshotter = None
 
     def restore(self, identity: bytes, options: dict[str, Any]) -> None:
-        """Begin to make the map what a backup says; the answer comes when it is."""
+        """Begin to make the map that of a backup; the answer comes when it is done."""
         core = self._core
         if not core.serving:
             raise BadInput("this server is not active; restore through the one that is")
@@ -184,7 +188,7 @@ class Copies:
             self._core.requests.refuse(identity, request_id, f"{path} can't be restored: {error}")
 
     def _keep(self, wanted: Committed) -> None:
-        """All is read: what it replaces is kept first."""
+        """Begin a backup of the present map, now that the one to restore is read."""
         identity, request_id, _ = self._wanted
         try:
             self._begin(identity, request_id, self._place(f"before-restore-{_when(self._core)}.db"))
@@ -195,7 +199,7 @@ class Copies:
             self._read_already = wanted
 
     def _restored(self, wanted: Committed, kept: dict[str, str]) -> None:
-        """One record makes our map the same. It is put into the map in the turns after this one."""
+        """Make our map the wanted one by one record, which the turns after this one apply to the map."""
         core, (identity, request_id, path) = self._core, self._wanted
         if not core.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
@@ -226,7 +230,7 @@ def _when(core: ServerCore) -> str:
 
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committed]:
-    """The state that a backup holds, read in steps; `JournalError` if it is damaged."""
+    """Read the state in a backup in steps, and return it; raise `JournalError` if it is damaged."""
     store = sqlite_journal(f"sqlite:{path}", Options(), writable=False)
     try:
         commits, wall_s = Committed(limits), time.time()
@@ -242,9 +246,9 @@ def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Comm
 
 
 def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segment]:
-    """Segments that turn our map into the wanted one, but for keys of leases: those who held them then are not there.
+    """Yield segments that turn our map into the wanted one, without keys of leases: their holders are not there now.
 
-    A lease of ours that has keys ends, so that its holder is told; what stays for ever would be a lock of nobody's.
+    A lease of ours that has keys ends, so that its holder is told; a key without its lease would be a lock for ever.
     """
     have, want, deadlines = ours.state.map, wanted.state.map, wanted.state.map.deadlines
     leased = {key for lease in wanted.state.leases.values() for key in lease.keys}
@@ -265,7 +269,7 @@ def difference(ours: Committed, wanted: Committed, now: float) -> Iterator[Segme
 
 
 def _sized(items: list[tuple[str, bytes]], limits: Limits) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Keys and their values in groups that make a segment of about `part_bytes` each, or one key."""
+    """Yield keys and their values in groups that make a segment of about `part_bytes` each, or have one key."""
     start = 0
     while start < len(items):
         group = items[start : start + limits.sync_chunk_items]

@@ -1,4 +1,4 @@
-"""Prometheus metrics (`--metrics [HOST:]PORT`), from the same status that `chp status` shows; and two short answers.
+"""Prometheus metrics (`--metrics [HOST:]PORT`), from the status that `chp status` shows, and two short answers.
 
     /metrics    for Prometheus
     /ready      200 if it serves, or follows and is in sync; else 503. What it is, in a line
@@ -26,8 +26,10 @@ from chp.errors import ChpError
 from ..settings.flags import program_version
 from .turn_clock import Told, WaitTimes
 
-HEALTHY_S = 10.0  # longer than any turn may take: see what an operator does about long ones
-REQUEST_S = 5.0  # for who connects and says nothing
+# No turn may take longer: see what an operator does about long ones.
+HEALTHY_S = 10.0
+# A client that connects and says nothing is given up after so long.
+REQUEST_S = 5.0
 _OF_A_PAIR = ("in_sync", "peer.alive")
 
 
@@ -49,9 +51,11 @@ class MetricsServer:
         self.turns: Told = ([], 0.0)
         self.waits: WaitTimes | None = None
         self.subscribers = 0
-        self.told_at = monotonic()  # when the reactor last left something here
+        # The time when the reactor last left something here.
+        self.told_at = monotonic()
         registry = CollectorRegistry()
-        registry.register(self)  # all it asks of a collector is `collect`
+        # The registry asks a collector only for `collect`.
+        registry.register(self)
         ProcessCollector(registry=registry)
         try:
             self._server = _Server((host or "127.0.0.1", int(port)), partial(_MetricsHandler, self, registry))
@@ -62,19 +66,19 @@ class MetricsServer:
         self._thread.start()
 
     def tell(self, status: dict[str, Any], turns: Told, waits: WaitTimes | None = None, subscribers: int = 0) -> None:
-        """The latest; by the reactor, in each round of its housekeeping."""
+        """Take the latest facts from the reactor, in each round of its housekeeping."""
         self.turns, self.waits, self.subscribers = turns, waits or self.waits, subscribers
         self.status, self.told_at = status, monotonic()
 
     def health(self) -> tuple[bool, str]:
-        """Whether the server makes turns, and a line that says so."""
+        """Return whether the server makes turns, and a line that says so."""
         silent_s = monotonic() - self.told_at
         if silent_s > HEALTHY_S:
             return False, f"no turn for {silent_s:.0f} s"
         return True, "it makes turns"
 
     def ready(self) -> tuple[bool, str]:
-        """Whether a client or an upgrade may count on this server, and a line that says why."""
+        """Return whether a client or an upgrade may count on this server, and a line that says why."""
         healthy, line = self.health()
         if not healthy or not self.status:
             return False, line if not healthy else "it is starting"
@@ -107,7 +111,7 @@ class MetricsServer:
 
 
 def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether a server of this status serves, or follows and is in sync; and a line that says so, or why not."""
+    """Return whether a server of this status serves, or follows and is in sync, and a line that says so, or why not."""
     if status["state"] == "active":
         return True, "active"
     if status["state"] == "passive" and status["in_sync"]:
@@ -151,14 +155,14 @@ def _gauges(status: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread a connection, none of which keeps the process."""
+    """A server with a thread for each connection; none of the threads keeps the process from ending."""
 
     daemon_threads = True
     allow_reuse_address = True
 
 
 class _MetricsHandler(BaseHTTPRequestHandler):
-    """One request."""
+    """The handler of one request."""
 
     timeout = REQUEST_S
 
@@ -187,4 +191,4 @@ class _MetricsHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: a scrape is no event."""
+        """Log nothing: a scrape is no event."""

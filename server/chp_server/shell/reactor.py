@@ -1,9 +1,9 @@
 """The reactor: sockets, clock and journal around the pure core. It acts; it decides nothing.
 
-One turn: wait for something or for the core's deadline, drain a bounded number of messages from each port (the peer
-first, so that a server which was stopped hears of its successor before it acknowledges anything), ask the core, and
-perform its `Turn` in the order of its fields. Nothing that arrives can end the loop; a journal that fails does,
-because from then on no acknowledgement would be true.
+A turn waits for a message or for the core's deadline. It drains a bounded number of messages from each port, the peer
+first, so that a server which was stopped hears of its successor before it acknowledges anything. Then it asks the core,
+and performs the core's `Turn` in the order of its fields. No message can end the loop. A journal that fails does, since
+from then on no acknowledgement would be true.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ..core.performing import (
     has_met,
     is_unheard,
     leave,
+    read_journal,
     recover,
     refuse_subscription,
     rules_number,
@@ -49,9 +50,8 @@ from ..core.performing import (
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
-from ..core.state.record_log import LoggedRow
 from ..core.updates.authorizer import Signed
-from ..core.updates.turn import Copy, Fact, JournalOp, Read, Save, Turn
+from ..core.updates.turn import Copy, Fact, JournalOp, JournalRead, Save, Turn
 from ..exits import CannotStart, Exit
 from ..logs import Log
 from ..ports.beat_thread import QUEUED_MAX as BEATS_MAX
@@ -72,7 +72,7 @@ FORMAT = 1
 
 
 def saved(directory: str, save: Save) -> str:
-    """As `write_updates`; what fails ends the server, as the journal is about to forget them."""
+    """Write a suffix; a failure ends the server, as the journal is about to forget the updates."""
     try:
         return write_updates(directory, save)
     except OSError as error:
@@ -81,7 +81,7 @@ def saved(directory: str, save: Save) -> str:
 
 
 def write_updates(directory: str, save: Save) -> str:
-    """Write a suffix as JSON lines into the data directory, durably: its format, a line a key; returns the path."""
+    """Write a suffix durably as JSON lines into the data directory, the format and a line a key; return the path."""
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, f"{save.name}-{time.time_ns()}.jsonl")
     with open(path, "x", encoding="utf-8") as file:
@@ -99,11 +99,13 @@ def write_updates(directory: str, save: Save) -> str:
             file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(Path(path))  # the journal is about to forget them
+    # The file has to last, as the journal is about to forget the updates.
+    sync_directory(Path(path))
     return path
 
 
-SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say, as often as they like
+# Any program that reaches P+3 can make this server log these, as often as it likes.
+SAID_BY_OTHERS = frozenset(
     {
         "denied", "peer", "peer left", "settings differ", "a stranger on the peer's port", "catching_up",
         "histories parted", "the passive differs", *EVENTS.values(),
@@ -112,7 +114,7 @@ SAID_BY_OTHERS = frozenset(  # what whoever reaches P+3 can make this server say
 
 
 def log_fact(log: Log, fact: Fact) -> None:
-    """Write it."""
+    """Write a fact to the log."""
     if fact.level == "audit":
         return
     if fact.event == "garbage":
@@ -126,16 +128,18 @@ def log_fact(log: Log, fact: Fact) -> None:
 
 
 log = logs.get_log(__name__)
-HOUSEKEEPING_S = 1.0  # how old a status a scrape may see
+# A scrape may see a status that is so old.
+HOUSEKEEPING_S = 1.0
 NO_KEYS = (
     "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
     "makes them), as the servers before this one"
 )
-BLOCKED_RETRY_S = 0.01  # a ROUTER can't tell when one reader has room again
+# The retry is by time, as a ROUTER can't tell when one reader has room again.
+BLOCKED_RETRY_S = 0.01
 
 
 class Server:
-    """One server. `bind`, then `run` until `stop`, then `close`; `stop` may be called from any thread or signal."""
+    """A server: `bind`, then `run` until `stop`, then `close`. Any thread or signal may call `stop`."""
 
     def __init__(
         self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
@@ -163,16 +167,21 @@ class Server:
             ServerPort.COLLECTOR: (s.collector, self._take_sets),
             ServerPort.SNAPSHOT: (s.snapshot, self._take_requests),
         }
-        self._ready: set[object] = set()  # the sockets that may have something
+        # The sockets that may have messages.
+        self._ready: set[object] = set()
         self._clock = TurnClock()
-        self.tidy: Callable[[bool], None] = lambda gathering: None  # at the end of a turn: cycles.py, in chp-server
-        self.supervisor = Supervisor({})  # chp-server's is systemd, if that asks; one inside a program has none
-        now = self._now = time.monotonic()  # of the turn
+        # It is called at the end of a turn; chp-server sets it to that of cycles.py.
+        self.tidy: Callable[[bool], None] = lambda gathering: None
+        # chp-server sets it to systemd, if that asks; a server inside of a program has none.
+        self.supervisor = Supervisor({})
+        # The time of the turn.
+        now = self._now = time.monotonic()
         self._space = DiskMonitor(gauge, now)
         core_config = CoreConfig.of(
             config, secret=secrets.token_bytes(16), durability=journal.durability, disk_free_min=gauge.disk_free_min
         )
-        run = secrets.token_bytes(16)  # a peer that sees another knows that we restarted
+        # A peer that sees another id knows that we restarted.
+        run = secrets.token_bytes(16)
         self.core = ServerCore(core_config, run, now, limits)
         self._waits = WaitTimes(*waited_for(self.core))
         self._audit = Audit(config.audit, config.name) if config.audit else None
@@ -182,7 +191,8 @@ class Server:
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
         doors = self.sockets.doors
         self._admitting = None if doors is None else SubscriptionAuthorizer(self.sockets.updates, *asks, doors.admits)
-        self._removals = 0  # of keys, that readers of P were looked through for
+        # The removals of keys for which the readers of P were searched.
+        self._removals = 0
         self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
@@ -194,13 +204,14 @@ class Server:
             missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
             log.warning("the journal was cut short", wanted="what is missing, of the peer", **missing)
         elif loaded.number:
-            say = log.warning if loaded.rows_aside else log.info  # what is set aside is lost to this server
+            # Rows that are set aside are lost to this server.
+            say = log.warning if loaded.rows_aside else log.info
             say("recovered", number=describe(state.number), keys=len(state.map), found=loaded.report)
 
     # -- running
 
     def bind(self) -> None:
-        """Take the ports (`OSError` if one is not to be had), reach the arbiter, serve metrics."""
+        """Take the ports (`OSError` if one is taken), reach the arbiter, serve metrics."""
         if rules_number(self.core) and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
         self.sockets.bind()
@@ -213,7 +224,7 @@ class Server:
             log.info("waiting for the peer", peer=self._config.peer, solo_wait_s="never" if solo_s is None else solo_s)
 
     def run(self) -> None:
-        """Serve until `stop`; `CannotStart` if the peer says that this server can't be one of the pair."""
+        """Serve until `stop`; raise `CannotStart` if the peer says that this server can't be one of the pair."""
         s = self.sockets
         with self._beating():
             while not self._stopping and not self.core.link.ends:
@@ -228,14 +239,14 @@ class Server:
             raise CannotStart(Exit.USAGE, self.core.ends)
 
     def _beating(self) -> AbstractContextManager[object]:
-        """While it lasts, the peer hears that we live in a long turn too."""
+        """Return a context in which the peer hears that we live, in a long turn too."""
         if self._config.peer_endpoint(3) is None:
             return nullcontext()
         self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
         return self._beats
 
     def _let_go(self) -> None:
-        """With an arbiter, the other may have the lease."""
+        """Release the arbiter's lease, so that the other server may take it."""
         if self._arbiter is not None:
             self._arbiter.want(False)
 
@@ -249,9 +260,9 @@ class Server:
         return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
 
     def turn(self, ready: set[object]) -> None:
-        """Take what has arrived at the sockets that are ready, decide, act.
+        """Take the messages at the sockets that are ready, decide, act.
 
-        The peer is always asked: it may have spoken after the others were found ready, and is to be heard first.
+        The peer's socket is always read first: a message may have come after the others were found ready.
         """
         core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
         if self._config.peer is not None:
@@ -285,7 +296,7 @@ class Server:
         clock.end()
 
     def _go_on(self) -> None:
-        """With what waits here: answers that had no room, backups and restores."""
+        """Go on with answers that had no room, and with backups and restores."""
         self.sockets.waiting.again.add(self.sockets.snapshot)
         self.replies.retry(self._now)
         self._copies.step()
@@ -300,7 +311,8 @@ class Server:
                 if self._snapshotter.step(core):
                     log.info("journal snapshot", number=describe(self._snapshotter.number))
                 self._clock.lap("journal snapshot")
-        except JournalFull as error:  # a snapshot is abandoned, and rows are trimmed later
+        # A snapshot is abandoned, and rows are trimmed later.
+        except JournalFull as error:
             log.limited("the journal has no room to clean up", why=str(error))
             self._snapshotter.give_up(self._space.no_room_to_clean(self._now))
 
@@ -315,7 +327,8 @@ class Server:
             core.counts["messages_without_an_end"] = self.sockets.unfinished.cut
         if self.sockets.subscribers.cut:
             core.counts["subscribers_cut"] = self.sockets.subscribers.cut
-        self._journal.sync()  # what an interval held back, and the trimming of an idle server
+        # It syncs what an interval held back, and the trimming of an idle server.
+        self._journal.sync()
         self.replies.look(self._now)
         if self.replies.given_up:
             core.counts["readers_given_up"] = self.replies.given_up
@@ -343,7 +356,7 @@ class Server:
     # -- what comes in (performing.Inboxes)
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
-        """Hand over what has arrived at a port, as much as a turn takes."""
+        """Hand over the messages at a port, as many as a turn takes."""
         socket, take = self._inboxes[port]
         if socket in self._ready:
             take(handle)
@@ -385,7 +398,8 @@ class Server:
         for frames in messages:
             try:
                 handle(frames)
-            except JournalError:  # a status tells what the journal takes
+            # A status reads the journal, which may fail.
+            except JournalError:
                 raise
             except Exception:
                 self._defect()
@@ -397,24 +411,24 @@ class Server:
     # -- acting (performing.Ports)
 
     def perform(self, turn: Turn) -> None:
-        """Do what a turn says, in its order."""
+        """Perform the steps of a turn, in their order."""
         for step in steps(self.core, turn, self):
             if step is Step.NO_ROOM:
                 self._wait_for_room()
 
     def now(self) -> float:
-        """The time in the middle of a turn."""
+        """Return the time in the middle of a turn."""
         return time.monotonic()
 
     def cut_denied(self) -> None:
-        """Nothing of what is denied from now on is sent to who listens to it."""
+        """Cut off subscribers of what is denied from now on."""
         if self._admitting is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
             removals = 0 if self.sockets.doors is None else self.sockets.doors.removals
             self._admitting.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
 
     def _cut_removed(self, doors: ZapHandler) -> None:
-        """If keys were removed, nothing is sent any more to those who have shown them."""
+        """Cut off the connections that have shown a key that was removed."""
         if doors.removals != self._removals:
             self._removals = doors.removals
             self.replies.cut_removed(doors.admits)
@@ -426,7 +440,7 @@ class Server:
         log.warning("updates that are not history were saved", file=path, updates=len(save.updates))
 
     def to_peer(self, messages: list[Frames]) -> None:
-        """Send to the peer what it has room for."""
+        """Send messages to the peer, and drop those for which there is no room."""
         self.core.counts["peer_dropped"] += self.sockets.to_peer(messages)
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
@@ -434,19 +448,19 @@ class Server:
         self._snapshotter.write(ops, self.core, again=again)
 
     def sync(self) -> None:
-        """Make them durable."""
+        """Make the journal's operations durable."""
         began = time.monotonic()
         self._journal.sync()
         self._waits.synced(began)
 
     def no_room(self, error: JournalFull) -> None:
-        """The turn waits."""
+        """Note that the journal has no room, so that the turn waits."""
         self._space.no_room(self.core, error, time.monotonic())
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
 
     def _wait_for_room(self) -> None:
-        """Some moments, in which operators are answered."""
+        """Wait some moments, and answer operators meanwhile."""
         until = time.monotonic() + self._space.wait_s
         while (left := until - time.monotonic()) > 0:
             if self._stopping:
@@ -460,7 +474,7 @@ class Server:
             self._answer_operators()
 
     def _answer_operators(self) -> None:
-        """An operator's program subscribes, to see that we speak CHP/2, and asks for the status."""
+        """Answer operators' programs, which subscribe to see that we speak CHP/2, and ask for the status."""
         self._ready = {self.sockets.updates, self.sockets.snapshot}
         aside = answer_operators(self.core, self)
         send_all(self.sockets.updates, aside.publish)
@@ -468,7 +482,7 @@ class Server:
             self.reply(identity, messages)
 
     def publish(self, messages: list[Frames]) -> None:
-        """Send to whoever has subscribed."""
+        """Send messages to the subscribers."""
         size = weight(messages)
         self._waits.published(len(messages), size)
         self.sockets.subscribers.publishing(size, self._now)
@@ -487,18 +501,18 @@ class Server:
             self._audit.note(fact, self.core.state.number)
         log_fact(log, fact)
 
-    def read(self, read: Read) -> list[LoggedRow] | None:
-        """A page of the journal."""
-        return self._journal.read_after(read.after, read.bytes_max)
+    def read(self, read: JournalRead) -> Any:
+        """Return what the journal has."""
+        return read_journal(self._journal, read)
 
     def copy(self, copy: Copy) -> None:
-        """Let the next turn begin it."""
+        """Let the next turn begin a backup or a restore."""
         self._copies.ask(copy)
 
     # -- the snapshot port
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
-        """Answer whoever has room; what has no room waits for a while."""
+        """Answer a reader; messages for which there is no room wait for a while."""
         self.sockets.waiting.again.add(self.sockets.snapshot)
         self.replies.send(identity, messages, self._now)
 
@@ -507,18 +521,20 @@ class Server:
     def stop(self) -> None:
         """Let `run` return after its turn."""
         self._stopping = True
-        if not self._closed:  # its descriptors may be others' by now
+        # Its descriptors may belong to other files by now.
+        if not self._closed:
             self._wake()
 
     def _wake(self) -> None:
-        """Let the next turn begin; from any thread or signal."""
+        """Let the next turn begin. Any thread or signal may call this."""
         try:
             os.write(self._wake_out, b"x")
         except OSError:
-            pass  # it is awake already
+            # The loop is awake already.
+            pass
 
     def leave(self) -> None:
-        """Tell the peer that we end on purpose, after `run`; nothing is acknowledged any more."""
+        """Tell the peer after `run` that we end on purpose; no more acknowledgements are sent."""
         if self._config.peer is not None:
             self.sockets.to_peer([leave(self.core)])
 

@@ -29,18 +29,23 @@ from ..store.sql.sqlite_files import database_path
 log = logs.get_log(__name__)
 MEMORY_SHARE = 0.8
 ADDRESS_SHARE = 0.9
-KEPT, SHARE_KEPT = 64 * MIB, 16  # what a journal writes ahead, and its clean-up; a sixteenth of a small disk
+# A journal writes ahead, and its clean-up needs room; of a small disk a sixteenth is kept.
+KEPT, SHARE_KEPT = 64 * MIB, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Gauge:
-    """Measures this process and the disk of its journal, if that is on one of ours; see config.py for the bounds."""
+    """A gauge of this process and of the disk of its journal, if that is on a disk of this host.
+
+    settings/config.py has the bounds.
+    """
 
     def __init__(self, memory_max: int | None, disk_free_min: int | None, store: str) -> None:
         self._file = database_path(store) if store.startswith("sqlite:") else None
         self.directory = None if self._file is None else self._file.parent
-        self._known: tuple[int, int] | None = None  # device and inode of the journal's file, once it is there
+        # The device and inode of the journal's file, once it is there.
+        self._known: tuple[int, int] | None = None
         bound = address_max()
         self._address_max = None if bound is None or memory_max == 0 else int(bound * ADDRESS_SHARE)
         self._memory_max = int(min(bounds()) * MEMORY_SHARE) if memory_max is None else memory_max or None
@@ -49,7 +54,7 @@ class Gauge:
 
     @property
     def impossible(self) -> str:
-        """Why no set could ever be done within these bounds, by a server that holds nothing yet; "" if some could."""
+        """The reason why a server that holds nothing yet could do no set within these bounds; "" if it could."""
         _, resident = used()
         most = self._memory_max
         if most is not None and resident >= most - most // 20:
@@ -74,14 +79,14 @@ class Gauge:
         return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
 
     def measure(self, *, journal_full: bool, read_only: bool = False) -> ResourceUsage:
-        """What is used, and what is left, now."""
+        """Measure what is used and what is left."""
         address, resident = self.used()
         left = None if self._address_max is None else self._address_max - address
         free, gone = self._disk_free(), self._is_gone()
         return ResourceUsage(resident, self._memory_max, left, free, journal_full, read_only, gone)
 
     def used(self) -> tuple[int, int]:
-        """As `used`; as it was last while no file can be opened, since connections have taken all descriptors."""
+        """Return address space and resident memory; the last values while connections have taken all descriptors."""
         try:
             self._used = used()
         except OSError as error:
@@ -89,7 +94,7 @@ class Gauge:
         return self._used
 
     def _is_gone(self) -> bool:
-        """Whether the journal's file is not the one any more that was there."""
+        """Return True if the journal's file was removed or replaced."""
         if self._file is None:
             return False
         try:
@@ -97,7 +102,8 @@ class Gauge:
         except FileNotFoundError:
             return self._known is not None
         except OSError:
-            return False  # the journal will say what is wrong
+            # The journal will say what is wrong.
+            return False
         self._known = self._known or (found.st_dev, found.st_ino)
         return self._known != (found.st_dev, found.st_ino)
 
@@ -107,12 +113,13 @@ class Gauge:
         try:
             disk = os.statvfs(self.directory)
         except OSError:
-            return None  # the journal will say what is wrong
+            # The journal will say what is wrong.
+            return None
         return disk.f_bavail * disk.f_frsize
 
 
 class _Resident:
-    """How much memory this process has, by a file that stays open: it is asked for in every turn."""
+    """The memory of this process, from a file that stays open: every turn asks for it."""
 
     def __init__(self) -> None:
         self._open()
@@ -122,7 +129,7 @@ class _Resident:
         self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self) -> int:
-        """In bytes."""
+        """Return the resident memory in bytes."""
         return int(os.pread(self._file, 64, 0).split(maxsplit=2)[1]) * _PAGE
 
 
@@ -130,20 +137,20 @@ resident_bytes = _Resident()
 
 
 def used() -> tuple[int, int]:
-    """Address space and resident memory of this process, in bytes."""
+    """Return the address space and the resident memory of this process, in bytes."""
     with open("/proc/self/statm", "rb") as file:
         address, resident, _ = file.read().split(maxsplit=2)
     return int(address) * _PAGE, int(resident) * _PAGE
 
 
 def address_max() -> int | None:
-    """The limit on address space, if there is one."""
+    """Return the limit on address space, or None."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def bounds() -> Iterator[int]:
-    """What may bound the memory of this process."""
+    """Yield the bounds on the memory of this process."""
     yield os.sysconf("SC_PHYS_PAGES") * _PAGE
     if (address := address_max()) is not None:
         yield address
@@ -157,27 +164,29 @@ def bounds() -> Iterator[int]:
 
 
 def give_back() -> None:
-    """Let the allocator return what is free to the system; it keeps pieces otherwise, and memory stays in use."""
+    """Let the allocator return free memory to the system; by itself it keeps pieces, which stay in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 NAME = "reserve"
-BYTES_MAX = 4 << 20  # more than a turn writes, but for a value of many MiB: there is no set of that size at this point
+# A turn writes less, but for a value of many MiB: there is no set of that size when the disk is nearly full.
+BYTES_MAX = 4 << 20
 
 
 class DiskReserve:
-    """It is there, or it is not."""
+    """A reserve file that is deleted when the disk is full."""
 
     def __init__(self, directory: Path | None, disk_free_min: int) -> None:
         self._path = None if directory is None else directory / NAME
         self._bytes = min(BYTES_MAX, disk_free_min // 4)
-        self._wanted = disk_free_min + self._bytes  # free, for it to be made
+        # The file is made if so much is free.
+        self._wanted = disk_free_min + self._bytes
         self._there = False
 
     def hold(self, disk_free: int | None) -> None:
-        """Make it, if there is room for it."""
+        """Make the file, if there is room for it."""
         if self._there or self._path is None or not self._bytes or disk_free is None or disk_free < self._wanted:
             return
         try:
@@ -189,7 +198,7 @@ class DiskReserve:
             self._there = True
 
     def let_go(self) -> bool:
-        """Take it away; whether it was there."""
+        """Delete the file; return True if it was there."""
         was, self._there = self._there, False
         if self._path is not None:
             with suppress(OSError):
@@ -197,31 +206,39 @@ class DiskReserve:
         return was
 
 
-MEASURE_S = 0.1  # between two looks; what sets take between them is added up
-NO_ROOM_S = 10.0  # after the journal had none: sets are refused for so long, and no snapshot is begun; less if the
-# disk was seen to be full then, and is seen to have room again: only a quota can't be seen
+# The time between two looks; what sets take between them is added up.
+MEASURE_S = 0.1
+# After the journal had no room, sets are refused for so long, and no snapshot is begun. It is less if the disk was seen
+# to be full then, and is seen to have room again: only a quota can't be seen.
+NO_ROOM_S = 10.0
 GONE = (
     "its file was removed, or another stands in its place, so it keeps nothing; the active has all that it had: see "
     "what became of --data, and start this server again, which catches up"
 )
-NO_ROOM_RETRY_S = 0.5  # until the journal is asked again whether it has room
+# The time until the journal is asked again whether it has room.
+NO_ROOM_RETRY_S = 0.5
 
 
 class DiskMonitor:
-    """What there is, and why a turn waits if it does."""
+    """The monitor of memory and disk: what there is, and why a turn waits if one does."""
 
     def __init__(self, gauge: Gauge, now: float) -> None:
         self._gauge = gauge
         self._reserve = DiskReserve(gauge.directory, gauge.disk_free_min)
-        self.tight = ""  # why there is little room for more
-        self.full = JournalFull("")  # why a turn waits
-        self._lighter = False  # some room has just been made
-        self.due = now  # when to look again
+        # The reason why there is little room for more.
+        self.tight = ""
+        # The reason why a turn waits.
+        self.full = JournalFull("")
+        # Some room has just been made.
+        self._lighter = False
+        # The time of the next look.
+        self.due = now
         self._journal_full_until = self._read_only_until = now
-        self._was_short = False  # the disk was full when the journal had no room
+        # The disk was full when the journal had no room.
+        self._was_short = False
 
     def look(self, core: ServerCore, now: float) -> None:
-        """Tell the core what there is. `JournalError` if the journal's file is gone and the other server has all."""
+        """Tell the core what there is; raise `JournalError` if the journal is gone and the other server has all."""
         seen = self._measured(time.monotonic())
         if seen.gone and is_spare(core):
             raise JournalError(GONE)
@@ -240,7 +257,7 @@ class DiskMonitor:
         return self._gauge.measure(journal_full=now < self._journal_full_until, read_only=now < self._read_only_until)
 
     def no_room(self, core: ServerCore, error: JournalFull, now: float) -> None:
-        """A turn waits for room; operators are told."""
+        """Note that the journal had no room and a turn waits for some, and delete the reserve."""
         self.full = error
         self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
         self._read_only_until = self._journal_full_until
@@ -249,19 +266,19 @@ class DiskMonitor:
         self._lighter = self._reserve.let_go()
 
     def no_room_to_clean(self, now: float) -> float:
-        """The journal could not be cleaned up; until when it need not be tried again."""
+        """Note that the journal could not be cleaned up; return when to try again."""
         self.due, self._journal_full_until = 0.0, now + NO_ROOM_S
         self._look_at_cause(now)
         return self._journal_full_until
 
     def _look_at_cause(self, now: float) -> None:
-        """See whether the disk is full, so that room on it can be seen too."""
+        """Note whether the disk is full: then it can be seen when it has room again."""
         free = self._measure(now).disk_free
         self._was_short = free is not None and free < self._gauge.disk_free_min
 
     @property
     def wait_s(self) -> float:
-        """How long a turn that waits for room does so."""
+        """The time for which a turn waits for room before it tries again."""
         return 0.0 if self._lighter else NO_ROOM_RETRY_S
 
 

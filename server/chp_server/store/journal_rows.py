@@ -1,11 +1,11 @@
-"""What every stored thing carries so that damage shows: checksums, the chain of rows, and the journal's own state.
+"""The columns and checksums by which a journal finds damage, the chain of its rows, and its own state.
 
-    row    crc32(prev, first, last, body)      prev: the number this row followed
+    row    crc32(prev, first, last, body)      prev: the number that this row follows
     chunk  crc32(snapshot serial, part, body)
     meta   crc32(key, value)
 
 All start from crc32(store id), so a row of another store's file does not pass for one of ours. CRC-32 finds every
-single flipped bit and burst up to 32 bits; against an enemy who can write the file it is no help, and not meant to be.
+flipped bit and every burst up to 32 bits. It is not meant to help against an enemy who can write the file.
 """
 
 import struct
@@ -19,14 +19,15 @@ from chp.numbers import EPOCH_MAX, EPOCH_SHIFT, describe, epoch_of, sequence_of
 from ..core.state.journal import BODY_BYTES_MAX, JournalError
 from ..core.state.record_log import LoggedRow
 
-FORMAT = 2  # of a journal, and of a backup; 0.1, which was never released, wrote 1
+# The format of a journal and of a backup; 0.1, which was never released, wrote 1.
+FORMAT = 2
 _ROW = struct.Struct(">QQQ")
 _CHUNK = struct.Struct(">QQ")
 _BOOK = struct.Struct(">QQQQQ")
 
 
 def wrong_format(place: str, found: object) -> str:
-    """What to say of a journal that another version wrote."""
+    """Return a text about a journal that another version wrote."""
     return (
         f"{place} has format {found}, and this program reads format {FORMAT}; start with an empty data directory and "
         "bring the keys over: `chp dump` with the release that wrote it, `chp load` with this one"
@@ -45,7 +46,7 @@ class StoredRow(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Where the damage begins, what it is, and the last number before it."""
+    """The place where damage begins, its kind, and the last number before it."""
 
     place: str
     what: str
@@ -57,57 +58,60 @@ class Damage(NamedTuple):
 
 @dataclass
 class JournalMeta:
-    """The journal's own state; `pack` is what is stored of it, the rest is counted while loading."""
+    """The journal's own state. `pack` makes the stored part; the rest is counted while loading."""
 
-    serial: int = 0  # of the snapshot; 0 is none
+    # The serial of the snapshot; 0 if there is none.
+    serial: int = 0
     snapshot_number: int = 0
     parts: int = 0
     snapshot_bytes: int = 0
-    floor: int = 0  # rows up to here are deleted, though some may still lie there
+    # Rows up to here are deleted, though some may still lie there.
+    floor: int = 0
     last: int = 0
     rows: int = 0
     row_bytes: int = 0
-    since_bytes: int = 0  # bytes of rows after the snapshot
+    # The bytes of rows after the snapshot.
+    since_bytes: int = 0
 
     def pack(self) -> bytes:
-        """The durable part."""
+        """Return the durable part."""
         return _BOOK.pack(self.serial, self.snapshot_number, self.parts, self.snapshot_bytes, self.floor)
 
     @classmethod
     def unpack(cls, data: bytes) -> "JournalMeta":
-        """The durable part read back; everything else is zero."""
+        """Return a state from its durable part; all else is zero."""
         return cls(*_BOOK.unpack(data))
 
 
 def stored_row(record: tuple[Any, ...]) -> StoredRow:
-    """A row as a database gave it; a body that is not bytes stays what it is, for the checksum to refuse."""
+    """Return a row from a database. A body of another type stays as it is, and its checksum fails."""
     first, last, prev, wrote, crc, body = record
     return StoredRow(first, last, prev, wrote, crc, bytes(body) if isinstance(body, memoryview) else body)
 
 
 def numbers_in(row: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """A row's numbers; 0 for what is none: of rows that are to be deleted, nobody looks at the checksum."""
+    """Return a row's numbers, with 0 for other types: checksums of rows that are to be deleted are not verified."""
     first, last, size, wrote = (value if type(value) is int else 0 for value in row)
     return first, last, size, wrote
 
 
 def row_crc(seed: int, prev: int, row: LoggedRow) -> int:
-    """The checksum of a row that follows `prev`."""
+    """Return the checksum of a row that follows `prev`."""
     return crc32(row.body, crc32(_ROW.pack(prev, row.first, row.last), seed))
 
 
 def chunk_crc(seed: int, serial: int, part: int, body: bytes) -> int:
-    """The checksum of a snapshot's chunk."""
+    """Return the checksum of a snapshot's chunk."""
     return crc32(body, crc32(_CHUNK.pack(serial, part), seed))
 
 
 def meta_crc(seed: int, key: str, value: bytes) -> int:
-    """The checksum of a meta value."""
+    """Return the checksum of a meta value."""
     return crc32(value, crc32(key.encode() + b"\0", seed))
 
 
 def stored(seed: int, last: int, wrote: int, rows: Sequence[LoggedRow]) -> list[StoredRow]:
-    """Rows ready to be stored after `last`; `JournalError` unless each follows on."""
+    """Return rows ready to be stored after `last`; raise `JournalError` unless each follows the one before."""
     result = []
     for row in rows:
         if not follows(last, row):
@@ -123,9 +127,10 @@ def stored(seed: int, last: int, wrote: int, rows: Sequence[LoggedRow]) -> list[
 
 
 def follows(last: int, row: LoggedRow) -> bool:
-    """Whether `row` may come after `last`: the next sequence, or (an epoch being opened) a higher epoch."""
+    """Return True if `row` may come after `last`: it has the next sequence, or opens a higher epoch."""
     if row.first == last + 1 <= row.last and row.last >> EPOCH_SHIFT == last >> EPOCH_SHIFT <= EPOCH_MAX:
-        return True  # as nearly all do
+        # Nearly all rows follow so.
+        return True
     if not (last < row.first <= row.last) or epoch_of(row.last) > EPOCH_MAX:
         return False
     if epoch_of(row.first) != epoch_of(row.last):
@@ -135,7 +140,7 @@ def follows(last: int, row: LoggedRow) -> bool:
 
 
 def check_rows(rows: Iterable[StoredRow], seed: int, book: JournalMeta) -> Damage | None:
-    """Walk the retained rows in order, counting them into `book`; the first damage, or None."""
+    """Walk the retained rows in order, count them into `book`, and return the first damage, or None."""
     book.last = 0
     book.rows = book.row_bytes = book.since_bytes = 0
     prev: int | None = None
@@ -160,14 +165,15 @@ def _place(row: StoredRow) -> str:
 
 
 def is_sound(row: StoredRow, seed: int) -> bool:
-    """Whether a row is as it was stored, wherever it stands."""
+    """Return True if a row is as it was stored, wherever it stands."""
     return _content_damage(row, seed) is None
 
 
 def _content_damage(row: StoredRow, seed: int) -> str | None:
     try:
         crc = row_crc(seed, row.prev, LoggedRow(row.first, row.last, row.body))
-    except (struct.error, TypeError):  # a column has another type than was stored
+    # A column has another type than was stored.
+    except (struct.error, TypeError):
         return "its columns are not numbers and bytes"
     return None if crc == row.crc else "its checksum does not match"
 

@@ -1,7 +1,7 @@
-"""The journal of a server that keeps nothing: rows for those who come back soon, in memory, and no recovery.
+"""The journal of a server without a store: rows in memory, for clients that come back soon, and no recovery.
 
-It has the interface of the real ones, so that the reactor has no second way of doing things. Snapshots are not
-kept (the state they hold is in memory already), and `durability` is 0: alone, a server acknowledges with "applied".
+It has the interface of the other journals, so that the reactor has one way for all. Snapshots are not kept, as their
+state is in memory already. `durability` is 0: a server alone acknowledges with "applied".
 """
 
 from bisect import bisect_right
@@ -17,20 +17,19 @@ from .journal_rows import follows
 
 
 class MessageShelf:
-    """Rows by topic, in the order of their offsets."""
+    """The messages of topics, by topic, in the order of their offsets."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[LoggedMessages]] = {}
 
     def keep(self, messages: Sequence[LoggedMessages]) -> None:
-        """Add rows; nearly always at the end of their topic."""
+        """Add rows, nearly always at the end of their topic."""
         for row in messages:
             rows = self._rows.setdefault(row.topic, [])
             at = len(rows) if not rows or rows[-1].first < row.first else bisect_right(rows, row.first, key=_first)
             rows.insert(at, row)
 
     def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """As `Journal.read_messages`."""
         rows = self._rows.get(topic, [])
         found: list[LoggedMessages] = []
         size = 0
@@ -45,19 +44,18 @@ class MessageShelf:
         return found
 
     def spans(self, number: int) -> Spans:
-        """As `Journal.message_spans`."""
         topics = sorted(self._rows.items())
         return spans_of((r.topic, r.first, r.n) for _, rows in topics for r in rows if r.number <= number)
 
     def trim(self, floors: dict[int, int]) -> None:
-        """At once."""
+        """Drop messages below these offsets at once."""
         for topic, floor in floors.items():
             kept = [row for row in self._rows.pop(topic, []) if row.end > floor]
             if kept:
                 self._rows[topic] = kept
 
     def drop_after(self, number: int) -> None:
-        """Of records after a number."""
+        """Drop messages of records after a number."""
         for topic, rows in list(self._rows.items()):
             self._rows[topic] = [row for row in rows if row.number <= number]
 
@@ -67,13 +65,14 @@ def _first(row: LoggedMessages) -> int:
 
 
 class MemoryStore(Journal):
-    """See the module."""
+    """A journal in memory only."""
 
     durability = 0
 
     def __init__(self, url: str, options: Options) -> None:
         self._retain_bytes = options.retain_bytes
-        self._rows: deque[tuple[int, LoggedRow]] = deque()  # (the number it followed, the row)
+        # The rows, each with the number that it follows.
+        self._rows: deque[tuple[int, LoggedRow]] = deque()
         self._bytes = 0
         self._last = 0
         self._meta: dict[str, bytes] = {}
@@ -81,7 +80,7 @@ class MemoryStore(Journal):
         self._shelf = MessageShelf()
 
     def append(self, rows: Sequence[LoggedRow]) -> None:
-        """Keep the rows, and let the oldest go when they are too many bytes."""
+        """Keep the rows, and drop the oldest when they have too many bytes."""
         last = self._last
         for row in rows:
             if not follows(last, row):
@@ -95,14 +94,13 @@ class MemoryStore(Journal):
             self._forget_oldest()
 
     def sync(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing, as there is no disk to wait for."""
 
     def load(self) -> LoadedJournal:
-        """Nothing is found, ever."""
+        """Return an empty journal."""
         return LoadedJournal(self._last, 0, iter(()), iter(()), "memory: nothing is kept from run to run")
 
     def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
-        """As the interface says."""
         if number >= self._last:
             return [] if number == self._last else None
         found: list[LoggedRow] = []
@@ -119,7 +117,6 @@ class MemoryStore(Journal):
         return found or None
 
     def drop_after(self, number: int) -> int:
-        """As the interface says."""
         dropped = 0
         while self._rows and self._rows[-1][1].last > number:
             self._last, row = self._rows.pop()
@@ -129,32 +126,27 @@ class MemoryStore(Journal):
         return dropped
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
-        """As the interface says."""
         self._shelf.keep(messages)
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """As the interface says."""
         return self._shelf.read(topic, offset, number, bytes_max)
 
     def message_spans(self, number: int) -> Spans:
-        """As the interface says."""
         return self._shelf.spans(number)
 
     def trim_messages(self, floors: dict[int, int]) -> None:
-        """As the interface says."""
         self._shelf.trim(floors)
 
     def begin_snapshot(self, number: int) -> None:
-        """Note the number: the rows will go on from there if it is beyond them."""
+        """Note the number: if it is beyond the rows, they will go on from there."""
         self._building = number
 
     def put_snapshot(self, body: bytes) -> None:
-        """Not kept."""
+        """Drop a chunk, as snapshots are not kept."""
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
 
     def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
-        """As the interface says."""
         if self._building is None:
             raise JournalError("no snapshot is under way; call begin_snapshot first")
         if alone:
@@ -168,27 +160,23 @@ class MemoryStore(Journal):
         self._building = None
 
     def abort_snapshot(self) -> None:
-        """As the interface says."""
         self._building = None
 
     def get_meta(self, key: str) -> bytes | None:
-        """As the interface says."""
         return self._meta.get(key)
 
     def set_meta(self, key: str, value: bytes) -> None:
-        """As the interface says."""
         self._meta[key] = value
 
     def snapshot_due(self) -> bool:
-        """Never: nothing would be gained."""
+        """Return False, as a snapshot would gain nothing."""
         return False
 
     def stats(self) -> dict[str, int | float | str]:
-        """As the interface says."""
         return {"store": "memory", "rows": len(self._rows), "row_bytes": self._bytes, "number": self._last}
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing, as no file is open."""
 
     def _forget_oldest(self) -> None:
         _, row = self._rows.popleft()

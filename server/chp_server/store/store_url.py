@@ -1,6 +1,6 @@
-"""Which store an URL means: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
+"""The stores of URLs: `memory:`, `sqlite:PATH` (a directory or a file) or `postgresql://...[?schema=name]`.
 
-The one module that knows all stores; they know of a journal only what journal.py says.
+This is the one module that knows all stores; a store knows only the interface in journal.py.
 """
 
 from pathlib import Path
@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from ..core.state.journal import MIB, Journal, JournalError, Options
+from ..core.state.journal import Journal, JournalError, Options
+from ..settings.config import Config
 from .memory_store import MemoryStore
 from .sql.journal_mark import JournalMark
 from .sql.sql_journal import SqlJournal
@@ -16,27 +17,16 @@ from .sql.sqlite import SqliteDatabase
 from .sql.sqlite_files import database_path
 
 
-def open_journal(
-    url: str,
-    *,
-    sync: str = "always",
-    recover: str = "strict",
-    retain_bytes: int = 16 * MIB,
-    retain_s: float = 3600.0,
-    interval_s: float = 1.0,
-    store_id: bytes | None = None,
-    catch_up: bool = False,
-    beside: str | Path | None = None,
-) -> Journal:
-    """The journal at `url`.
+def open_journal(url: str, *, beside: str | Path | None = None, **options_given: Any) -> Journal:
+    """Open the journal at `url`; the keywords are those of `Options`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
-    below `retain_bytes` and they are younger than `retain_s`; the next snapshot begins at half the last one's size. So
+    below `retain_bytes` and they are younger than `retain_s`. The next snapshot begins at half the last one's size. So
     the journal stays under three times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store found there. One that was cut short is refused, unless there is a peer to `catch_up` from. A
+    the id of the store at `url`. A journal that was cut short is refused, unless there is a peer to `catch_up` from. A
     store that is no file has its mark in the directory `beside`, if that is given.
     """
-    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
+    options = Options(**options_given)
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         return MemoryStore(url, options)
@@ -47,8 +37,21 @@ def open_journal(
     raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")
 
 
+def journal_of(config: Config, *, beside: str | Path | None = None) -> Journal:
+    """Open the journal that the settings of a server name."""
+    return open_journal(
+        config.store,
+        sync=config.sync,
+        recover=config.recover,
+        retain_bytes=config.retain_bytes,
+        retain_s=config.retain_s,
+        catch_up=config.peer is not None,
+        beside=beside,
+    )
+
+
 def look_at(url: str) -> SqlJournal[Any]:
-    """The journal at `url`, only to be read."""
+    """Open the journal at `url` for reading only."""
     if url.startswith("sqlite:"):
         path = database_path(url)
         if not path.exists():
@@ -60,7 +63,7 @@ def look_at(url: str) -> SqlJournal[Any]:
 
 
 def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJournal[SqliteDatabase]:
-    """The journal in a file; with `writable=False` one that a server may be using, only to be read."""
+    """Open the journal in a file; with `writable=False` for reading only, as a server may use it."""
     database = SqliteDatabase(url, options, writable=writable)
     try:
         mark = JournalMark(database.place, database.path if options.mark else None, options, owned=writable)
@@ -76,7 +79,7 @@ def sqlite_journal(url: str, options: Options, *, writable: bool = True) -> SqlJ
 def postgres_journal(
     url: str, options: Options, *, writable: bool = True, beside: str | Path | None = None
 ) -> SqlJournal[Any]:
-    """The journal in a schema; with `writable=False` one that a server may be using, only to be read."""
+    """Open the journal in a schema; with `writable=False` for reading only, as a server may use it."""
     from .sql.postgres import PostgresDatabase
 
     database = PostgresDatabase(url, options, writable=writable)
@@ -90,6 +93,6 @@ def postgres_journal(
 
 
 def _place_id(url: str, schema: str) -> str:
-    """Which schema of which database, in eight characters; whoever it is that connects."""
+    """Return an id of a schema of a database, in eight characters, for any user who connects."""
     parts = urlsplit(url)
     return f"{crc32(f'{parts.hostname}:{parts.port}{parts.path}/{schema}'.encode()):08x}"

@@ -1,1 +1,1 @@
-"""What looks at a journal from outside, while no server has it: `chp check`, and its contents beside a server's."""
+"""Tools for a journal from outside: `chp check`, and the comparison of its contents with a server's."""

@@ -1,12 +1,12 @@
-"""`chp check --against SERVER`: are the contents of a journal, or of another server, those of a running one?
+"""`chp check --against SERVER`: compare the contents of a journal, or of another server, with those of a running one.
 
-    of_server(address)          a snapshot of whatever state the server is in, kept as a sum for each key
-    of_journal(url, number)     the state that a journal tells at that number, or at its end if that comes before
-    compare(one, other)         which keys differ
+    of_server(address)          a snapshot of the server, in any state, kept as a sum for each key
+    of_journal(url, number)     the state of a journal at that number, or at its end if that comes before
+    compare(one, other)         the keys that differ
 
-Two contents are seldom of one number. What was written after the lower of the two is left out, and so is a key that
-only the lower one has: it may have been deleted since. A journal that reaches the server's number is read exactly up
-to it, so of a pair in sync nothing is left out.
+Two contents seldom have the same number. Keys that were written after the lower of the two are left out, and so is a
+key that only the lower one has: it may have been deleted since. A journal that reaches the server's number is read
+exactly up to it, so no key of a pair in sync is left out.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from ..store.store_url import look_at
 
 CREDIT = 16
 GRANT = 8
-JOURNAL_WAIT_S = 3.0  # for the journal of a server that runs to reach the number of the other one
+# The time in which the journal of a running server may reach the number of the other one.
+JOURNAL_WAIT_S = 3.0
 JOURNAL_LOOK_S = 0.2
 
 
 class NoContents(ChpError):
-    """They could not be had; the text says from whom, and why."""
+    """An error: contents could not be read; the text says where, and why."""
 
 
 class HeldContents(NamedTuple):
-    """What is held of a key, as far as it is compared."""
+    """The facts of a key that are compared."""
 
     revision: int
     crc: int
@@ -57,7 +58,7 @@ class HeldContents(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """All keys at one number."""
+    """The keys of a server or a journal at one number."""
 
     where: str
     number: int = 0
@@ -65,7 +66,7 @@ class Contents:
     keys: dict[str, HeldContents] = field(default_factory=dict)
 
     def take(self, segment: Segment) -> None:
-        """A chunk of a snapshot."""
+        """Add a chunk of a snapshot."""
         extras = segment.extras or {}
         revisions = [r for revision, n in extras.get(columns.REVISIONS, ()) for r in repeat(revision, n)]
         column = extras.get(columns.TTLS, ((), ()))
@@ -75,7 +76,7 @@ class Contents:
 
 
 class Difference(NamedTuple):
-    """One key: how it differs, for people."""
+    """A key that differs, and how, for people."""
 
     key: str
     how: str
@@ -83,15 +84,16 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Compared:
-    """What `compare` found."""
+    """The result of `compare`."""
 
-    keys: int = 0  # that were compared
+    # The keys that were compared.
+    keys: int = 0
     left_out: int = 0
     differing: list[Difference] = field(default_factory=list)
 
 
 def compared(one: Contents, other: Contents, again: Callable[[], Contents]) -> Compared:
-    """`compare`; contents of two stores have nothing in common. What differs while both move on has to do so twice."""
+    """Compare contents, which have to be of one store. While both move on, a key counts only if it differs twice."""
     if one.store != other.store and one.store and other.store:
         raise NoContents(
             f"it is of store {one.store.hex()}, and {other.where} holds {other.store.hex()}: two pairs, or one of them "
@@ -105,7 +107,7 @@ def compared(one: Contents, other: Contents, again: Callable[[], Contents]) -> C
 
 
 def compare(one: Contents, other: Contents) -> Compared:
-    """The keys of both, as far as their two numbers allow it."""
+    """Compare the keys of both, as far as their two numbers allow it."""
     found = Compared()
     lower = min(one.number, other.number)
     for key in sorted(one.keys.keys() | other.keys.keys()):
@@ -133,10 +135,11 @@ def _how(a: HeldContents | None, b: HeldContents | None, one: str, other: str) -
 
 
 def of_journal(url: str, number: int) -> Contents:
-    """The state at `number`; that of a journal in use may reach it a moment later."""
+    """Return the contents of a journal at `number`; a journal in use may reach the number a moment later."""
     until = time.monotonic() + JOURNAL_WAIT_S
     while (found := _at(url, number)).number < number and time.monotonic() < until:
-        threading.Event().wait(JOURNAL_LOOK_S)  # no event of the other process reaches us
+        # This is a wait by time, as no event of the other process reaches us.
+        threading.Event().wait(JOURNAL_LOOK_S)
     return found
 
 
@@ -167,7 +170,7 @@ def _at(url: str, number: int) -> Contents:
 
 
 def keys_of(path: str | None, address: str) -> tuple[keyfiles.KeyPair, bytes] | None:
-    """What a client file has for a server: our pair, and its key, the first of two; None without a file."""
+    """Return our pair and the server's key from a client file, the first of two keys; None without a file."""
     if path is None:
         return None
     try:
@@ -188,7 +191,7 @@ def keys_of(path: str | None, address: str) -> tuple[keyfiles.KeyPair, bytes] | 
 
 
 def of_server(address: str, timeout_s: float, file: str | None = None) -> Contents:
-    """A snapshot of a server's contents; `NoContents` says why there is none. `timeout_s` is without a word of it."""
+    """Return a snapshot of a server's contents, or raise `NoContents` if the server is silent for `timeout_s`."""
     keys = keys_of(file, address)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.immediate, socket.maxmsgsize = 0, 1, DEFAULT.frame_bytes_max
@@ -217,7 +220,7 @@ def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, time
     if not socket.poll(int(1000 * timeout_s), zmq.POLLOUT):
         raise NoContents(
             f"nobody takes connections at {address} (waited {timeout_s:g} s, --timeout); start chp-server there, "
-            "mend the address, or, if it has keys, give a client file that it knows (--as, CHP_CLIENT)"
+            "mend the address, or, if it has keys, give a client file that it knows (--client-file, CHP_CLIENT_FILE)"
         )
     socket.send_multipart([ICANHAZ, b"", packb({"chp": VERSION, **options})])
 

@@ -5,7 +5,7 @@ the entry point group `chp.commands`, as a plain function of the arguments that 
 
     0  sound, and equal     1  damaged, different, or can't be looked at     2  used wrongly
 
-Nothing is changed, and the server may be running: what it has committed is read as of one moment.
+The command changes nothing, and the server may be running: its committed records are read as of one moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from .against import Compared, Contents
 
 SOUND, DAMAGED, USAGE = range(3)
-NAMED_MAX = 100  # keys that differ, of however many
+# So many keys that differ are named.
+NAMED_MAX = 100
 _EXAMPLES = """examples:
   chp check /var/lib/chp             # the --data directory of a server
   chp check /var/backups/chp.db      # a backup
@@ -84,16 +85,19 @@ def check(args: list[str]) -> int:
         help="without a word of a server, or a connection; 10",
     )
     parser.add_argument(
-        "--as",
+        "--client-file",
         dest="client",
-        metavar="FILE",
-        default=os.environ.get("CHP_CLIENT") or None,
-        help="the client file to show servers that have keys (CHP_CLIENT); read of everything is needed",
+        metavar="PATH",
+        default=os.environ.get("CHP_CLIENT_FILE") or None,
+        help="the client file to show servers that have keys (CHP_CLIENT_FILE); read of everything is needed",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
+        if any(word == "--as" or word.startswith("--as=") for word in args):
+            parser.error("--as is gone; use --client-file PATH")
         asked = parser.parse_args(args)
-    except SystemExit as done:  # --help, or used wrongly: argparse has said so
+    # argparse has written the reason, after --help or wrong arguments.
+    except SystemExit as done:
         return SOUND if not done.code else USAGE
     return max([_check(where, asked) for where in asked.where])
 
@@ -153,7 +157,7 @@ def _show(shown: str, asked: argparse.Namespace, one: Contents, other: Contents,
 
 
 def store_url(where: str) -> str:
-    """A directory or file as the URL of the store in it; a URL as it is."""
+    """Return the URL of the store in a directory or file; a URL stays as it is."""
     return where if len(urlsplit(where).scheme) > 1 else f"sqlite:{where}"
 
 
@@ -177,7 +181,7 @@ def _check_one(url: str, as_json: bool) -> int:
 
 
 def _missing(path: Path) -> str:
-    """What to say of a database that is not there: was there one?"""
+    """Return a text about a database that is not there, and whether there was one."""
     beside = [found.name for end in ("-wal", ".mark") if (found := Path(f"{path}{end}")).exists()]
     if not beside:
         return f"{path} does not exist; name a server's --data directory, or its --store"

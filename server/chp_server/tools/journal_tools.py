@@ -1,4 +1,4 @@
-"""What an operator does with a journal from outside: verify it, back it up, restore it. All work on a live one.
+"""The work of an operator with a journal from outside: verify, back up, restore. All work on a live journal.
 
     verify(url)         reads everything as a start would, changes nothing
     backup(url, path)   one SQLite file with the whole journal as of one moment, verified
@@ -19,7 +19,7 @@ from ..store.store_url import look_at, postgres_journal
 
 
 def verify(url: str) -> Report:
-    """Read the journal at `url` and say what is wrong with it, if anything; it may be in use."""
+    """Read the journal at `url` and report what is wrong with it; the journal may be in use."""
     report = Report(url)
     try:
         journal = look_at(url)
@@ -43,7 +43,7 @@ def verify(url: str) -> Report:
 
 
 def backup(url: str, path: str) -> Report:
-    """Write the journal at `url`, as of now, to the file `path`; the report is that of the copy."""
+    """Write the present journal at `url` to the file `path`, and return the report of the copy."""
     target = Path(path)
     if target.exists():
         raise JournalError(f"{path} exists; a backup never overwrites: name another file")
@@ -60,7 +60,7 @@ def backup(url: str, path: str) -> Report:
 
 
 def restore(path: str, url: str) -> Report:
-    """Bring the backup `path` to the empty place `url`; the report is that of what is there then."""
+    """Restore the backup `path` to the empty place `url`, and return the report of the result."""
     found = verify(f"sqlite:{path}")
     if not found.ok:
         raise JournalError(f"{path} can't be restored: {found.line()}")

@@ -1,10 +1,10 @@
-"""`chp doctor`: what is wrong with this pair, seen from here, and the remedy for each. `findings` is pure.
+"""`chp doctor`: the faults of a pair, seen from this host, with a remedy for each. `findings` is pure.
 
     ok    tcp://a:5556 answers, and is ACTIVE
     warn  the clocks of tcp://b:5566 and of this host are 12.0 s apart: run NTP on both; what is left of ttls ...
     bad   tcp://b:5566: port 5567 (P+1) is not reachable from here: open P to P+2 for clients
 
-Facts that a server of another version does not tell are passed over.
+Facts that a server of another version lacks are skipped.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import click
-
 from chp.addresses import is_file, parse
 from chp.versions import VERSION
 
-from ...admin import Admin
 from .. import pair
 from ..faults import DEGRADED, OK
+from ..out import Out
 from ..pair import ServerStatus
 from ..probe import explain
-from ..settings import CliSettings, examples, pass_settings, shared_for
-from ..store import explained
+from ..settings import CliSettings, command
+from ..store import asking
 from ..text import show_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
 TIMEOUT_S = 2.0
 CONNECT_S = 1.0
-CLOCK_S = 2.0  # apart, beside what the question took: NTP keeps hosts within some milliseconds
-LITTLE = 0.9  # of memory or keys: sets are refused at the bound
-TURN_MS = 1000  # a turn that took longer holds up everybody
+# The greatest difference of clocks, beside the time of the question. NTP keeps hosts within some milliseconds.
+CLOCK_S = 2.0
+# The part of memory or keys in use that is worth a warning. Sets are refused at the bound.
+LITTLE = 0.9
+# A longer turn holds up every client.
+TURN_MS = 1000
 PORTS = ("P", "P+1", "P+2")
 PEER_REMEDY = (
     "start it, and let both reach each other's P+3; with keys, the server.pub of each is the peer.pub of the other"
@@ -42,7 +43,7 @@ PEER_REMEDY = (
 
 
 class Finding(NamedTuple):
-    """What was looked at: `level` is ok, warn or bad; `remedy` says what to do."""
+    """A finding about the pair: `level` is ok, warn or bad; `remedy` says what to do."""
 
     level: str
     what: str
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
 def findings(
     seen: list[ServerStatus], unreachable: dict[str, list[int]], now_ms: float, took_ms: float
 ) -> list[Finding]:
-    """All that can be said of the servers' answers; `unreachable` are the ports of each that take no connection."""
+    """Return the findings on the servers' answers; `unreachable` has the ports of each that take no connection."""
     found: list[Finding] = []
     for view in seen:
         found += _of_one(view, unreachable.get(view.server, []), now_ms, took_ms)
@@ -147,7 +148,7 @@ def _peer(view: ServerStatus, peer: dict[str, Any]) -> Iterator[Finding]:
 
 
 def unreachable_ports(server: str) -> list[int]:
-    """Which of P, P+1 and P+2 take no connection; none is asked of a server on files."""
+    """Return which of P, P+1 and P+2 take no connection; a server on files has no ports."""
     if is_file(server):
         return []
     host, port = parse(server)
@@ -160,20 +161,19 @@ def unreachable_ports(server: str) -> list[int]:
     return closed
 
 
-@click.command(short_help="What is wrong with this pair, and what to do.", epilog=examples("""
-    chp doctor
-    chp doctor --json | jq -r 'select(.level != "ok")'
-"""))  # fmt: skip
-@shared_for(TIMEOUT_S)
-@pass_settings
-@click.pass_context
-def doctor(ctx: click.Context, settings: CliSettings) -> None:
-    """Look at the pair from here: who answers, ports, versions, clocks, settings, disk, memory; and the remedies.
+@command(timeout_s=TIMEOUT_S)
+def doctor(settings: CliSettings) -> int:
+    """Find what is wrong with a pair, and the remedy.
 
-    Exit code: 0 if nothing is bad, else 1.
+    Look at both servers from here: answers, ports, versions, clocks, settings, disk, memory. Exit code 0 if nothing is
+    bad, else 1.
+
+    Examples:
+        chp doctor
+        chp doctor --json | jq -r 'select(.level != "ok")'
     """
     began = time.time()
-    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+    with asking(settings) as admin:
         answers = admin.ask_all("status")
     ended = time.time()
     seen = pair.views(answers, settings.named)
@@ -181,13 +181,13 @@ def doctor(ctx: click.Context, settings: CliSettings) -> None:
         explain(view, answers[view.server], with_key=admin.with_key)
     closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
     found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
-    for each in found:
-        if settings.out.json:
-            settings.out.record(each._asdict())
-        else:
-            level = settings.out.style(f"{each.level:4}", fg=COLOURS[each.level])
-            settings.out.line(f"{level}  {each.what}" + (f": {each.remedy}" if each.remedy else ""))
-    ctx.exit(DEGRADED if any(each.level == BAD for each in found) else OK)
+    settings.out.show(found, Finding._asdict, _text)
+    return DEGRADED if any(each.level == BAD for each in found) else OK
+
+
+def _text(out: Out, finding: Finding) -> str:
+    level = out.style(f"{finding.level:4}", fg=COLOURS[finding.level])
+    return f"{level}  {finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
 
 
 COMMANDS = (doctor,)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...admin import Admin, AdminReply, Answer
+from ...port.admin import Admin, AdminReply, Answer
 from .. import pair
 from ..out import Out
 from ..pair import PairVerdict, ServerStatus
 from ..probe import explain
-from ..settings import DURATION, CliSettings, examples, pass_settings, shared_for
-from ..store import explained
+from ..settings import CliSettings, at_least_1, command, duration
+from ..store import asking
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 
 if TYPE_CHECKING:
@@ -85,23 +85,22 @@ class Look:
             self.history.setdefault(view.server, deque(maxlen=HISTORY)).append(rates.get("updates", 0.0))
 
 
-@click.command(short_help="Both servers at a glance.", epilog=examples("""
-    chp status
-    chp status --json | tail -1 | jq -r .verdict
-    chp status --epochs                   # who was active when, and because
-    chp status > /dev/null || page-somebody
-"""))  # fmt: skip
+@command(timeout_s=TIMEOUT_S)
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
 @click.option("--epochs", is_flag=True, help="The last 50 epochs instead: when each began, who opened it, because.")
-@shared_for(TIMEOUT_S)
-@pass_settings
-@click.pass_context
-def status(ctx: click.Context, settings: CliSettings, rates: bool, epochs: bool) -> None:
-    """Show both servers: role, epoch and sequence, in sync, clients, rates, lag, pending, journal.
+def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
+    """Show both servers at a glance.
 
-    Exit code: 0 healthy, 1 degraded, 2 nobody active, 3 no server answers, 4 denied.
+    Show role, epoch and sequence, in sync, clients, rates, lag, pending, journal. Exit code: 0 healthy, 1 degraded,
+    2 nobody active, 3 no server answers, 4 denied.
+
+    Examples:
+        chp status
+        chp status --json | tail -1 | jq -r .verdict
+        chp status --epochs                   # who was active when, and because
+        chp status > /dev/null || page-somebody
     """
-    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+    with asking(settings) as admin:
         look = Look(admin, settings.named)
         look.again()
         if rates and not epochs and any(v.reachable for v in look.views):
@@ -112,7 +111,7 @@ def status(ctx: click.Context, settings: CliSettings, rates: bool, epochs: bool)
         show_epochs(settings.out, look)
     else:
         show(settings.out, look, verdict)
-    ctx.exit(verdict.code)
+    return verdict.code
 
 
 def _wait(seconds: float) -> None:
@@ -125,9 +124,9 @@ def _wait(seconds: float) -> None:
 def show(out: Out, look: Look, verdict: PairVerdict) -> None:
     """One look, in the form that suits where it goes."""
     if out.json:
-        for view in look.views:
-            out.record(_fields(view, look.rates.get(view.server, {})))
-        out.record({"verdict": verdict.word, "why": verdict.why, "exit": verdict.code})
+        told = [_fields(view, look.rates.get(view.server, {})) for view in look.views]
+        last = {"verdict": verdict.word, "why": verdict.why, "exit": verdict.code}
+        out.records([*told, last])
     elif out.terminal:
         out.console().print(table(look, verdict))
     else:
@@ -141,16 +140,13 @@ def show_epochs(out: Out, look: Look) -> None:
         for each in view.facts.get("epochs") or []:
             found.setdefault(each["epoch"], each)
     newest = [found[epoch] for epoch in sorted(found, reverse=True)]
-    if out.json:
-        for each in newest:
-            out.record(each)
-        return
-    rows = [
-        [str(each["epoch"]), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["wall_ms"] / 1000)),
-         escape(each["name"]) or "-", escape(each["because"]), each["last"]]
-        for each in newest
-    ]  # fmt: skip
-    out.lines(columns([["EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST"], *rows]))
+    head = ("EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST")
+    out.table(newest, lambda each: each, _epoch_row, head=head)
+
+
+def _epoch_row(each: dict[str, Any]) -> list[str]:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["wall_ms"] / 1000))
+    return [str(each["epoch"]), since, escape(each["name"]) or "-", escape(each["because"]), each["last"]]
 
 
 def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
@@ -332,18 +328,20 @@ def client_lines(look: Look) -> list[str]:
 # -- live
 
 
-@click.command(short_help="Both servers, live.", epilog=examples("""
-    chp top
-    chp top --interval 5s
-    chp top --count 60 --json > minute.jsonl
-"""))  # fmt: skip
-@click.option("--interval", type=DURATION, default="1s", metavar="DURATION", help="Between looks.  [default: 1s]")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
-@shared_for(TIMEOUT_S)
-@pass_settings
+@command(timeout_s=TIMEOUT_S)
+@duration("--interval", default="1s", help="The time between looks.")
+@at_least_1("--count", help="End after so many looks.")
 def top(settings: CliSettings, interval: float, count: int | None) -> None:
-    """Show both servers live, with rates. Ctrl-C ends it. In a pipe: a block of lines a look."""
-    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+    """Show both servers live, with rates.
+
+    Ctrl-C ends it. A pipe gets a block of lines for each look.
+
+    Examples:
+        chp top
+        chp top --interval 5s
+        chp top --count 60 --json > minute.jsonl
+    """
+    with asking(settings) as admin:
         look = Look(admin, settings.named, clients=settings.out.terminal)
         if settings.out.terminal:
             _live(settings.out, look, interval, count)

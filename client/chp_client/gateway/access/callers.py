@@ -20,8 +20,8 @@ from typing import NamedTuple
 from chp.access import Rules, token_hash
 from chp.topics import is_keyed_lease
 
-from ...admin import AdminError, AdminReply
 from ...errors import Refused
+from ...port.admin import AdminError, AdminReply
 from ..problems import RETRY_S, Problem
 from .caller import ANYBODY, Caller
 

@@ -15,8 +15,8 @@ from itertools import islice
 
 from chp.errors import ChpError
 
+from ...agent.aioparts import AsyncWatch
 from ...clone.aio import AsyncClone
-from ...clone.aioparts import AsyncWatch
 from ...errors import Closed
 from .events import events
 

@@ -11,7 +11,7 @@ from chp.access import TOPICS
 from chp.keys import check_key
 
 from ...errors import NotRetained
-from ...feed.history import Version
+from ...port.history import Version
 from ..access.caller import caller_of
 from ..gateway import gateway_of
 from ..problems import RETRY_S, Problem

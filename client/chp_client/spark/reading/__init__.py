@@ -1,1 +1,1 @@
-"""What `spark.read` and `readStream` of format("chp") do: a snapshot, the changes between two numbers, a stream."""
+"""The readers behind `spark.read` and `readStream` of format("chp"): snapshot, changes, stream and topic."""

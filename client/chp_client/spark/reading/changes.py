@@ -1,12 +1,12 @@
-"""The changes that the servers retain: where they begin and end, by number or by time, and reading them.
+"""The changes that the servers retain: their two ends, by number or by time, and the reader of them.
 
-    spark.read.format("chp").option("startingOffsets", "earliest")                         all that is retained
+    spark.read.format("chp").option("startingOffsets", "earliest")                         all that are retained
     .option("startingOffsets", "1.42").option("endingRevision", "1.99")                    after one, up to another
     .option("startingTimestamp", "2026-01-05").option("endingTimestamp", "2026-01-06")     of a day
 
-A batch read of changes is one task, as their order matters; its end is fixed when it is planned, so a frame that is
-used twice has the same rows. A stream (stream.py) reads the same way, from offset to offset. What has gone meanwhile is
-`DataLoss`, unless the option failOnDataLoss says to go on with the rest.
+A batch read of changes is one task, because their order matters. Its end is fixed when it is planned, so a frame that
+is used twice has equal rows. A stream (stream.py) reads in this way from offset to offset. Changes that have gone
+meanwhile are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from chp.headers import Batch, Kthxbai, expect
 from chp.numbers import describe, epoch_of, number, sequence_of
 from chp.parts import Parts
 
-from ...ask.port import QuestionPort
 from ...errors import Refused
+from ...port.ask import QuestionPort
 from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout, Updates
-from ..worker import settle
+from ..worker import errors_first, settle
 from .snapshot import ReadFailed, port_of
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ NOT_RETAINED = "are not retained any more, or are of a history that another serv
 
 
 class DataLoss(ReadFailed):
-    """Changes that the query has not seen are not there any more."""
+    """Changes or messages that the query has not seen are not there any more."""
 
 
 class ChangePosition(NamedTuple):
-    """A number, and who opened its epoch; nobody for 0, and where that is not known."""
+    """A number, and the server that opened its epoch; b"" for the number 0, and for an unknown server."""
 
     number: int
     opener: bytes = b""
@@ -54,32 +54,32 @@ START = ChangePosition(0)
 
 
 def offset_of(at: ChangePosition, store: str) -> Offset:
-    """A place as an offset."""
+    """Return a position as an offset."""
     return {"epoch": epoch_of(at.number), "sequence": sequence_of(at.number), "store": store, "opener": at.opener.hex()}
 
 
 def place_of(offset: Offset) -> ChangePosition:
-    """An offset as a place; those of a user, and of older checkpoints, do not tell the opener."""
+    """Return an offset as a position; a user's offset, and one of an older checkpoint, has no opener."""
     return ChangePosition(number(offset["epoch"], offset["sequence"]), bytes.fromhex(offset.get("opener", "")))
 
 
 def newest(facts: Facts) -> ChangePosition:
-    """The end of what there is."""
+    """Return the end of what the servers have."""
     return ChangePosition(facts["newest"], facts["opener"])
 
 
 def oldest(facts: Facts) -> ChangePosition:
-    """Where what is retained begins."""
+    """Return the beginning of what the servers retain."""
     return ChangePosition(facts["oldest"], facts["oldest_opener"])
 
 
 def reached(facts: Facts) -> ChangePosition:
-    """How far a probe reaches."""
+    """Return the position that a probe reached."""
     return ChangePosition(facts["number"], facts["opener"])
 
 
 def proof_of(place: ChangePosition, store: str) -> dict[str, Any]:
-    """What proves it, as an option of a question."""
+    """Return the proof of a position, as an option of a question."""
     return {"proof": [bytes.fromhex(store), place.opener]} if place.opener else {}
 
 
@@ -91,26 +91,26 @@ class RetainedChanges(InputPartition):
 
 
 class Retained:
-    """What the servers retain, as one reader's options want it; the port is opened when it is first asked."""
+    """The changes that the servers retain, for one reader's options; the first question opens its port."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, options: dict[str, Any], *, plans: bool = False) -> None:
+        self._options, self._plans = options, plans
         self._port: QuestionPort | None = None
 
     @property
     def port(self) -> QuestionPort:
-        """What asks the servers."""
+        """The port to the servers."""
         if self._port is None:
-            self._port = port_of(self._options)
+            self._port = port_of(self._options, plans=self._plans)
         return self._port
 
     def probe(self, after: ChangePosition = START, most: int = 0, store: str = "", at: int = 0) -> Facts:
-        """How far the changes after a place reach (SPEC.md, section 17.4)."""
+        """Return how far the changes after a position reach (SPEC.md, section 17.4)."""
         meant = {"from": after.number, "feed": True, "probe": most, **proof_of(after, store)}
         return self.port.ask(self._options["subtree"], **meant, **({"at": at} if at else {}))
 
     def lost(self, what: str, facts: Facts) -> ChangePosition:
-        """Where to go on, with a warning; raises `DataLoss` unless the option allows that."""
+        """Warn, and return where to go on; raise `DataLoss` unless the option allows that."""
         if self._options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint (startingOffsets=snapshot loses nothing still held), or go on "
@@ -120,7 +120,7 @@ class Retained:
         return oldest(facts)
 
     def before(self, name: str) -> tuple[ChangePosition, Facts]:
-        """The place before the first change that is not older than the moment of the option `name`."""
+        """Return the position before the first change that is not older than the option `name`."""
         moment: dt.datetime = self._options[name]
         ms = round(moment.timestamp() * 1000)
         if ms > time.time() * 1000:
@@ -132,7 +132,7 @@ class Retained:
         return reached(facts), facts
 
     def read(self, port: QuestionPort, wanted: RetainedChanges) -> Iterator[Updates]:
-        """The changes of a partition; without those that have gone, if the option allows that."""
+        """Yield the changes of a partition; leave out those that have gone, if the option allows that."""
         subtree = self._options["subtree"]
         try:
             yield from read_changes(port, subtree, wanted.after, wanted.until, wanted.store)
@@ -142,7 +142,7 @@ class Retained:
                 yield from read_changes(port, subtree, ChangePosition(from_here), wanted.until, wanted.store)
 
     def _oldest(self, refused: Refused, wanted: RetainedChanges) -> int:
-        """Where to go on if some of it is gone; `DataLoss` unless the option allows that."""
+        """Return where to go on if some changes are gone; raise `DataLoss` unless the option allows that."""
         what = f"the changes after {describe(wanted.after.number)}"
         if refused.code == "store":
             said = f"{what} are of the store {wanted.store}, and the servers hold {refused.detail.hex()}"
@@ -162,25 +162,25 @@ class Retained:
             self._port = None
 
 
+@errors_first
 class ChangesReader(DataSourceReader):
-    """`spark.read.format("chp")` with a start: the changes from there to now, or to the end that is given."""
+    """The reader of `spark.read.format("chp")` with a start: of the changes from there to now, or to a given end."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
         self._layout = Layout(schema, options["codec"], options["mode"])
 
     def partitions(self) -> list[InputPartition]:
-        """When the query is planned: one task, with its two ends."""
+        """Plan one task, and fix its two ends."""
         settle()
-        there = Retained(self._options)
+        there = Retained(self._options, plans=True)
         try:
             after, facts = self._start(there)
             until = self._end(there, facts)
         finally:
             there.close()
-        return [
-            RetainedChanges(after, until, facts["store"].hex())
-        ]  # one also if nothing is between: Spark reads None of none
+        # There is always one task: Spark 4.3 gives a read without tasks one with a partition of None.
+        return [RetainedChanges(after, until, facts["store"].hex())]
 
     def _start(self, there: Retained) -> tuple[ChangePosition, Facts]:
         if self._options["startingTimestamp"] is not None:
@@ -212,7 +212,7 @@ class ChangesReader(DataSourceReader):
         return ChangePosition(until)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
+        """Yield the changes in a task, as record batches."""
         assert isinstance(partition, RetainedChanges)
         settle()
         if partition.after.number >= partition.until.number:
@@ -226,8 +226,9 @@ class ChangesReader(DataSourceReader):
 def read_changes(
     port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
 ) -> Iterator[Updates]:
-    """The updates of the records after one place up to another; those of one record have its revision."""
-    parts = Parts()  # each is passed on as it comes, with its record's revision
+    """Yield the updates of the records after one position up to another; those of one record have its revision."""
+    # Each part of a record is passed on as it comes, with the record's revision.
+    parts = Parts()
     progress = Progress(f"changes after {describe(after.number)}", "changes read")
     meant = {"from": after.number, "until": until.number, "store": bytes.fromhex(store), **proof_of(after, store)}
     for header, items in port.stream(subtree, feed=True, **meant):

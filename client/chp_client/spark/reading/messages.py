@@ -1,14 +1,14 @@
-"""Reading a topic, at once or as a stream: messages from offset to offset, by as many tasks as are wanted.
+"""The readers of a topic, at once or as a stream: of messages from offset to offset, by any number of tasks.
 
     spark.read.format("chp").option("topic", "orders")                    all that is kept
     .option("startingOffsets", "17").option("endingOffsets", "4711")      from one up to another, which is left out
-    spark.readStream.format("chp").option("topic", "orders")              from now on; startingOffsets=earliest: all
+    spark.readStream.format("chp").option("topic", "orders")              all that is kept, then what comes
 
     offset   {"topic": "orders", "offset": 4711, "made": "9f...e0.1"}     of the next message
 
-Offsets are dense, so a batch has just as many messages as its ends say, and a trigger takes as many as it is told.
-`made` tells a topic from another that was made under its name. Messages that are kept no more, or never were in this
-topic, are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
+Offsets are dense, so the two ends of a batch tell its number of messages, and a trigger takes exactly as many as it is
+told. `made` tells a topic from another one that was made under its name. Messages that are no longer kept, or never
+were in this topic, are `DataLoss`, unless the option failOnDataLoss says to go on with the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..options import BadOption
 from ..progress import Progress
 from ..values.columns import Layout
 from ..values.messages import MAKE, put_together
-from ..worker import settle
+from ..worker import errors_first, settle
 from .changes import DataLoss
 from .snapshot import port_of
 
@@ -37,22 +37,22 @@ Offset = dict[str, Any]
 
 
 class OffsetRange(InputPartition):
-    """Messages from one offset up to another, which is left out."""
+    """A task's messages: from one offset up to another, which is left out."""
 
     def __init__(self, first: int, end: int) -> None:
         self.first, self.end = first, end
 
 
 class Source:
-    """A topic, as one reader's options want it; beside the driver and in its tasks."""
+    """A topic for one reader's options, beside the driver and in its tasks."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self.options, self.name = options, str(options["topic"])
         self._layout = Layout(schema, options["codec"], options["mode"], MAKE)
 
-    def facts(self) -> dict[str, Any]:
-        """What there is of it."""
-        with port_of(self.options) as port:
+    def facts(self, *, plans: bool = False) -> dict[str, Any]:
+        """Return what the servers tell of the topic; `port_of` explains `plans`."""
+        with port_of(self.options, plans=plans) as port:
             try:
                 return port.ask("", topic=self.name, facts=True)
             except Refused as refused:
@@ -61,15 +61,15 @@ class Source:
                 said = f"there is no topic {self.name!r}; it is made by its first message, or by `chp topic create`"
                 raise NoSuchTopic(said, "topic", self.name, refused.server) from None
 
-    def start(self, facts: dict[str, Any], default: str) -> int:
-        """By the option startingOffsets."""
+    def start(self, facts: dict[str, Any]) -> int:
+        """Return the offset that the option startingOffsets means; without it the oldest message kept."""
         start = self.options["startingOffsets"]
         if type(start) is int:
             return self.kept(start, facts) if start <= facts["next"] else self._beyond("startingOffsets", start, facts)
-        return int(facts["first" if (start or default) == "earliest" else "next"])
+        return int(facts["first" if (start or "earliest") == "earliest" else "next"])
 
     def end(self, facts: dict[str, Any]) -> int:
-        """By the option endingOffsets."""
+        """Return the offset that the option endingOffsets means."""
         end = self.options["endingOffsets"]
         if end is None:
             return int(facts["next"])
@@ -80,14 +80,14 @@ class Source:
         raise BadOption(f"{said} {facts['next']}")
 
     def kept(self, offset: int, facts: dict[str, Any]) -> int:
-        """The offset, or the first one that is kept."""
+        """Return the offset, or the first one that is kept."""
         if offset >= facts["first"]:
             return offset
         self.lost(f"the messages {offset} to {facts['first'] - 1} of topic {self.name} are kept no more")
         return int(facts["first"])
 
     def lost(self, what: str) -> None:
-        """A warning; `DataLoss` unless the option allows that."""
+        """Warn; raise `DataLoss` unless the option allows that."""
         if self.options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint, or go on with what there is: failOnDataLoss=false. How much a "
@@ -96,14 +96,14 @@ class Source:
         log.warning("%s; going on with what there is", what)
 
     def ranges(self, first: int, end: int) -> list[InputPartition]:
-        """Cut evenly, by the option partitions; one at least."""
+        """Return even ranges, by the option partitions; at least one."""
         wanted = self.options["partitions"] or min(TASKS_MAX, -(-(end - first) // MESSAGES_A_TASK))
         tasks = max(1, min(wanted, end - first))
         edges = [first + (end - first) * i // tasks for i in range(tasks + 1)]
         return [OffsetRange(low, high) for low, high in pairwise(edges)]
 
     def read(self, piece: InputPartition) -> Iterator[Any]:
-        """In a task: as record batches."""
+        """Yield a task's messages as record batches."""
         assert isinstance(piece, OffsetRange)
         settle()
         if piece.first >= piece.end:
@@ -128,26 +128,28 @@ class Source:
             self.lost(f"{missed} messages of topic {self.name} before {before} are kept no more")
 
 
+@errors_first
 class MessagesReader(DataSourceReader):
-    """`spark.read.format("chp")` of a topic."""
+    """The reader of `spark.read.format("chp")` for a topic."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._source = Source(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """When the query is planned: both ends are fixed then."""
+        """Plan the tasks, and fix both ends."""
         settle()
-        facts = self._source.facts()
-        first, end = self._source.start(facts, "earliest"), self._source.end(facts)
+        facts = self._source.facts(plans=True)
+        first, end = self._source.start(facts), self._source.end(facts)
         return self._source.ranges(first, max(first, end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
-        return self._source.read(partition)
+        """Yield a task's messages as record batches."""
+        yield from self._source.read(partition)
 
 
+@errors_first
 class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("chp")` of a topic."""
+    """The reader of `spark.readStream.format("chp")` for a topic."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._source = Source(options, schema)
@@ -158,17 +160,17 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"topic": self._source.name, "offset": offset, "made": facts["made"], **more}
 
     def initialOffset(self) -> Offset:
-        """Where a new query starts."""
+        """Return the offset at which a new query starts."""
         facts = self._source.facts()
-        return self._offset(self._source.start(facts, "latest"), facts)
+        return self._offset(self._source.start(facts), facts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By the option maxOffsetsPerTrigger."""
+        """Return the limit of the option maxOffsetsPerTrigger."""
         most = self._source.options["maxOffsetsPerTrigger"]
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch."""
+        """Return the end of the next batch."""
         facts = self._source.facts()
         first, end = self._start(start, facts), int(facts["next"])
         if self._ceiling is not None:
@@ -179,7 +181,7 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(end, facts)
 
     def _start(self, start: Offset, facts: dict[str, Any]) -> int:
-        """Where a batch begins that follows on an offset."""
+        """Return the first message of the batch after an offset."""
         name = self._source.name
         if start["topic"] != name:
             raise BadOption(f"the checkpoint is of topic {start['topic']}, not {name}; give each query its own")
@@ -189,21 +191,21 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source.kept(start["offset"], facts)
 
     def reportLatestOffset(self) -> Offset | None:
-        """For `query.lastProgress`: the next message's when the batch was planned, and how many it is `behind`."""
+        """Return, for `query.lastProgress`, the topic's end at the last plan; `behind` counts the messages left."""
         return self._lag
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where "now" is; the batches go that far."""
+        """Note the end of the topic; the batches go that far."""
         self._ceiling = int(self._source.facts()["next"])
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """As for a batch read."""
+        """Plan the tasks of a batch."""
         first = start["offset"] if start["made"] == end["made"] else 0
         return self._source.ranges(first, end["offset"]) if first < end["offset"] else []
 
     def commit(self, end: Offset) -> None:
-        """Nothing to let go of: what is kept is the topic's own setting."""
+        """Do nothing: the topic's own settings say what is kept."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """In a task."""
-        return self._source.read(partition)
+        """Yield a task's messages as record batches."""
+        yield from self._source.read(partition)

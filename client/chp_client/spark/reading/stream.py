@@ -1,13 +1,15 @@
-"""Reading the changes as a stream: the servers' retained log, from offset to offset, the same each time.
+"""The reader of changes as a stream: of the servers' retained log, from offset to offset, equal in each run.
 
     offset   {"epoch": 1, "sequence": 4711, "store": "9f...", "opener": "3c..."}   all up to there has been delivered
-    batch    the records after one offset up to another; both lie on the border of a record, so none is ever cut
+    batch    the records after one offset up to another; both lie between records, so no record is ever cut
 
-The store id in an offset tells a checkpoint of another store, where the same number means something else, and the
-opener of its epoch one of a history that a split has ended; a task says whose numbers it means, so a batch that was
-planned before the servers were replaced, or gave way, is not read from the new ones. A query that starts with
-"snapshot" has everything held as its first batch, as sets, and then the changes from that number on. If that first
-batch is run again, keys changed meanwhile are left out of it: they come with the changes.
+The store id in an offset shows a checkpoint of another store, where an equal number means something else. The opener of
+its epoch shows a checkpoint of a history that a split has ended. A task names its store and opener, so the new servers
+never answer for a batch that was planned before they replaced the old ones.
+
+A query starts with "snapshot" unless an option says otherwise. Then its first batch has everything held, as sets, and
+the next ones have the changes after that number. If the first batch runs again, it leaves out the keys that changed
+meanwhile: they come with the changes.
 """
 
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from chp.numbers import describe, sequence_of
 
 from ...errors import Refused
 from ..values.columns import Layout, Updates
+from ..worker import errors_first
 from .changes import (
     NOT_RETAINED,
     START,
@@ -39,32 +42,35 @@ from .snapshot import ImagePartition, make_image, port_of, read_slice
 
 
 class SnapshotSlice(InputPartition):
-    """A slice of what was held, as far as it had not changed after `until`."""
+    """A slice of the snapshot, without the keys that changed after `until`."""
 
     def __init__(self, piece: ImagePartition, until: int) -> None:
         self.piece, self.until = piece, until
 
 
+@errors_first
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("chp")`."""
+    """The reader of `spark.readStream.format("chp")`."""
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
         self._subtree: str = options["subtree"]
         self._layout = Layout(schema, options["codec"], options["mode"])
-        self._there = Retained(options)  # of the driver; tasks open their own
+        # The driver's; each task opens its own.
+        self._there = Retained(options)
         self._ceiling: ChangePosition | None = None
-        self._lag: Offset | None = None  # where the store was when the last batch was planned
+        # The end of the store at the last plan.
+        self._lag: Offset | None = None
 
     # -- beside the driver
 
     def initialOffset(self) -> Offset:
-        """Where a new query starts, by the options startingOffsets and startingTimestamp."""
+        """Return the offset at which a new query starts, by startingOffsets and startingTimestamp."""
         if self._options["startingTimestamp"] is not None:
             after, facts = self._there.before("startingTimestamp")
             return offset_of(after, facts["store"].hex())
         facts = self._there.probe()
-        start, store = self._options["startingOffsets"] or "latest", facts["store"].hex()
+        start, store = self._options["startingOffsets"] or "snapshot", facts["store"].hex()
         if isinstance(start, dict):
             return {**start, "store": store}
         if start == "snapshot":
@@ -72,12 +78,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(oldest(facts) if start == "earliest" else newest(facts), store)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By the option maxOffsetsPerTrigger."""
+        """Return the limit of the option maxOffsetsPerTrigger."""
         most = self._options["maxOffsetsPerTrigger"]
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch."""
+        """Return the end of the next batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         facts = self._there.probe()
         store = facts["store"].hex()
@@ -88,12 +94,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = newest(facts) if start.get("snapshot") else self._end(after, most, facts)
         end = end if self._ceiling is None else min(end, self._ceiling)
         behind = max(0, sequence_of(facts["newest"]) - sequence_of(end.number))
-        self._lag = {**offset_of(newest(facts), store), "behind": behind}
+        self._lag = {**offset_of(newest(facts), store), "behind": behind, "revision": describe(facts["newest"])}
         return offset_of(end, store)
 
     def reportLatestOffset(self) -> Offset | None:
-        """For `query.lastProgress`: where the store was when the batch was planned, and how many changes that is
-        `behind` the end of the batch."""
+        """Return, for `query.lastProgress`, the store's end at the last plan; `behind` counts the changes left."""
         return self._lag
 
     def _end(self, after: ChangePosition, most: int, facts: Facts) -> ChangePosition:
@@ -109,11 +114,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return reached(self._there.probe(after, most, store))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where "now" is; the batches go that far."""
+        """Note the end of the store; the batches go that far."""
         self._ceiling = newest(self._there.probe())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """One task, as the order of changes matters; for a snapshot as many as for a batch read."""
+        """Plan one task, because the order of changes matters; for a snapshot as many as for a batch read."""
         after, until = place_of(start), place_of(end)
         if start.get("snapshot"):
             facts = self._there.probe()
@@ -123,22 +128,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pieces = make_image(self._there.port, self._subtree, self._subtree, self._options["partitions"])
             return [SnapshotSlice(piece, until.number) for piece in pieces]
         if start["store"] != end["store"]:
-            after = START  # said already, by latestOffset
+            # `latestOffset` has reported it.
+            after = START
         elif after.number > until.number:
-            after = START  # it never was in this store: said there too
+            # The number never was in this store, which `latestOffset` has reported too.
+            after = START
         return [RetainedChanges(after, until, end["store"])] if after.number < until.number else []
 
     def commit(self, end: Offset) -> None:
-        """Nothing to let go of: what is retained is the servers' own decision."""
+        """Do nothing: the servers' own settings say what is retained."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the port at the end of the query."""
         self._there.close()
 
     # -- in a task
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The changes of a partition, as record batches."""
+        """Yield the changes of a partition, as record batches."""
         with port_of(self._options) as port:
             found: Iterator[Updates]
             if isinstance(partition, SnapshotSlice):
@@ -152,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _unchanged(updates: Updates, until: int) -> Updates:
-    """Only what was written up to `until`: what is newer comes as a change."""
+    """Return the updates up to `until`: newer ones come as changes."""
     keep = updates.revisions <= until
     if keep.all():
         return updates

@@ -1,14 +1,16 @@
-"""What a reader delivers: the columns there are, those that a schema asks for, and the values decoded.
+"""The columns of a read: all that there are, those that a schema asks for, and the decoded values.
 
     key string            value binary         null for a delete
     revision bigint       of the key           epoch int, sequence bigint   its two parts
     ttl double            seconds left, or as it was given; null for none
     operation string      set or delete        timestamp timestamp          of a change; null in a snapshot
 
-A snapshot and a stream have the same columns, so that the one can be put on top of the other. A schema of one's own
-takes some of them (fewer are read faster), may have the value as string, and with a codec may name what is inside it:
+A snapshot and a stream have equal columns, so that a union of both is possible. A user's schema takes some of them;
+fewer columns are read faster. It may have the value as string. With a codec it may name the fields inside the value, or
+give the value the type that it has:
 
     spark.read.format("chp").option("codec", "json").schema("key string, bid double, ask double")
+    spark.read.format("chp").option("codec", "json").schema("key string, value double")
 """
 
 import datetime as dt
@@ -27,7 +29,7 @@ import pyarrow.compute
 
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
-from .fields import BadDataFrame
+from .fields import BadDataFrame, is_binary, is_text
 
 SCHEMA = (
     "key string, value binary, revision bigint, ttl double, "
@@ -37,12 +39,16 @@ SCHEMA = (
 
 @dataclass
 class Updates:
-    """Columns as they were on the wire; a value that is None was deleted. Keys and values may be Arrow's already."""
+    """The columns as they were on the wire; a value of None is a delete. Keys and values may be Arrow arrays already.
+
+    revisions    an array of numpy, int64
+    ttls_ms      the ttls by row, or one ttl of all rows
+    """
 
     keys: list[str] | pa.Array
     values: list[bytes | None] | pa.Array
-    revisions: Any  # numpy, int64
-    ttls_ms: dict[int, int] | int | None = None  # by row, or of all rows
+    revisions: Any
+    ttls_ms: dict[int, int] | int | None = None
     wall_ms: int | None = None
 
 
@@ -58,7 +64,7 @@ def _ttls(u: Updates) -> pa.Array:
 
 
 def packed_column(octets: bytes, lengths: bytes, kind: pa.DataType) -> pa.Array:
-    """A column of `kind` (string or binary) whose elements lie one behind the other; lengths are 32 bits each."""
+    """Return a column of `kind` (string or binary) from its joined elements and their lengths of 32 bits."""
     sizes = np.frombuffer(lengths, "<u4")
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -75,7 +81,8 @@ def _arrow(column: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _operations(u: Updates) -> pa.Array:
-    if isinstance(u.values, pa.Array):  # of a snapshot
+    if isinstance(u.values, pa.Array):
+        # Only a snapshot has Arrow values.
         return pa.repeat("set", len(u.keys))
     codes = np.fromiter((value is None for value in u.values), np.int8, len(u.values))
     return pa.array(["set", "delete"]).take(pa.array(codes))
@@ -87,7 +94,8 @@ def _timestamps(u: Updates) -> pa.Array:
     return pa.array(np.full(len(u.keys), u.wall_ms * 1000)).cast(pa.timestamp("us", "UTC"))
 
 
-Makers = Mapping[str, Callable[[Any], pa.Array]]  # the columns there are, and how each is made
+# The columns that a read has, and the function that makes each.
+Makers = Mapping[str, Callable[[Any], pa.Array]]
 _MAKE: Makers = {
     "key": lambda u: _arrow(u.keys, pa.string()),
     "value": lambda u: _arrow(u.values, pa.binary()),
@@ -101,22 +109,22 @@ _MAKE: Makers = {
 
 
 class DeliveredRows(Protocol):
-    """What a layout is given."""
+    """The rows that a layout gets."""
 
     @property
     def keys(self) -> Sequence[str | None] | pa.Array:
-        """Of all rows."""
+        """The keys of all rows."""
 
     @property
     def values(self) -> Sequence[bytes | None] | pa.Array:
-        """Of all rows."""
+        """The values of all rows."""
 
 
 class Layout:
-    """Makes record batches of one schema.
+    """A maker of record batches with one schema.
 
-    What is inside a value and does not fit its column whole is bad: it is refused, or null, never cut. `mode` is what
-    becomes of the row, by the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
+    A field inside a value that does not fit its column whole is bad: it is refused, or null, and never cut. `mode` says
+    what becomes of its row, in the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
     """
 
     def __init__(self, schema: Any, codec: str, mode: str = "failfast", make: Makers | None = None) -> None:
@@ -125,6 +133,10 @@ class Layout:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._make = _MAKE if make is None else make
         self._inside = [field.name for field in self._schema if field.name not in self._make]
+        # With a codec, a column `value` that is neither text nor bytes has the decoded value.
+        self._whole = codec != "raw" and any(
+            field.name == "value" and not (is_text(field.type) or is_binary(field.type)) for field in self._schema
+        )
         self._codec = codec
         self._mode = mode
         if self._inside and codec == "raw":
@@ -134,9 +146,9 @@ class Layout:
             )
 
     def batch(self, updates: DeliveredRows) -> pa.RecordBatch:
-        """The updates, or what `make` is for, in the schema's columns."""
+        """Return the rows in the columns of the schema."""
         bad: set[int] = set()
-        inside = self._decode(updates, bad) if self._inside else []
+        inside = self._decode(updates, bad) if self._inside or self._whole else []
         arrays = [self._array(field, updates, inside, bad) for field in self._schema]
         keys = updates.keys
         if bad and self._mode == "dropmalformed":
@@ -148,11 +160,12 @@ class Layout:
                 raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[dict[str, Any]], bad: set[int]) -> pa.Array:
-        make = self._make.get(field.name)
+    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[Any], bad: set[int]) -> pa.Array:
+        make = None if self._whole and field.name == "value" else self._make.get(field.name)
         column: Any
         if make is None:
-            column = [thing.get(field.name) for thing in inside]
+            whole = field.name == "value"
+            column = inside if whole else [None if thing is None else thing.get(field.name) for thing in inside]
             convert: Callable[[Any], pa.Array] = partial(_typed, kind=field.type)
         else:
             column = make(updates)
@@ -172,23 +185,24 @@ class Layout:
             return convert([None if gone else thing for thing, gone in zip(column, mask, strict=True)])
         return convert(pa.compute.if_else(pa.array(mask), pa.scalar(None, column.type), column))
 
-    def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[dict[str, Any]]:
+    def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[Any]:
+        """Return each value decoded; None for a delete, and for a bad value, whose row is added to `bad`."""
         decode = json.loads if self._codec == "json" else _from_msgpack
-        things: list[dict[str, Any]] = []
+        things: list[Any] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):
-            thing: Any = {}
+            thing: Any = None
             why = ""
             try:
-                thing = {} if value is None else decode(value)
+                thing = None if value is None else decode(value)
             except Exception as error:
                 why = f"the value of {key!r} is not {self._codec}: {error}"
-            if type(thing) is not dict:
+            if value is not None and not why and self._inside and type(thing) is not dict:
                 why = f"the value of {key!r} is not an object with names, so it has no {self._inside[0]!r}"
             if why and self._mode == "failfast":
                 raise BadDataFrame(f"{why}; the option mode says what becomes of such rows")
             if why:
                 bad.add(i)
-            things.append({} if why else thing)
+            things.append(None if why else thing)
         return things
 
 
@@ -196,7 +210,7 @@ UNFIT = (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticErr
 
 
 def _unfit(column: Any, convert: Callable[[Any], pa.Array]) -> list[int]:
-    """The rows that can't be converted: found by halves, so a few among many cost little."""
+    """Return the rows that can't be converted; the search by halves makes a few among many cheap."""
 
     def among(start: int, stop: int) -> list[int]:
         try:
@@ -216,11 +230,12 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _from_msgpack(value: bytes) -> Any:
-    return msgpack.unpackb(value, strict_map_key=False)  # a map column may have numbers as keys
+    # A map column may have numbers as keys.
+    return msgpack.unpackb(value, strict_map_key=False)
 
 
 def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
-    """Days, times and decimals are text inside a value."""
+    """Return a column of `kind`; inside a value, days, times and decimals are text."""
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
     whole = pa.types.is_integer(kind) and set(map(type, column)) <= {int, type(None)}
@@ -229,14 +244,14 @@ def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _whole_number(thing: Any) -> int:
-    """Arrow would cut it."""
+    """Return a whole number, or raise; Arrow would cut a fraction off."""
     if type(thing) is int or (type(thing) is float and thing.is_integer()):
         return int(thing)
     raise ValueError(f"{thing!r:.40} is not a whole number")
 
 
 def _single(thing: Any) -> Any:
-    """A float of 32 bits: rounded, as Spark does, but never to infinity."""
+    """Return a number for a float of 32 bits, which is rounded as Spark does, but never to infinity."""
     if type(thing) is float and math.isfinite(thing) and abs(thing) > FLOAT_MAX:
         raise ValueError(f"{thing!r} is too large for a float")
     return thing
@@ -253,7 +268,7 @@ _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] 
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes days, times, decimals and whole numbers of what a value of a nested type has; None for the others."""
+    """Return the function that makes days, times, decimals and whole numbers in a nested value; None if it has none."""
     t = pa.types
     for is_kind, leaf in _LEAVES:
         if is_kind(kind):

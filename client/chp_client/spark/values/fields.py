@@ -1,10 +1,10 @@
-"""Columns of a data frame as keys, values and ttls: which there are, of which type, and what is refused by name.
+"""The columns of a data frame that become keys, values and ttls: their names, their types, and what is refused.
 
 Rules
-- Columns go through Arrow: no step here runs Python code per row.
-- A key is text, never null. A value is binary, or text, which becomes UTF-8. Numbers are refused: how many decimals
-  they have is for the job to say (`cast` or `format_string`), not for us to guess.
-- A ttl is a number of seconds; null is none.
+- Columns go through Arrow: no step here runs Python code for each row.
+- A key is text, never null. A value is binary, or text, which becomes UTF-8. Numbers are refused, because only the job
+  knows how many decimals they need (`cast` or `format_string`).
+- A ttl is a number of seconds; null means no ttl.
 """
 
 import re
@@ -21,11 +21,11 @@ except ImportError as _error:
 
 
 class BadDataFrame(BadInput):
-    """A data frame that can't be written; the text names the column, the row if there is one, and the remedy."""
+    """A data frame can't be written; the text names the column, the row if there is one, and the remedy."""
 
 
 def named_column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
-    """The one column of that name, for the key, the value or what else `role` says."""
+    """Return the one column of that name; `role` says in an error what it is for."""
     found = table.column_names.count(name)
     if found == 0:
         raise BadDataFrame(f"there is no column {name!r} for the {role}; the frame has {', '.join(table.column_names)}")
@@ -36,17 +36,17 @@ def named_column(table: pa.Table, name: str, role: str) -> pa.ChunkedArray:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of that type holds text."""
+    """Return True if a column of that type holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether it holds bytes."""
+    """Return True if a column of that type holds bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def text_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """The column of the keys."""
+    """Return the column of the keys."""
     column = named_column(table, name, "key")
     if not is_text(column.type):
         raise BadDataFrame(f"column {name!r} is {column.type}; a key is text: cast it to string in the job")
@@ -54,7 +54,7 @@ def text_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def template_parts(text: str) -> Iterator[tuple[str, bool]]:
-    """The template's parts in order, each with whether it names a column."""
+    """Yield the template's parts in order, each with True if it names a column."""
     if re.search(r"[{}]", re.sub(r"\{[^{}]+\}", "", text)):
         raise BadDataFrame(f"key template {text!r} has a brace without its partner; write {{column}}")
     position = 0
@@ -68,7 +68,7 @@ def template_parts(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def value_column(table: pa.Table, value: str) -> pa.ChunkedArray:
-    """The column of the values, as bytes."""
+    """Return the column of the values, as bytes."""
     column = named_column(table, value, "value")
     if pa.types.is_null(column.type):
         return column.cast(pa.large_binary())
@@ -84,7 +84,7 @@ def value_column(table: pa.Table, value: str) -> pa.ChunkedArray:
 
 
 def ttl_column(table: pa.Table, ttl: float | str | None) -> pa.ChunkedArray:
-    """A ttl for each row, in seconds; null is none."""
+    """Return a ttl for each row, in seconds; null means no ttl."""
     if not isinstance(ttl, str):
         _check_ttl(ttl, "ttl")
         return pa.chunked_array([pa.repeat(pa.scalar(ttl, pa.float64()), table.num_rows)])

@@ -1,12 +1,12 @@
-"""Messages of a topic: the columns that a reader delivers, and rows that become some.
+"""The messages of a topic: the columns of a read, and the rows that become messages.
 
     key string          null for none           value binary
     topic string        offset bigint           dense from 0 in each topic
     revision bigint     of the record           epoch int, sequence bigint    its two parts
     timestamp timestamp                         the active's clock as it came
 
-What is written needs a value, as of keys (rows.py). It has a key if there is a column `key`, if the option `key` names
-one, or by a `key.template`. A codec and a schema of one's own do as for keys (columns.py).
+A row that is written needs a value, as rows of keys do (rows.py). It has a key if there is a column `key`, if the
+option `key` names one, or by a `key.template`. A codec and a user's schema work as they do for keys (columns.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,21 +32,25 @@ SCHEMA = (
     "key string, value binary, topic string, offset bigint, "
     "revision bigint, epoch int, sequence bigint, timestamp timestamp"
 )
-ROWS, BYTES = 20_000, 8 << 20  # of one Arrow batch: many are published one by one
+# The bounds of one Arrow batch. Many messages are published one by one.
+ROWS, BYTES = 20_000, 8 << 20
 
 
 @dataclass
 class Delivered:
-    """Batches of messages put together."""
+    """Batches of messages, joined.
+
+    `runs` has the offset, the number of messages, the revision and the time in ms of each batch.
+    """
 
     topic: str
     keys: list[str | None] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
-    runs: list[tuple[int, int, int, int]] = field(default_factory=list)  # offset, how many, revision, ms
+    runs: list[tuple[int, int, int, int]] = field(default_factory=list)
     bytes: int = 0
 
     def add(self, batch: MessageBatch) -> None:
-        """The next."""
+        """Add the next batch."""
         self.keys += batch.keys
         self.values += batch.values
         self.runs.append((batch.offset, len(batch), int(batch.revision), round(batch.time * 1000)))
@@ -54,18 +58,18 @@ class Delivered:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to pass them on."""
+        """True if these messages make an Arrow batch."""
         return len(self.values) >= ROWS or self.bytes >= BYTES
 
     def of_runs(self, place: int) -> Any:
-        """What is the same in each run, for each row."""
+        """Return a column with one field of the runs, repeated for each row."""
         return np.repeat(
             np.array([run[place] for run in self.runs], np.int64), np.array([run[1] for run in self.runs], np.int64)
         )
 
 
 def put_together(topic: str, batches: Iterable[MessageBatch]) -> Iterator[Delivered]:
-    """In portions that are worth an Arrow batch."""
+    """Yield the messages in portions that are worth an Arrow batch."""
     found = Delivered(topic)
     for batch in batches:
         found.add(batch)
@@ -94,17 +98,17 @@ MAKE: Makers = {
 
 @dataclass(slots=True)
 class MessageColumns(PackedRows):
-    """What becomes one segment of messages; no key is an empty text."""
+    """The columns of one segment of messages; a message without a key has an empty text there."""
 
     topic: str = ""
 
     @property
     def duplicates(self) -> int:
-        """None: messages of one key are many."""
+        """The number 0: a topic keeps all messages of a key."""
         return 0
 
     def encode(self, **more: Any) -> bytes:
-        """The segment, with `more` sparse columns."""
+        """Return the segment, with `more` sparse columns."""
         keys = packed(self.key_column, text=True) if len(self.key_column) else (b"\xc0", b"")
         body = b"".join((b"\x92", *keys, *packed(self.value_column, text=False)))
         published = [[self.topic, len(self.value_column), body]]
@@ -112,7 +116,7 @@ class MessageColumns(PackedRows):
 
 
 class MessageShape(Shape):
-    """Which columns are the key and the value of messages."""
+    """The columns that are the key and the value of messages."""
 
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._topic: str = options["topic"]
@@ -122,7 +126,7 @@ class MessageShape(Shape):
         return super()._of_keys() if self._template or self._key in self._names else []
 
     def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
-        """The rows as segments, none larger than a batch may be."""
+        """Yield the rows as segments, none larger than a batch may be."""
         for rows in super().segments(batch):
             keys = rows.key_column if self.key_columns else rows.key_column[:0]
             yield MessageColumns(keys, rows.value_column, None, self._topic)
@@ -140,5 +144,5 @@ class MessageShape(Shape):
 
 
 def shape_of(options: dict[str, Any], names: Sequence[str]) -> Shape:
-    """What the rows of a frame become: keys, or messages of a topic."""
+    """Return the shape of a frame whose rows become keys, or messages of a topic."""
     return Shape(options, names) if options["topic"] is None else MessageShape(options, names)

@@ -1,10 +1,10 @@
-"""Arrow columns as the columns of a segment, encoded: no Python object is made of a row.
+"""Arrow columns, encoded as the columns of a segment without a Python object for each row.
 
     keys, values, extras   ->   0x93  array of str  array of bin  map       (SPEC.md, section 13)
 
-In msgpack a text or binary is a head that says how long it is, and its bytes. So a column is its heads and its bytes
-in turn, which Arrow joins; if all are of one length, which keys often are, it is a table of bytes with the head in
-front of each row. The result is byte for byte what `Segment.encode` makes of the same lists.
+In msgpack a text or binary is a head with its length, and its bytes. So a column is heads and bytes in turn, which
+Arrow joins. If all elements have one length, as keys often have, the column is a table of bytes with the head in front
+of each row. The result equals, byte for byte, what `Segment.encode` makes of the lists.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ FACTORS = np.random.default_rng(2).integers(0, 1 << 64, DEFAULT.key_bytes_max //
 
 @dataclass(slots=True)
 class PackedRows:
-    """What becomes one segment: columns of keys and values, without nulls, and the sparse columns."""
+    """The parts of one segment: columns of keys and values, without nulls, and the sparse columns."""
 
     key_column: pa.LargeStringArray
     value_column: pa.LargeBinaryArray
@@ -45,17 +45,17 @@ class PackedRows:
 
     @property
     def duplicates(self) -> int:
-        """How many keys come again later."""
+        """The number of keys that come again later."""
         return 0 if _all_differ(self.key_column) else len(self.key_column) - len(set(self.keys))
 
     def encode(self, **more: Any) -> bytes:
-        """The segment, with `more` sparse columns."""
+        """Return the segment, with `more` sparse columns."""
         columns = (*packed(self.key_column, text=True), *packed(self.value_column, text=False))
         return b"".join((b"\x93", *columns, packb({**(self.extras or {}), **more} or None)))
 
 
 def packed(column: Any, *, text: bool) -> tuple[bytes, Any]:
-    """A column as an msgpack array: its head, and its elements."""
+    """Return a column as an msgpack array: its head, and its elements."""
     n = len(column)
     offsets, octets = buffers(column)
     lengths = np.diff(offsets)
@@ -80,7 +80,7 @@ def _same_length(octets: Any, head: bytes) -> Any:
 
 
 def buffers(column: Any) -> tuple[Any, Any]:
-    """The offsets and the bytes of a column of large text or binary, as arrays of numpy."""
+    """Return the offsets and the bytes of a column of large text or binary, as arrays of numpy."""
     _, offsets, octets = column.buffers()
     begin = column.offset
     where = np.frombuffer(offsets, np.int64)[begin : begin + len(column) + 1] if len(column) else np.zeros(1, np.int64)
@@ -88,7 +88,7 @@ def buffers(column: Any) -> tuple[Any, Any]:
 
 
 def _head(length: int, text: bool) -> bytes:
-    """What stands before a text or binary of so many bytes."""
+    """Return the head of a text or binary of so many bytes."""
     if text and length < 32:
         return bytes((0xA0 | length,))
     size = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 4
@@ -97,7 +97,7 @@ def _head(length: int, text: bool) -> bytes:
 
 
 def _all_differ(column: Any) -> bool:
-    """Whether no key comes twice; False if that can't be told quickly.
+    """Return True if no key comes twice; False also if that can't be told quickly.
 
     Keys of one length are rows of 64-bit words; the sums of these by random odd factors differ only if the rows do.
     """
@@ -114,7 +114,7 @@ def _all_differ(column: Any) -> bool:
 
 
 def check_keys(column: Any) -> None:
-    """As `check_column`: raises `BadKey` for the first key that can't be one. Nulls are not its concern."""
+    """Raise `BadKey` for the first key that can't be one, as `check_column` does; nulls are not looked at."""
     if len(column) and not _plain(column):
         try:
             check_column(column.to_pylist(), {})
@@ -123,7 +123,7 @@ def check_keys(column: Any) -> None:
 
 
 def _plain(column: Any) -> bool:
-    """Whether all keys are ASCII, of a length that is allowed, and begin with a slash: nothing is wrong with those."""
+    """Return True if all keys are ASCII, have an allowed length and begin with a slash, and so need no more checks."""
     offsets, octets = buffers(column)
     lengths = np.diff(offsets)
     if lengths.min() == 0 or lengths.max() > DEFAULT.key_bytes_max:

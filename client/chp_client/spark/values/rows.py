@@ -1,11 +1,13 @@
-"""Rows become updates: Arrow columns in, columns of keys, values, ttls and conditions out, with no Python code a row.
+"""The shape of rows: it makes columns of keys, values, ttls and conditions of Arrow columns, with no Python code a row.
 
-    shape = Shape(options, ["base", "quote", "bid"])       what is key, value, ttl: decided once, from names and types
+    shape = Shape(options, ["base", "quote", "bid"])       decides once, from names and types: key, value, ttl
     for segment in shape.segments(batch): ...              each fits one batch of the protocol
 
-Only a codec looks at rows one by one, since it makes an object of each. A bad row is an error that names the
-column, and the row if there is one: a job that drops rows silently is worse than one that stops. The order of rows
-is kept, so of rows with the same key the last one wins.
+Only a codec looks at rows one by one, because it makes an object of each. Without the option `value` that object has
+the columns that are not named elsewhere. If the only such column is called `value`, it is the value itself.
+
+A bad row is an error that names the column, and the row if there is one: a job that stops is better than one that drops
+rows silently. The order of rows is kept, so of rows with equal keys the last one wins.
 """
 
 import datetime as dt
@@ -36,11 +38,12 @@ from .fields import (
 )
 from .pack import PackedRows, buffers, check_keys
 
-PART_BYTES = 2 << 20  # of one staged batch: small enough to flow, large enough to cost little each
+# A staged batch of this size is small enough to flow, and large enough to cost little.
+PART_BYTES = 2 << 20
 
 
 class Shape:
-    """Which columns are the key, the value, the ttl and the condition."""
+    """The columns that are the key, the value, the ttl and the condition."""
 
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._names = list(names)
@@ -54,6 +57,9 @@ class Shape:
         self._nulls: str = options["null.value"]
         self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
         self.key_columns = self._of_keys()
+        if self._value is None and self._others() == ["value"]:
+            # The only column beside the key is the value itself, and not an object of one field.
+            self._value = "value"
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
             self._require(column, role)
@@ -72,7 +78,7 @@ class Shape:
         return named
 
     def roles(self) -> list[tuple[str, str]]:
-        """Each column that is used, and what for."""
+        """Return each column that is used, and its role."""
         found = [(name, "key") for name in self.key_columns] + [(name, "value") for name in self.value_columns]
         found += [(self._ttl, "ttl")] if isinstance(self._ttl, str) else []
         found += [(self._operation, "operation")] if self._operation else []
@@ -97,7 +103,7 @@ class Shape:
     # -- a batch
 
     def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
-        """The rows as segments, none larger than a batch may be."""
+        """Yield the rows as segments, none larger than a batch may be."""
         rows = batch.num_rows
         if rows == 0:
             return
@@ -113,7 +119,7 @@ class Shape:
             yield PackedRows(keys.slice(start, stop - start), values.slice(start, stop - start), extras or None)
 
     def check(self, empty: pa.Table) -> None:
-        """Raise what the types of the columns alone give reason to."""
+        """Raise the errors that the types of the columns show without a row."""
         self._columns(empty)
 
     def _columns(self, table: pa.Table) -> tuple[pa.Array, pa.Array, list[int], Any, list[int | None] | None]:
@@ -147,7 +153,7 @@ class Shape:
         return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")
 
     def _values(self, table: pa.Table) -> tuple[pa.Array, list[int]]:
-        """A value for each row, and the rows that delete their key."""
+        """Return a value for each row, and the rows that delete their key."""
         deleted = self._deleted(table)
         if self._codec != "raw":
             encoded, absent = self._encoded(table, deleted)
@@ -167,7 +173,7 @@ class Shape:
         return values, absent
 
     def _deleted(self, table: pa.Table) -> set[int]:
-        """The rows whose operation is a delete."""
+        """Return the rows whose operation is a delete."""
         if self._operation is None:
             return set()
         column = named_column(table, self._operation, "operation")
@@ -221,7 +227,7 @@ class Shape:
 
 
 def _parts(ends: Any) -> Iterator[tuple[int, int]]:
-    """From row to row, by where each row ends in bytes: about `PART_BYTES`, one row at least."""
+    """Yield ranges of rows of about `PART_BYTES`, at least one row each; `ends` has the byte where each row ends."""
     start, rows = 0, len(ends) - 1
     while start < rows:
         full = int(np.searchsorted(ends, ends[start] + PART_BYTES, "right")) - 1
@@ -231,7 +237,7 @@ def _parts(ends: Any) -> Iterator[tuple[int, int]]:
 
 
 def _mask(rows: set[int], n: int) -> pa.Array:
-    """True for these rows."""
+    """Return a mask of `n` rows that is True for these rows."""
     mask = np.zeros(n, np.bool_)
     mask[list(rows)] = True
     return pa.array(mask)
@@ -252,7 +258,7 @@ def _ms(ttl: float) -> int:
 
 
 def _part(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column of a template, as text."""
+    """Return a column of a template, as text."""
     column = named_column(table, name, "key")
     kind = column.type
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
@@ -283,7 +289,7 @@ def _check_encodable(name: str, kind: pa.DataType, codec: str) -> None:
 
 
 def _unsayable(rows: list[dict[str, Any]], encode: Callable[[Any], bytes], codec: str) -> str:
-    """Which column of which row a codec can't take, and why."""
+    """Return a text that names the first column and row that a codec can't take, and the reason."""
     for i, row in enumerate(rows):
         for name, thing in row.items():
             try:
@@ -303,7 +309,7 @@ def _to_msgpack(thing: Any) -> bytes:
 
 
 def _plain(thing: Any) -> Any:
-    """What neither codec knows: times and days as ISO 8601, decimals as their digits."""
+    """Return times and days as ISO 8601 and decimals as their digits, because no codec knows them."""
     if isinstance(thing, dt.datetime | dt.date):
         return thing.isoformat()
     if isinstance(thing, decimal.Decimal):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 from chp import columns
 from chp.batch import decode, encode, packb, peek, segment_of
@@ -123,6 +124,10 @@ class Follower:
     def overdue(self, now: float, timeout_s: float) -> bool:
         """Whether something sent has waited for its confirmation for too long."""
         return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
+
+    def overdue_at(self, timeout_s: float) -> float:
+        """Return when `overdue` will be true; infinity if nothing is on its way."""
+        return self._unconfirmed[0][2] + timeout_s if self._unconfirmed else inf
 
     def excuse(self, now: float) -> None:
         """We were not running ourselves: count what is on its way as sent now."""

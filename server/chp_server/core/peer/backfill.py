@@ -1,19 +1,20 @@
-"""A server's part in `filling`: what it lacks of messages, what it is asked for, and what its journal lets go.
+"""A server's part in backfill: what it lacks of messages, what it is asked for, and what its journal lets go.
 
-Told by the peers' link and at the end of each turn; it reads the journal by what the shell has put in the place of
-`read`, `spans` and `floors`.
+Told by the peers' link and at the end of a turn. What it is asked for it reads of the journal, which is an effect of
+the turn: the answer leaves with the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from chp.headers import State
 
 from ..context import ServerContext
-from ..state.missing_messages import MissingMessages, Read, Spans, answer, unpacked
+from ..deadlines import LINK
+from ..state.missing_messages import PAGE_BYTES, MissingMessages, Spans, answer, asked, unpacked
 from ..state.record_log import LoggedMessages
-from ..updates.turn import Fill, Trim, Turn
+from ..updates.turn import Fill, ReadMessages, Trim, Turn
 
 
 class Backfill:
@@ -23,8 +24,7 @@ class Backfill:
         self._ctx = ctx
         self._filling = MissingMessages()
         self._filled: Turn | None = None  # the last turn that had an answer
-        self.read: Read = lambda _topic, _offset, _number, _bytes: []
-        self.spans: Callable[[int], Spans] = lambda _number: {}  # that the journal has, of records up to a number
+        self._asked: dict[ReadMessages, int] = {}  # what the peer lacks, and the offset behind the last of that
 
     @property
     def lacks(self) -> int:
@@ -36,18 +36,17 @@ class Backfill:
         """Whether some are not to be read yet, and will be: what came with this turn is written after it."""
         return self._filling.messages > 0 or self._filled is self._ctx.turn
 
-    def begin(self) -> dict[int, int]:
-        """At the start: what there is, and what is lacked. Below which offsets the journal need keep nothing."""
+    def begin(self, spans: Spans) -> dict[int, int]:
+        """Note what the journal has at the start; return the offsets below which it need keep nothing, by topic."""
         self._ctx.state.topics.take_trimmed()  # by records that were read back: it is all said here
-        return self._begin((1 << 63) - 1)
+        return self._begin(spans)
 
-    def replaced(self, common: int) -> None:
-        """The active's state was taken over: messages up to `common` are its history too."""
-        self._ctx.state.topics.trimmed |= self._begin(common)
+    def replaced(self, spans: Spans) -> None:
+        """Note which messages of the active's state, which was taken over, the journal has."""
+        self._ctx.state.topics.trimmed |= self._begin(spans)
 
-    def _begin(self, number: int) -> dict[int, int]:
+    def _begin(self, spans: Spans) -> dict[int, int]:
         topics = self._ctx.state.topics
-        spans = self.spans(number)
         self._filling.begin(topics, spans)
         floors = topics.floors()
         return {**floors, **topics.gone(spans.keys() - floors.keys())}
@@ -59,9 +58,10 @@ class Backfill:
         return messages
 
     def end_turn(self, *, asks: bool) -> None:
-        """What is kept no more goes; what is lacked is asked for."""
+        """Drop expired messages, and request missing ones."""
         ctx = self._ctx
         topics = ctx.state.topics
+        topics.changed = False
         floors = topics.take_trimmed()
         if floors:
             ctx.turn.journal.append(Trim(floors))
@@ -71,10 +71,23 @@ class Backfill:
             ctx.turn.to_peer += [] if question is None else [question]
 
     def on_lack(self, body: bytes) -> None:
-        """The peer lacks some: one that took over may, too, before it had all that it had followed."""
+        """Read what the peer lacks: one that took over may, too, before it had all that it had followed."""
         ctx = self._ctx
         if ctx.active or ctx.in_sync():
-            ctx.turn.confirm.append(answer(body, self.read, ctx.state.number))
+            topic, first, end = asked(body)
+            read = ReadMessages(topic, first, ctx.state.number, PAGE_BYTES)
+            self._asked[read] = end
+            ctx.turn.reads.append(read)
+
+    def read(self, read: ReadMessages, found: Any) -> None:
+        """Send the peer what the journal has, if that was read for it."""
+        end = self._asked.pop(read, None)
+        if end is None:
+            return
+        if isinstance(found, Exception):
+            raise found
+        self._ctx.turn.confirm.append(answer(read.topic, end, found))
+        self._ctx.deadlines.set(LINK, self._ctx.now)
 
     def on_fill(self, body: bytes) -> None:
         """What was asked for."""

@@ -15,11 +15,11 @@ PACE_S = 30.0  # after a hand-over, before the next for want of room: both may b
 
 
 class HealthCheck:
-    """Asked at the end of each turn."""
+    """The check, which the core asks for while something speaks for a hand-over, or may do so."""
 
     def __init__(self, ctx: ServerContext) -> None:
         self._ctx = ctx
-        self._told = ""
+        self.told = ""  # why the other server had better serve, as it was told last
         self._handed_over_at = float("-inf")
         self.failures = 0  # sets that ended in a defect of ours, or for want of memory, and none done since
 
@@ -43,20 +43,13 @@ class HealthCheck:
             ctx.state.renew_leases(ctx.now)  # nobody could refresh one
         return self.look()
 
-    @property
-    def calm(self) -> bool:
-        """Whether nothing speaks for it, nor can before the shell has looked again."""
-        return self._ctx.room.ample and not (self.failures or self._told)
-
     def look(self) -> bool:
-        """Tell when that changes; whether to hand over."""
-        if self.calm:
-            return False
+        """Report a change, and return True if the peer is to take over."""
         ctx, why = self._ctx, self.why
-        if bool(why) != bool(self._told):
-            ctx.turn.fact("little room" if why else "room again", "warning" if why else "info", why=why or self._told)
+        if bool(why) != bool(self.told):
+            ctx.turn.fact("little room" if why else "room again", "warning" if why else "info", why=why or self.told)
             ctx.beat_now()
-        self._told = why
+        self.told = why
         paced = ctx.now - self._handed_over_at >= PACE_S
         ready = ctx.serving and ctx.in_sync() and ctx.arbitration.both
         return bool(why) and paced and ready and ctx.peer is not None and ctx.peer.room

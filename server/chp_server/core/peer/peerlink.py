@@ -23,14 +23,17 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
-from ..context import Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
+from ..context import PASSIVE, Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
+from ..deadlines import HANDOVER, LINK
 from ..pair import follow
 from ..pair.beat import BEAT, BeatMessage
 from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
 from ..state.history import Position, common, from_list, to_list
-from ..state.missing_messages import FILL, LACK
-from ..updates.turn import Remember, Replace
+from ..state.missing_messages import FILL, LACK, Spans
+from ..state.record_log import LoggedMessages
+from ..state.state import ReplicatedState
+from ..updates.turn import ReadSpans, Remember, Replace
 from . import handshake
 from .backfill import Backfill
 from .health import HealthCheck
@@ -42,6 +45,7 @@ ENDS_AFTER_BEATS = 4
 ASKED_MAX = 6  # doublings of the wait before a passive asks again
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
 SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
+QUIET = (follow.RECORD, follow.CONFIRM, BEAT)  # what changes nothing but how far records have come
 
 
 class PeerLink:
@@ -66,8 +70,8 @@ class PeerLink:
         self.in_sync_since = ctx.now  # when that last changed
         self.filler = Backfill(ctx)
         self._messages = b""  # the frame of a RECORD that has its messages
-        self._opened = 0  # the epoch of the last turn, which is in our journal
         self.opens = False  # whether this turn opened an epoch
+        self._late_at = ctx.now  # from when on the passive may have to be given up; no turn is taken for that alone
         self._held_back = False
 
     # -- what others ask
@@ -127,6 +131,8 @@ class PeerLink:
         if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
+        if frames[0] not in QUIET:
+            self._ctx.deadlines.set(LINK, self._ctx.now)
         if frames[0] not in (follow.STATE, BEAT):
             if line != self.line:  # a BEAT comes by a connection of its own
                 self._ctx.counts["strangers"] += 1
@@ -318,36 +324,54 @@ class PeerLink:
             raise
         ctx.turn.to_peer.append([follow.MORE, pack(1)])
 
-    def _on_end(self, body: bytes) -> None:
+    def _on_end(self, body: bytes) -> Asking:
+        """Take over the active's state, once the journal has told what it shares with it, and what will be lost."""
         ctx, commits = self._ctx, self._ctx.commits
-        if ctx.bstate is not State.PASSIVE:
+        if ctx.bstate is not PASSIVE:
             return
         if self.loader is None and not self._unanswered:
             return  # nobody asked for it, and it would be read whole
         earlier = self.loader is None  # as in _on_sync; or of a state without a key
-        loader, self.loader = self.loader or Loader(ctx.limits), None
+        loader = self.loader = self.loader or Loader(ctx.limits)
         try:
             after = loader.finish(body, ctx.arrival)
         except BadFrame:
+            self.loader = None
             if earlier:
                 return
             self._want()
             raise
         if commits.state.store not in (b"", after.store):
+            self.loader = None
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
         if ctx.outruns(after.number):
             self._want()  # it answers what we asked before we served
             return
+        common = after.common_number(commits.state.history)
+        shared = common if ctx.replacing is None else min(common, ctx.replacing)
+        spans = (yield ReadSpans(shared)) if commits.state.topics.by_name else {}
+        messages = (yield from self.replay.read_suffix(common)) if commits.state.number > common else []
+        if self.loader is loader:
+            self._take_over(after, common, shared, spans, messages)
+
+    def _take_over(
+        self, after: ReplicatedState, common: int, shared: int, spans: Spans, messages: list[LoggedMessages]
+    ) -> None:
+        """Replace our state by the active's.
+
+        Both have what happened up to `common`, and our journal has what is written up to `shared`: these `spans` of
+        messages. `messages` are those of our suffix that are in the journal alone.
+        """
+        ctx, commits = self._ctx, self._ctx.commits
+        self.loader = None
         self._wanted_at, self._unanswered, self._whole = ctx.now, 0, False
         before, commits.state = commits.state, after
-        common = after.common_number(before.history)
         if before.number > common:
-            self.replay.part_with(common, before)
+            self.replay.part_with(common, before, messages)
         commits.begin_anew(before)
         ctx.pending.skip_rules(before, after)
-        shared = common if ctx.replacing is None else min(common, ctx.replacing)
         ctx.turn.journal.append(Replace(commits.state.number, shared))
-        self.filler.replaced(shared)
+        self.filler.replaced(spans)
         ctx.confirmed = 0
         ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
 
@@ -408,6 +432,7 @@ class PeerLink:
         if ctx.follower.in_sync and not was:
             ctx.turn.fact("in_sync", number=describe(ctx.follower.confirmed))
             ctx.beat_now()
+            ctx.deadlines.set(LINK, ctx.now)
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
         """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
@@ -457,58 +482,67 @@ class PeerLink:
         ctx.committer.write_refusals(ctx.arrival)
         ctx.commit()
         ctx.handover_until = ctx.now + ctx.config.peer_timeout_s
+        ctx.deadlines.set(HANDOVER, ctx.handover_until)
         ctx.turn.fact("handover", number=describe(ctx.state.number))
         return {"switching": True, "number": describe(ctx.state.number)}
 
     # -- the end of a turn
 
-    def end_turn(self) -> None:
-        """Send what there is to send; give up on a passive that does not confirm."""
+    def end_turn(self, *, look: bool) -> None:
+        """Send what this turn made; with `look`, something about the peer may have changed, or a heartbeat is due.
+
+        Records leave while we write them, but for those of a turn that opens an epoch, and the word of it. If we died
+        before it is in our journal we would open it again, while the passive has another of that number; if there is no
+        room for it we don't serve, and the peer, had it been told, would have given way to nobody.
+        """
+        ctx, state, follower = self._ctx, self._ctx.commits.state, self._ctx.follower
+        if state.number != ctx.confirmed and ctx.bstate is PASSIVE:
+            self._confirm()
+        if look:
+            self._look()
+        if look or state.topics.changed:
+            self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
+        self._held_back = self.opens and follower is not None
+        if follower is not None and not self._held_back:
+            if follower.position != state.number or follower.pump_ready:
+                ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
+            if look or ctx.now >= self._late_at or follower.lost or ctx.handover_until is not None:
+                self._watch(follower)
+        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
+
+    def _look(self) -> None:
+        """Notice what has changed about the peer, or is due by time."""
         ctx = self._ctx
         if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
             self.ends = self.misfit.text
-        self._confirm()
         self.replay.hand_over()
-        self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
-        self._record_sync()
-        self._hold_back()
-        if ctx.active and ctx.follower is not None and not self._held_back:
-            self._serve(ctx.follower)
-        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
+        self._note_sync()
 
-    def _hold_back(self) -> None:
-        """Records leave while we write them, but for those of a turn that opens an epoch, and the word of it.
-
-        If we died before it is in our journal we would open it again, while the passive has another of that number; if
-        there is no room for it we don't serve, and the peer, had it been told, would have given way to nobody.
-        """
-        ctx = self._ctx
-        self.opens = ctx.active and ctx.state.epoch != self._opened
-        self._held_back = self.opens and ctx.follower is not None
-        self._opened = ctx.state.epoch
-
-    def _record_sync(self) -> None:
+    def _note_sync(self) -> None:
         ctx = self._ctx
         if ctx.in_sync() != self._was_in_sync:
             self._was_in_sync, self.in_sync_since = not self._was_in_sync, ctx.now
-            if self._was_in_sync and ctx.bstate is State.PASSIVE:
+            if self._was_in_sync and ctx.bstate is PASSIVE:
                 ctx.turn.fact("in_sync", number=describe(ctx.state.number))
 
-    def _serve(self, follower: Follower) -> None:
-        ctx = self._ctx
-        ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
-        overdue = follower.in_sync and follower.overdue(ctx.now, ctx.config.replica_timeout_s)
+    def _watch(self, follower: Follower) -> None:
+        """Give up a passive that is lost or late; ask one that has everything to take over, or compare contents."""
+        ctx, timeout_s = self._ctx, self._ctx.config.replica_timeout_s
+        overdue = follower.in_sync and follower.overdue(ctx.now, timeout_s)
         if follower.lost or overdue or not ctx.is_prompt():
             self._degrade(follower)
-        elif ctx.handing_over:
+            return
+        if ctx.handing_over:
             ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
         else:
             self.scrubber.go_on(follower)
+        silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
+        self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
     def _confirm(self) -> None:
+        """Tell the active what is in our journal, unless what we have is not whole."""
         ctx = self._ctx
-        whole = self.loader is None and ctx.replacing is None
-        if whole and ctx.bstate is State.PASSIVE and ctx.state.number != ctx.confirmed:
+        if self.loader is None and ctx.replacing is None:
             ctx.confirmed = ctx.state.number
             ctx.turn.confirm.append(follow.confirm(ctx.state.proof()))
 
@@ -519,6 +553,7 @@ class PeerLink:
             ctx.turn.fact("degraded", "warning", **numbers)
             ctx.counts["degraded"] += 1
         ctx.follower = None
+        self._note_sync()
         ctx.beat_now()
 
     _HANDLERS: ClassVar[dict[bytes, Callable[[PeerLink, bytes], Asking | None]]] = {

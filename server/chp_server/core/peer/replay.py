@@ -12,7 +12,7 @@ that takes over what is left of its own suffix; so is what was answered, as long
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from chp import columns
@@ -23,13 +23,12 @@ from chp.numbers import describe
 from chp.topics import unpack_messages
 from chp.unpacking import Load, weight_of
 
-from ..context import ServerContext
+from ..context import Ask, ServerContext
 from ..pair import follow
-from ..state.missing_messages import Read
 from ..state.record_log import LoggedMessages, Record
 from ..state.state import ReplicatedState
 from ..state.topics import Topics
-from ..updates.turn import ALREADY, Save, Update
+from ..updates.turn import ALREADY, ReadMessages, Save, Update
 from .suffix import (
     CONFLICT,
     REPLAYED,
@@ -44,21 +43,22 @@ from .suffix import (
 )
 
 HANDED_BYTES = 64 << 20  # of messages, at most; what is beyond is counted
+PAGE_BYTES = 4 << 20  # of them that a turn reads
 
 
 class ReplayedMessages:
     """The messages of some records, by topic and offset."""
 
-    def __init__(self, records: Sequence[Record], topics: Topics, read: Read) -> None:
+    def __init__(self, records: Sequence[Record], topics: Topics, read: Sequence[LoggedMessages]) -> None:
         self.lost = 0
         self._found: dict[tuple[str, int], tuple[int, bytes]] = {}
         self._left = HANDED_BYTES
         self._ids = {topic.id: topic.name for topic in topics.by_name.values()}
-        self._by_name = {name: topic_id for topic_id, name in self._ids.items()}
-        self._read, self._last = read, records[-1].last if records else 0
         for record in records:
             for row in record.messages or ():
                 self._take(row)
+        for row in read:
+            self._take(row)
 
     def _take(self, row: LoggedMessages) -> None:
         name, at = self._ids.get(row.topic), row.first
@@ -82,9 +82,6 @@ class ReplayedMessages:
             del kept[columns.GROUP]
         published = []
         for name, first, count, *_ in extras.get(columns.PLACED, [0, []])[1]:
-            if (name, first) not in self._found and name in self._by_name:
-                for row in self._read(self._by_name[name], first, self._last, 1):
-                    self._take(row)
             if (name, first) in self._found:
                 published.append([name, *self._found.pop((name, first))])
             else:
@@ -92,6 +89,19 @@ class ReplayedMessages:
         if published:
             kept[columns.PUBLISH] = published
         return Segment(segment.keys, segment.values, kept or None)
+
+
+def placed_by(records: Iterable[Record], topics: Topics) -> dict[int, tuple[int, int]]:
+    """Return which offsets records have placed: of each topic the first, and the one behind the last."""
+    found: dict[int, tuple[int, int]] = {}
+    for record in records:
+        for _, _, extras in decode(record.body)[1]:
+            for name, first, count, *_ in (extras or {}).get(columns.PLACED, [0, []])[1]:
+                topic = topics.by_name.get(name)
+                if topic is not None:
+                    at, end = found.get(topic.id, (first, first))
+                    found[topic.id] = min(at, first), max(end, first + count)
+    return found
 
 
 class Since:
@@ -130,7 +140,6 @@ class Replay:
         self._id = 0
         self._sent_at = LONG_AGO
         self._takeover: tuple[bytes, Ledger] | None = None  # whose suffix we take over
-        self.read_messages: Read = lambda _topic, _offset, _number, _bytes: []
         self._answered: tuple[bytes, int, list[str], int] = (b"", 0, [], 0)
 
     @property
@@ -140,13 +149,34 @@ class Replay:
 
     # -- the passive's end
 
-    def part_with(self, common: int, before: ReplicatedState) -> None:
-        """Our last records are no part of the history: account for each update, and hand over what can be replayed."""
+    def read_suffix(self, common: int) -> Generator[Ask, Any, list[LoggedMessages]]:
+        """Read the messages of our records after `common`, as far as they are not in memory, page by page."""
+        ctx, found = self._ctx, list[LoggedMessages]()
+        log, left = ctx.commits.log, HANDED_BYTES
+        start = common if log.reaches(common) else log.oldest
+        suffix = [] if start is None else log.after(start, 1 << 62)
+        records = [record for record in suffix if record.messages is None]
+        for topic, (first, end) in placed_by(records, ctx.state.topics).items():
+            at = first
+            while at < end and left > 0:
+                rows = yield ReadMessages(topic, at, ctx.state.number, PAGE_BYTES)
+                if isinstance(rows, Exception):
+                    raise rows
+                found += rows
+                left -= sum(len(row.body) for row in rows)
+                at = rows[-1].end if rows else end
+        return found
+
+    def part_with(self, common: int, before: ReplicatedState, messages: Sequence[LoggedMessages]) -> None:
+        """Account for each update of our last records, which are no part of the history, and hand over what can be.
+
+        `messages` are those that `read_suffix` has found.
+        """
         ctx, log = self._ctx, self._ctx.commits.log
         complete = log.reaches(common)
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
-        handed = ReplayedMessages(suffix, before.topics, self.read_messages)
+        handed = ReplayedMessages(suffix, before.topics, messages)
         updates, pieces = account(suffix, common, ctx.state, handed.back)
         if not complete:
             seen = {update.key for update in updates}

@@ -22,10 +22,9 @@ from chp.fair import making_room
 from chp.limits import Limits
 from chp.numbers import pack
 
-from ..state.missing_messages import Read
 from ..state.record_log import LoggedMessages
 from ..state.topics import TopicLog, Topics
-from .message_pages import item_of, load_of_page, takes_row
+from .message_pages import MessagePages, item_of, load_of_page, takes_row
 from .syncs import reply
 
 BEAT_S = 1.0
@@ -51,12 +50,11 @@ class Cursor:
 class TopicDelivery:
     """All readings."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, pages: MessagePages) -> None:
+        self._limits, self._pages = limits, pages
         self._readings: dict[Key, Cursor] = {}
-        self.read: Read = lambda _topic, _offset, _number, _bytes: []
         self._lost: list[Key] = []
-        self._written = 0  # the number that the journal has when the next turn begins
+        self.written = 0  # the number that the journal has when the next turn begins
         self._filling = self._whole = False
         self.delivered = 0
 
@@ -140,7 +138,7 @@ class TopicDelivery:
                 if key in self._readings and self._readings[key].credit < credit:
                     more.append(key)
             keys = more
-        self._written = number
+        self.written = number
 
     def _given(self, key: Key, topics: Topics, upto: int, now: float, blocked: Container[bytes]) -> Frames | None:
         """What one gets now: a page, or a word, or nothing."""
@@ -162,14 +160,17 @@ class TopicDelivery:
 
     def upto(self, confirmed: int | None) -> int:
         """Up to which number a reader may see messages: those that no single failure takes back."""
-        return self._written if confirmed is None else min(self._written, confirmed)
+        return self.written if confirmed is None else min(self.written, confirmed)
 
     def _page(self, request_id: int, reading: Cursor, topic: TopicLog, upto: int, now: float) -> bytes:
         """The next answer; nothing if there is none now."""
         rows: list[LoggedMessages] = []
         if reading.credit and reading.seen < upto and reading.offset < topic.next:
             at = max(reading.offset, topic.first)
-            rows = self.read(reading.topic, at, upto, self._limits.messages_page_bytes)
+            found = self._pages.find(reading.topic, at, upto, self._limits.messages_page_bytes)
+            if found is None:
+                return b""  # it is read at the end of this turn
+            rows = [row.stored for row in found]
             if rows and rows[0].first > at and self._filling:
                 rows = []
             elif not rows and self._whole:

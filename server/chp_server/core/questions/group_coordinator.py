@@ -39,9 +39,8 @@ Frames = list[bytes]
 class GroupCoordinator:
     """All members that read here."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
-        self.pages = MessagePages()
+    def __init__(self, ctx: ServerContext, pages: MessagePages) -> None:
+        self._ctx, self.pages = ctx, pages
         self._streams: dict[Key, Member] = {}
         self._of: dict[tuple[Which, bytes], Member] = {}  # the last of each member, with what it was given
         self._strange: set[bytes] = set()  # members since before this server served, that have not asked here
@@ -274,6 +273,8 @@ class GroupCoordinator:
             if stream.is_ahead and self._scarce(topic, at, slots):
                 break
             rows = [] if at < 0 or at >= topic.next else self._rows(topic, at, upto, slots)
+            if rows is None:
+                return b""  # they are read at the end of this turn
             if filling:  # what is missing may come: the other server has it, or had it
                 rows = _without_gap(rows, max(at, topic.first))
             if not rows:
@@ -304,8 +305,8 @@ class GroupCoordinator:
         stream.said = ctx.now
         return encode(told, items)
 
-    def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow]:
-        """The rows in which about a page is for these slots."""
+    def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow] | None:
+        """Return the rows in which about a page is for these slots; None if they have to be read."""
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
         return self.pages.find(topic.id, max(at, topic.first), upto, share * self._ctx.limits.messages_page_bytes)
 

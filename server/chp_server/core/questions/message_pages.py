@@ -2,22 +2,28 @@
 
 The rows that were read last are kept, decoded once somebody wanted a part: members that keep up read the same ones. Of
 a row a member gets the stored bytes if it has all slots, or else a selection by one mask, with a byte for each message
-that tells whether it is there. Pure: the journal is read by what is given.
+that tells whether it is there.
+
+What is not kept is asked for, and read of the journal at the end of the turn (`due`); it is here in the next turn
+(`came`), and for that turn only it is also known where the journal has nothing. Messages that a record of this turn
+has placed are kept at once, so who is at the end of a topic waits for no read. Pure.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
 from chp.batch import array_head, packb, unpackb
+from chp.errors import ChpError
 from chp.limits import DEFAULT
 from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
 from chp.unpacking import CONTAINER, Load
 
-from ..state.missing_messages import Read
 from ..state.record_log import LoggedMessages
+from ..updates.turn import ReadMessages
 
 KEPT_BYTES = 32 << 20  # of rows, as stored
 BATCH_MAX = DEFAULT.batch_items_max  # messages of one batch, as a reader takes it
@@ -25,6 +31,8 @@ ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
 BATCH_BYTES_MIN = 7  # of one of them
 PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
+READ_BYTES = 1 << 20  # that are read at once, at least: a reader gets several pages in a turn
+READ_BYTES_A_TURN = 16 << 20  # what is asked for beyond it is read in the next turns
 
 
 @dataclass(slots=True)
@@ -54,26 +62,60 @@ class MessagePages:
     """See the module."""
 
     def __init__(self) -> None:
-        self.read: Read = lambda _topic, _offset, _number, _bytes: []
+        self._asked: dict[tuple[int, int], ReadMessages] = {}  # by topic and offset; what was asked for first is first
+        self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}  # with the last number
         self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
         self._bytes = self._decoded = 0
 
-    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow]:
-        """The rows from an offset on, of records up to a number: about so many bytes."""
+    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
+        """Return the rows from an offset on, of records up to a number: about so many bytes.
+
+        None if the journal has to be read first: ask again in the next turn. Raise `ChpError` if it is damaged there.
+        """
         found: list[MessageRow] = []
-        size = 0
+        size, at = 0, offset
         while (row := self._rows.get((topic, offset))) is not None:
             if row.stored.number > number or (found and size + len(row.stored.body) > bytes_max):
                 return found
             found.append(row)
             size += len(row.stored.body)
             offset = row.stored.end
-        if found:
-            return found
-        found = [MessageRow(stored) for stored in self.read(topic, offset, number, bytes_max)]
-        for row in found:
-            self._keep(row)
+        return found or self._of_journal(topic, at, number, bytes_max)
+
+    def _of_journal(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
+        upto, rows = self._came.get((topic, offset), (-1, ()))
+        if isinstance(rows, ChpError):
+            raise rows
+        found: list[MessageRow] = []
+        size = 0
+        for stored in rows:
+            if stored.number > number or (found and size + len(stored.body) > bytes_max):
+                break
+            found.append(self._rows.get((topic, stored.first)) or MessageRow(stored))
+            size += len(stored.body)
+        if not found and upto != number:
+            self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
+            return None
         return found
+
+    def due(self) -> list[ReadMessages]:
+        """Return what the journal is to be asked for in this turn; what came for this turn is forgotten."""
+        self._came.clear()
+        reads: list[ReadMessages] = []
+        while self._asked and sum(read.bytes_max for read in reads) < READ_BYTES_A_TURN:
+            reads.append(self._asked.pop(next(iter(self._asked))))
+        return reads
+
+    def came(self, read: ReadMessages, found: Sequence[LoggedMessages] | ChpError) -> None:
+        """Take what the journal has; it may be an answer to somebody else's question."""
+        self._came[read.topic, read.offset] = read.number, found
+        if not isinstance(found, ChpError):
+            self.keep(found)
+
+    def keep(self, rows: Iterable[LoggedMessages]) -> None:
+        """Keep rows that were read, or that a record of this turn has placed."""
+        for row in rows:
+            self._keep(MessageRow(row))
 
     def _keep(self, row: MessageRow) -> None:
         key = row.stored.topic, row.stored.first
@@ -87,8 +129,10 @@ class MessagePages:
             self._decoded -= len(gone.stored.body) if gone.values is not None else 0
 
     def clear(self) -> None:
-        """What was read may be no part of the history any more."""
+        """Forget what was read: it may be no part of the history any more."""
         self._rows.clear()
+        self._asked.clear()
+        self._came.clear()
         self._bytes = self._decoded = 0
 
     def item(self, row: MessageRow, slots: int, start: int, stop: int) -> tuple[bytes, int]:

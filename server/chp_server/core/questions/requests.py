@@ -34,7 +34,7 @@ from ..context import Ask, Asking, RiseAbove, ServerContext, TellStatus, Vote
 from ..peer.peerlink import PeerLink
 from ..state.image import Image
 from ..state.leases import listed
-from ..updates.turn import Copy, Frames
+from ..updates.turn import Copy, Frames, JournalRead, Read, ReadMessages
 from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
@@ -54,6 +54,7 @@ class Requests:
         self._ctx, self._link, self._changes = ctx, link, changes
         self._trail = AuditLog()
         self._rules = 0  # the number of those that readers of topics were let in by
+        self.awake = False  # somebody asked in this turn, or is being answered
         self.syncs = Syncs(ctx.limits)
         self.images = Images(ctx.limits)
         self.feeds = Feeds(ctx)
@@ -76,6 +77,8 @@ class Requests:
     def message(self, frames: list[bytes]) -> Asking:
         """A message from the snapshot port: identity, then the request."""
         identity, *request = frames
+        self.awake = True
+        self._heed_rules()
         match request:
             case [command, subtree, options] if command == ICANHAZ:
                 yield from self._extended(identity, subtree, options)
@@ -379,11 +382,7 @@ class Requests:
     def pump(self) -> None:
         """Let each stream that has room send a part; nothing is open, so that all are of one number."""
         ctx = self._ctx
-        if ctx.state.access.changed != self._rules:
-            self._rules = ctx.state.access.changed
-            self.readers.clear()  # who may still read asks again
-        self.images.expire(ctx.now)
-        self.clients.forget(ctx.now)
+        self._heed_rules()
         if self.syncs:
             pressed = self._crowded
             for identity, part in self.syncs.pump(self.blocked, self._may_begin, ctx.now, self.room, pressed=pressed):
@@ -391,6 +390,27 @@ class Requests:
             ctx.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
         self.readers.pump(self.blocked, lacks=self._link.filler.waits)
+        self.awake = bool(self.syncs or self.readers)
+
+    def page(self, read: JournalRead, found: Any) -> None:
+        """Take what the journal has, of what the last turn wanted to read."""
+        self.awake = True
+        if isinstance(read, Read):
+            self.feeds.pages.came(read, found)
+        elif isinstance(read, ReadMessages):
+            self.readers.pages.came(read, found)
+
+    def _heed_rules(self) -> None:
+        """End what readers of topics were admitted to by other rules; a reader that may still read asks again."""
+        changed = self._ctx.state.access.changed
+        if changed != self._rules:
+            self._rules = changed
+            self.readers.clear()
+
+    def forget(self) -> None:
+        """Let go of images that nobody came for, and of clients that say nothing any more."""
+        self.images.expire(self._ctx.now)
+        self.clients.forget(self._ctx.now)
 
     def clear(self) -> None:
         """Drop all that is under way or kept: the server no longer serves."""

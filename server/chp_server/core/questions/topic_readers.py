@@ -22,8 +22,10 @@ from chp.numbers import pack
 
 from ..context import ServerContext
 from ..state.topics import TopicLog
+from ..updates.turn import Append
 from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
+from .message_pages import MessagePages
 from .syncs import reply
 
 LISTED_MAX = 500  # in one answer
@@ -41,8 +43,12 @@ class TopicReaders:
 
     def __init__(self, ctx: ServerContext) -> None:
         self._ctx = ctx
-        self.delivery = TopicDelivery(ctx.limits)
-        self.sharing = GroupCoordinator(ctx)
+        self.pages = MessagePages()
+        self.delivery = TopicDelivery(ctx.limits, self.pages)
+        self.sharing = GroupCoordinator(ctx, self.pages)
+
+    def __bool__(self) -> bool:
+        return bool(self.delivery or self.sharing)
 
     def ask(self, identity: bytes, options: dict[str, Any]) -> None:
         """A question of somebody who may read what it is about, and has voted."""
@@ -123,12 +129,16 @@ class TopicReaders:
         """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
         ctx = self._ctx
         at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
+        self.delivery.written = ctx.written
+        if self:
+            self.pages.keep(row for op in ctx.turn.journal if isinstance(op, Append) for row in op.messages)
         if self.sharing:
             upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
             whole = upto == at and not waits
             ctx.turn.deliveries += self.sharing.pump(blocked, upto, filling=waits, whole=whole)
         given = self.delivery.pump(ctx.state.topics, blocked, ctx.now, at, confirmed, filling=filling)
         ctx.turn.deliveries += given
+        ctx.turn.reads += self.pages.due()
 
     def ready(self, blocked: Container[bytes]) -> bool:
         """Whether somebody could get more at once."""

@@ -11,7 +11,7 @@ other when that is back in sync. What both lack is passed over. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chp.batch import packb, unpackb
@@ -24,7 +24,6 @@ LACK, FILL = b"LACK", b"FILL"
 PAGE_BYTES = 1 << 20
 Span = list[int]  # from, to
 Spans = dict[int, list[Span]]
-Read = Callable[[int, int, int, int], list[LoggedMessages]]  # topic, offset, the last number, about so many bytes
 
 
 class MissingMessages:
@@ -124,10 +123,15 @@ def unpacked(frame: bytes) -> list[LoggedMessages]:
     return list(map(_row, unpackb(frame, "the messages of a RECORD")))
 
 
-def answer(body: bytes, read: Read, number: int) -> list[bytes]:
-    """What a server that has them says to LACK; offsets that it lacks too, or has let go, are passed over."""
+def asked(body: bytes) -> tuple[int, int, int]:
+    """Return the topic of a LACK, and its offsets: the first, and the one behind the last."""
     topic, first, end = unpackb(body, "LACK")
-    rows = [row for row in read(topic, first, number, PAGE_BYTES) if row.first < end]
+    return topic, first, end
+
+
+def answer(topic: int, end: int, found: Sequence[LoggedMessages]) -> list[bytes]:
+    """Return FILL, with what the journal has before `end`: offsets that it lacks, or has let go, are passed over."""
+    rows = [row for row in found if row.first < end]
     upto = rows[-1].end if rows else end
     return [FILL, packb([topic, upto, [list(row) for row in rows]])]
 

@@ -150,6 +150,7 @@ class Topics:
         self.own: dict[int, TopicLog] = {}  # that messages were placed in, here
         self.groups = Groups(limits, self.by_name)
         self.trimmed: dict[int, int] = {}  # what the journal is to forget: below which offset, by topic
+        self.changed = False  # since somebody looked at the three
 
     # -- what a batch may say
 
@@ -209,7 +210,8 @@ class Topics:
     # -- what records do
 
     def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[TopicLog, list[Any]]:
-        """Messages get the next offsets of their topic; what the record says of it."""
+        """Give messages the next offsets of their topic, and return what the record says of that."""
+        self.changed = True
         topic = self._get(name)
         first = topic.next
         self.own[topic.id] = topic
@@ -217,7 +219,8 @@ class Topics:
         return topic, [name, first, count, len(body), crc32(body)]
 
     def apply(self, extras: dict[str, Any]) -> None:
-        """What a record says; messages that `place` has placed here are there already."""
+        """Do what a record says; messages that `place` has placed here are there already."""
+        self.changed = True
         if columns.TOPIC in extras:
             self._make(*extras[columns.TOPIC])
         if columns.PLACED in extras:

@@ -51,22 +51,17 @@ class ResourceLimits:
 
     def __init__(self, *, keys_max: int | None = None, disk_free_min: int = 0) -> None:
         self._keys_max, self._disk_free_min = keys_max, disk_free_min
-        self._seen = ResourceUsage()
-        self.taken = 0  # bytes of sets that were done since the measurement
-        self._ample = 0  # so many may be taken before anybody has to look closely
         self.full = False
+        self.measured(ResourceUsage())
 
     def measured(self, seen: ResourceUsage) -> None:
         """The shell has looked."""
-        self._seen, self.taken, self._ample = seen, 0, 0
+        self._seen = seen
+        self.taken = 0  # bytes of sets that were done since the measurement
+        self.ample = 0  # while fewer than that are taken, nothing can have become tight
         self.full = self.full and bool(self.tight)
         if self._keys_max is None and not self.full and not self._short(AMPLE, margins=True):
-            self._ample = AMPLE
-
-    @property
-    def ample(self) -> bool:
-        """Whether there is so much room that nothing can have become tight since the measurement."""
-        return self.taken < self._ample
+            self.ample = AMPLE
 
     @property
     def measurement(self) -> ResourceUsage:
@@ -133,7 +128,7 @@ class ResourceLimits:
 
     def check(self, segment: Segment, size: int, state: ReplicatedState) -> None:
         """`Refusal` if the segment would make the map larger than there is room for."""
-        if segment.extras is None and self.taken + size <= self._ample:
+        if segment.extras is None and self.taken + size <= self.ample:
             return
         if why := self.read_only:
             raise Refusal("full", why)

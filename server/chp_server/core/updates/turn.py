@@ -14,7 +14,7 @@ first field to the last:
     8  confirm      to the peer: what we now have in our journal
     9  replies      on the snapshot port
     10 facts        for the log
-    11 reads        of the journal, which the core has with the next turn
+    11 reads        of the journal, with all that this turn has written; the core is given them before the next turn
     12 copies       of an operator: backups and restores, which the shell begins with the next turn
 """
 
@@ -125,6 +125,26 @@ class Read:
     bytes_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadMessages:
+    """Journal: rows of a topic from an offset on, of records up to `number`; about `bytes_max`, at least one row."""
+
+    topic: int
+    offset: int
+    number: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpans:
+    """Journal: which offsets of which topics are there, of records up to `number`."""
+
+    number: int
+
+
+JournalRead = Read | ReadMessages | ReadSpans
+
+
 @dataclass(slots=True)
 class Copy:
     """A backup or a restore that an operator asked for; the shell has the files, and answers when it is done."""
@@ -149,7 +169,7 @@ class Turn:
     confirm: list[Frames]
     replies: list[tuple[bytes, list[Frames]]]
     facts: list[Fact]
-    reads: list[Read]
+    reads: list[JournalRead]
     copies: list[Copy]
 
     def __init__(self, **given: Any) -> None:

@@ -1,4 +1,5 @@
-"""The journal over a SQL database: its turn, reading it back, cleaning up; the tables; and the two databases there are.
+"""The journal over a SQL database: writing, recovery and clean-up, its tables, and the two databases.
 
-`sql_journal` says when and in which order, `database` what it asks of a database, `sqlite` and `postgres` answer.
+`sql_journal` decides when and in which order. `database` is the interface of a database, which `sqlite` and `postgres`
+implement.
 """

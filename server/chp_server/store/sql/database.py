@@ -1,9 +1,9 @@
-"""What a SQL journal asks of a database: ten primitives, which SQLite and PostgreSQL each have their own way of.
+"""The interface of a database for a SQL journal: ten primitives, which SQLite and PostgreSQL implement differently.
 
     run, insert                  statements with `?` for a value; rows into one of the tables (sql_tables.py)
     begin, commit, rollback      one transaction at a time
-    translate                    the driver's errors, in a journal's words
-    set_aside, shrink, size      damaged rows out of the way; room given back; how much is taken
+    translate                    the driver's errors, as errors of a journal
+    set_aside, shrink, size      move damaged rows aside; give room back; tell how much is taken
     close
 
 A database knows nothing of numbers, checksums or snapshots. It is connected, and owned, once it is constructed.
@@ -16,19 +16,23 @@ from typing import Any, Protocol
 from ...core.state.journal import JournalError
 
 Rows = Iterable[tuple[Any, ...]]
-Tables = Iterable[tuple[str, Rows]]  # each table's name, and all that is in it
+# The name of each table, and all its rows.
+Tables = Iterable[tuple[str, Rows]]
 
 
 class Database(Protocol):
-    """See the module."""
+    """A connection to a database, as the module describes it."""
 
-    place: str  # what errors call it
-    broken: str  # why nothing can be written any more
-    note: str  # what opening found, for the report
+    # The name in errors.
+    place: str
+    # The reason why nothing can be written any more.
+    broken: str
+    # A finding of the start, for the report.
+    note: str
     driver_error: type[Exception]
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> Rows:
-        """Execute a statement; its rows, to be walked at once."""
+        """Execute a statement, and return its rows, which are to be read at once."""
 
     def insert(self, table: str, rows: Rows) -> None:
         """Add rows, with all columns of the table in their order."""
@@ -37,33 +41,33 @@ class Database(Protocol):
         """Begin a transaction; with `durable`, its commit waits for the disk."""
 
     def commit(self) -> None:
-        """Make it so."""
+        """Commit the transaction."""
 
     def rollback(self) -> None:
-        """Undo what `begin` began; never raises, but may find itself `broken`."""
+        """Undo the transaction; this never raises, but may leave the database `broken`."""
 
     def translate(self, error: Exception) -> JournalError:
-        """The driver's error as one of ours; the connection is `broken` after some."""
+        """Return the driver's error as one of ours; the connection is `broken` after some."""
 
     def set_aside(self, floor: int, end: int, kept: Tables) -> int:
-        """Move the rows but those with floor < first and last <= end out of the way, durably; how many, or -1.
+        """Move all rows aside, durably, but those with floor < first and last <= end; return how many, or -1.
 
-        `kept` is all that remains, for a database that writes it anew.
+        `kept` is all that remains, for a database that writes a new file.
         """
 
     def shrink(self) -> bool:
-        """Give a bounded piece of free space back, after a sync; whether there may be more."""
+        """Give a bounded piece of free space back, after a sync; return True if there may be more."""
 
     def size(self) -> int:
-        """The bytes it takes."""
+        """Return the bytes that the database takes."""
 
     def close(self) -> None:
-        """Let go of it, and of what keeps others off. Twice is fine."""
+        """Close the connection and release its lock. A second call does nothing."""
 
 
 @contextmanager
 def errors(database: Database) -> Iterator[None]:
-    """Turns the driver's errors into ours."""
+    """Turn the driver's errors into ours."""
     try:
         yield
     except database.driver_error as error:
@@ -72,7 +76,7 @@ def errors(database: Database) -> Iterator[None]:
 
 @contextmanager
 def transaction(database: Database, durable: bool) -> Iterator[None]:
-    """All or nothing."""
+    """Run a transaction: all of it is committed, or nothing."""
     try:
         with errors(database):
             database.begin(durable)

@@ -1,17 +1,18 @@
-"""The mark beside a journal: how far it had been, so that one that was cut short does not pass for whole.
+"""The mark beside a journal: how far the journal has been, so that one that was cut short does not pass for whole.
 
     DIR/journal.sqlite.mark     "CHPMARK1", journal's id, boot, sync mode, CRC-32        made anew when it is opened
     DIR/postgresql-ID.mark      at octet 64: last number, CRC-32                         written at every commit
 
-A journal is verified by its checksums and its chain, but a chain that ends sooner is a chain: a log that was cut,
-removed, or put back from an earlier day shows nowhere in it. The mark does. It is written after the commit and before
-anything is acknowledged, so it is never ahead of a sound journal; and before a commit that takes rows back, likewise.
-It is not synced (16 octets into the page cache cost a microsecond) but with the snapshots: after a power cut it
-may be behind, which hides a loss and never invents one. Where the journal itself is not synced (`interval`, `off`), a
-mark of an earlier boot may be ahead of what a power cut left, as was agreed to; so the boot is part of it.
+Checksums and the chain of rows verify a journal, but a chain that ends sooner is still a chain. A log that was cut,
+removed, or put back from an earlier day leaves no trace in the journal. The mark shows it. The mark is written after
+the commit and before any acknowledgement, so it is never ahead of a sound journal. Before a commit that takes rows
+back, the mark goes back first. It is synced only with the snapshots (16 octets into the page cache cost a microsecond):
+after a power cut it may be behind, which hides a loss and never invents one. If the journal itself is not synced
+(`interval`, `off`), a mark of an earlier boot may be ahead of what a power cut left, as these settings allow; so the
+boot is part of the mark.
 
-A mark appears by rename, whole, and is then written within one sector: one that can't be read is damaged, which is
-refused as a damaged journal is, since it can't tell any more that nothing is missing. That of a store in PostgreSQL
+A mark appears whole, by rename, and is then written within one sector. So a mark that can't be read is damaged. It is
+refused as a damaged journal is, since it can't tell any more that nothing is missing. The mark of a store in PostgreSQL
 lies in the server's data directory: it shows a database that was put back to an earlier day, or whose standby took over
 with less.
 """
@@ -30,14 +31,16 @@ from .sqlite_files import sync_directory
 _HEAD = struct.Struct(">8s16s16s8sI")
 _NUMBER = struct.Struct(">QII")
 _AT = 64
-LOOKS = 3  # at a mark that seems damaged
+# A mark that seems damaged is read so many times.
+LOOKS = 3
 _MAGIC = b"CHPMARK1"
-_ELSEWHERE = b"\xff" * 16  # in the place of a boot: it says nothing of the machine that keeps the journal
+# It stands in the place of a boot, and says nothing of the machine that keeps the journal.
+_ELSEWHERE = b"\xff" * 16
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HighWaterMark(NamedTuple):
-    """What a mark says: this journal had been at `number`, and that has to be on the disk if it is `certain`."""
+    """The content of a mark: the journal has been at `number`, and the disk has to have that if it is `certain`."""
 
     store: bytes
     number: int
@@ -45,13 +48,14 @@ class HighWaterMark(NamedTuple):
 
 
 def mark_path(path: Path) -> Path:
-    """The mark of the journal in the file `path`."""
+    """Return the path of the mark of the journal at `path`."""
     return Path(f"{path}.mark")
 
 
 def read_mark(path: Path) -> HighWaterMark | None:
-    """The mark of the journal at `path`, None if there is none; `JournalDamaged` if it can't be told what it says."""
-    for _ in range(LOOKS):  # it may be written just now
+    """Return the mark of the journal at `path`, or None; raise `JournalDamaged` if the mark can't be read."""
+    # The mark may be written just now.
+    for _ in range(LOOKS):
         try:
             data = mark_path(path).read_bytes()
         except FileNotFoundError:
@@ -69,7 +73,7 @@ def read_mark(path: Path) -> HighWaterMark | None:
 
 
 def _mark_of(data: bytes) -> HighWaterMark | None:
-    """What it says; None if it is damaged."""
+    """Return the content of a mark; None if it is damaged."""
     if len(data) < _AT + _NUMBER.size:
         return None
     magic, store, boot, sync, crc = _HEAD.unpack(data[: _HEAD.size])
@@ -80,11 +84,12 @@ def _mark_of(data: bytes) -> HighWaterMark | None:
 
 
 class MarkFile:
-    """The mark of a journal that is open for writing."""
+    """The file of the mark of a journal that is open for writing."""
 
     def __init__(self, path: Path, store: bytes, sync: str, number: int, boot: bytes = b"") -> None:
         self.number = number
-        self.floor = 0  # a number that is still to be reached again: the mark does not go below it
+        # A number that is still to be reached again: the mark does not go below it.
+        self.floor = 0
         self._store = store
         self._place = str(mark_path(path))
         head = _HEAD.pack(_MAGIC, store, boot or _boot(), sync.encode().ljust(8), 0)[:-4]
@@ -94,13 +99,14 @@ class MarkFile:
             self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             os.pwrite(self._fd, whole, 0)
             os.fsync(self._fd)
-            os.replace(new, self._place)  # so there is never half of one
+            # The rename makes sure that there is never half a mark.
+            os.replace(new, self._place)
             sync_directory(path)
         except OSError as error:
             raise JournalError(f"{self._place} can't be written ({error}); check the rights and the disk") from error
 
     def write(self, number: int) -> None:
-        """The journal is at `number`."""
+        """Write that the journal is at `number`."""
         number = max(number, self.floor)
         if number == self.number:
             return
@@ -111,26 +117,27 @@ class MarkFile:
         self.number = number
 
     def sync(self) -> None:
-        """What was written outlives a power cut."""
+        """Make the mark outlive a power cut."""
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             raise JournalError(f"{self._place} can't be synced ({error}); check the disk") from error
 
     def close(self) -> None:
-        """Let go of the file; it stays."""
+        """Close the file, which stays."""
         os.close(self._fd)
 
 
 class JournalMark:
-    """The mark of one journal: as an earlier run left it, then (from `follow` on) as this one writes it.
+    """The mark of one journal: that of an earlier run, and from `follow` on the one that this run writes.
 
-    Without a `path` there is none. `owned` says that no other server writes it meanwhile; `same_host`, that the journal
-    loses nothing that was written while this machine runs on.
+    Without a `path` there is no mark. `owned` says that no other server writes it meanwhile. `same_host` says that the
+    journal loses no written data while this machine runs on.
     """
 
     def __init__(self, place: str, path: Path | None, options: Options, *, owned: bool, same_host: bool = True) -> None:
-        self.note = ""  # what is to be said of it, for the report
+        # A note for the report.
+        self.note = ""
         self._place, self._path, self._options, self._owned = place, path, options, owned
         self._boot = _boot() if same_host else _ELSEWHERE
         self._found = self._read() if owned else None
@@ -146,9 +153,9 @@ class JournalMark:
             return None
 
     def beyond(self, store: bytes, last: int) -> int:
-        """The number beyond `last` that journal `store` had been at; 0 if there is none.
+        """Return the number beyond `last` at which journal `store` has been; 0 if there is none.
 
-        Without a sync at each commit, less than an earlier boot's mark is what a power cut may leave.
+        Without a sync at each commit, a power cut may leave less than the mark of an earlier boot.
         """
         if self._file is not None:
             return self._file.number if self._file.number > last else 0
@@ -171,7 +178,7 @@ class JournalMark:
         self.note += f"; the mark was that of journal {found.store.hex()}"
 
     def follow(self, store: bytes, number: int, floor: int) -> None:
-        """Write it from now on; it does not go below `floor`, which is to be reached again."""
+        """Write the mark from now on; it stays at `floor` or above, which the journal is to reach again."""
         if self._path is not None and self._owned and self._file is None:
             self._file = MarkFile(self._path, store, self._options.sync, max(number, floor), self._boot)
             self._file.floor = floor
@@ -182,12 +189,12 @@ class JournalMark:
             self._file.write(last)
 
     def sync(self) -> None:
-        """What was written outlives a power cut."""
+        """Make the mark outlive a power cut."""
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Let go of it; it stays."""
+        """Close the mark, whose file stays."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -202,7 +209,7 @@ def _number_crc(store: bytes, number: int) -> int:
 
 
 def _boot() -> bytes:
-    """Which run of the operating system this is; zeros if it does not say."""
+    """Return the id of this run of the operating system; zeros if it tells none."""
     try:
         return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))
     except (OSError, ValueError):

@@ -1,16 +1,16 @@
-"""PostgreSQL as the database of a journal, through psycopg 3: for those who run one anyway, with copies and backups.
+"""PostgreSQL as the database of a journal, through psycopg 3: for operators who run one anyway, with its backups.
 
     postgresql://user@host/database?schema=chp_primary      (schema: "chp" unless given; one a server)
 
-- A session-level advisory lock on the schema's name keeps other servers off; it ends with the connection. A lost
-  connection is therefore final: somebody else may own the journal by now, so it stays broken until reopened.
+- A session-level advisory lock on the schema's name keeps other servers off; it ends with the connection. So a lost
+  connection is final: another server may own the journal by now, and this one stays broken until it is reopened.
 - sync="always" is synchronous_commit=on. "interval" and "off" turn it off: the database then flushes by itself within
   three times its wal_writer_delay (0.6 s by default), and `durability` is 0.
-- A silent database must not hold a server for ever. Who waits for it gives up after `silent_s` without a byte (30, or
-  ?silent_s= in the URL), and the connection is lost; a shorter stall is only a pause. There, the session of a server
-  that can't be reached ends in half of that, or its lock would keep the server off when it returns: by itself the
+- A silent database must not hold a server for ever. The server gives up after `silent_s` without a byte (30, or
+  ?silent_s= in the URL), and the connection is lost; a shorter stall is only a pause. The database ends the session of
+  a server that it can't reach in half of that, or its lock would keep the server off when it returns: by itself the
   database's kernel takes two hours to notice.
-- Rows go in by COPY; bodies are stored uncompressed (storage EXTERNAL), since they are checksummed and often dense.
+- COPY adds rows. Bodies are stored uncompressed (storage EXTERNAL), since they are checksummed and often dense.
 - Damaged rows move to the table `aside`.
 """
 
@@ -46,17 +46,19 @@ SCHEMA = """
     ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 LOCK_WAIT_MS = 2000
-CONNECT_S = 10  # unless the URL has a connect_timeout
+# The default, unless the URL has a connect_timeout.
+CONNECT_S = 10
 SILENT_S = 30.0
 _TYPES = {"rows": ["int8"] * 5 + ["bytea"], "chunks": ["int8", "int8", "bytea"], "meta": ["text", "bytea", "int8"],
           "messages": ["int8"] * 7 + ["bytea"]}  # fmt: skip
 
 
 class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]  # Any: mypy does not read psycopg
-    """One that doesn't wait for ever."""
+    """A connection that doesn't wait for ever."""
 
     silent_s = SILENT_S
-    silence = ""  # what to say of it
+    # The text of the error if the database is silent.
+    silence = ""
 
     def wait(self, gen: Generator[Any, Any, Any], interval: float = 0.1) -> Any:
         return super().wait(self._in_time(gen), interval)
@@ -68,7 +70,8 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]  #
                 wanted = gen.send(ready)
             except StopIteration as done:
                 return done.value
-            ready = yield wanted  # nothing, after each interval in which the socket was not ready
+            # The wait returns nothing after each interval in which the socket was not ready.
+            ready = yield wanted
             if ready:
                 since = monotonic()
             elif monotonic() - since > self.silent_s:
@@ -78,7 +81,7 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):  # type: ignore[misc]  #
 
 
 class PostgresDatabase:
-    """See the module. `writable=False` is for looking at a journal that a server may be using."""
+    """A PostgreSQL database; `writable=False` only reads a journal that a server may use."""
 
     driver_error: type[Exception] = psycopg.Error
 
@@ -102,13 +105,16 @@ class PostgresDatabase:
             for name, value in _lost_after(silent_s / 2).items():
                 self.run("SELECT set_config(name, ?, false) FROM pg_settings WHERE name = ?", (str(value), name))
             self._own()
-            self.run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')  # quoted: primary is a word of SQL
+            # The name is quoted, as primary is a word of SQL.
+            self.run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
         self.run(f'SET search_path TO "{self.schema}"')
         if not writable:
-            if next(iter(self.run("SELECT to_regclass('messages')::text")))[0] is None:  # from before there were any
+            # The journal is from before there were messages.
+            if next(iter(self.run("SELECT to_regclass('messages')::text")))[0] is None:
                 told = "id, topic, first, count, number, wall, crc".replace(",", " BIGINT,")
                 self.run(f"CREATE TEMP TABLE messages ({told} BIGINT, body BYTEA)")
-            self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # all that is read is as of one moment
+            # All that is read is as of one moment.
+            self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return
         self.run(f"SET synchronous_commit TO {'on' if self.options.sync == 'always' else 'off'}")
         self.run("SET client_min_messages TO warning")
@@ -116,7 +122,8 @@ class PostgresDatabase:
 
     def _own(self) -> None:
         key = f"chp:{self.schema}"
-        try:  # a server that was just killed is let a moment to be missed by the database
+        # The database gets a moment to notice that a server was just killed.
+        try:
             self.run(f"SET lock_timeout TO {LOCK_WAIT_MS}")
             self.run("SELECT pg_advisory_lock(hashtextextended(?, 0))", (key,))
             return
@@ -137,18 +144,18 @@ class PostgresDatabase:
 
     @property
     def db(self) -> _Connection:
-        """The connection; `JournalError` when the journal was closed."""
+        """The connection; the property raises `JournalError` if the journal was closed."""
         if self._db is None:
             raise JournalError(f"{self.place} is closed")
         return self._db
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> Rows:
-        """As `Database` says, like all that follow."""
+        """Execute a statement."""
         cursor = self.db.execute(sql.replace("?", "%s"), params or None, binary=True)
         return cursor if cursor.description else ()
 
     def insert(self, table: str, rows: Rows) -> None:
-        """By COPY."""
+        """Add rows by COPY."""
         into = f"COPY {table} ({COLUMNS[table]}) FROM STDIN (FORMAT BINARY)"
         with self.db.cursor() as cursor, cursor.copy(into) as copy:
             copy.set_types(_TYPES[table])
@@ -156,17 +163,16 @@ class PostgresDatabase:
                 copy.write_row(row)
 
     def begin(self, durable: bool) -> None:
-        """How the commit waits is a setting of the transaction."""
+        """Begin a transaction; a setting of the transaction says how its commit waits."""
         self.run("BEGIN")
         if durable and self.options.sync != "always":
             self.run("SET LOCAL synchronous_commit TO on")
 
     def commit(self) -> None:
-        """As `Database` says."""
         self.run("COMMIT")
 
     def rollback(self) -> None:
-        """A lost connection has nothing to undo."""
+        """Undo the transaction; a lost connection has nothing to undo."""
         try:
             if self._db is not None and not self._db.closed:
                 self.run("ROLLBACK")
@@ -174,11 +180,11 @@ class PostgresDatabase:
             self.broken = f"rollback: {error}"
 
     def shrink(self) -> bool:
-        """The database looks after that by itself."""
+        """Return False, as the database gives room back by itself."""
         return False
 
     def size(self) -> int:
-        """Of the tables, with their indexes."""
+        """Return the bytes of the tables with their indexes."""
         with errors(self):
             found = self.run(
                 "SELECT sum(pg_total_relation_size(t))"
@@ -187,7 +193,7 @@ class PostgresDatabase:
             return int(next(iter(found))[0])
 
     def translate(self, error: Exception) -> JournalError:
-        """After a lost connection nothing is written any more."""
+        """Return the driver's error as ours; after a lost connection nothing is written any more."""
         text = (self._db.silence if self._db else "") or " ".join(str(error).split())
         if isinstance(error, psycopg.errors.DiskFull):
             return JournalFull(f"{self.place}: no room ({text}); free some: the journal is as at its last sync")
@@ -201,7 +207,7 @@ class PostgresDatabase:
         return JournalError(f"{self.place}: {text}; look at the database and its log")
 
     def set_aside(self, floor: int, end: int, kept: Tables) -> int:
-        """To the table `aside`; what is kept stays where it is."""
+        """Move rows to the table `aside`; the kept rows stay where they are."""
         with transaction(self, True):
             moved = self.run(
                 "WITH gone AS (DELETE FROM rows WHERE first > ? OR first <= ? RETURNING *),"
@@ -211,10 +217,11 @@ class PostgresDatabase:
             return int(next(iter(moved))[0])
 
     def close(self) -> None:
-        """The lock goes with the connection."""
+        """Close the connection, which ends the lock."""
         if self._db is None:
             return
-        try:  # at once: the database needs a moment to notice that a connection is gone
+        # The lock is released at once, as the database needs a moment to notice that a connection is gone.
+        try:
             self.run("SELECT pg_advisory_unlock_all()")
         except psycopg.Error:
             pass
@@ -223,7 +230,7 @@ class PostgresDatabase:
 
 
 def split_url(url: str) -> tuple[str, str, float]:
-    """What psycopg takes, the schema, and how long the database may be silent."""
+    """Return the URL for psycopg, the schema, and how long the database may be silent."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     schema = query.pop("schema", "chp")
@@ -237,7 +244,7 @@ def split_url(url: str) -> tuple[str, str, float]:
 
 
 def _lost_after(seconds: float) -> dict[str, int]:
-    """How the database is to look after its side of the connection; what its version doesn't have is left out."""
+    """Return settings by which the database notices a lost connection; older versions do not have all of them."""
     probes = max(1, int(seconds / 3))
     return {
         "tcp_keepalives_idle": probes,

@@ -1,9 +1,9 @@
 """A journal over a SQL database: rows in, one commit a turn, rows out again, snapshots.
 
-What a turn gathers is kept in memory and written in one transaction. `_book` is the journal's state with the open
-transaction, `_kept` without: an error puts `_kept` back, so what this object believes and what the database holds
-never part. The tables are sql_tables.py's, reading them back is sql_recovery.py's. Cleaning up never stops the
-service: committing a snapshot deletes nothing, each later sync a piece of what has become superfluous (cleaning.py).
+A turn gathers rows in memory, and one transaction writes them. `_book` is the journal's state with the open
+transaction, `_kept` without it. An error restores `_kept`, so this object always agrees with the database.
+sql_tables.py has the tables, sql_recovery.py reads them back. Clean-up never stops the service: committing a snapshot
+deletes no rows, and each later sync deletes a piece of those that are superfluous (`Cleaner`).
 """
 
 import os
@@ -26,17 +26,19 @@ from .journal_mark import JournalMark
 from .sql_recovery import RecoverySource, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
 
-TRIM_BYTES = 8 * MIB  # deleted in one sync, about: more than a busy turn writes, so that it catches up
+# One sync deletes about so much: more than a busy turn writes, so that it catches up.
+TRIM_BYTES = 8 * MIB
 TRIM_ROWS = 1024
 
 _OLDEST = "SELECT first, last, length(body), wrote FROM rows ORDER BY first LIMIT ?"
 _DEAD_CHUNKS = "SELECT id, length(body) FROM chunks WHERE id < ? OR (id >= ? AND id < ?) ORDER BY id LIMIT 64"
 
-Oldest = tuple[int, int, int, int]  # of a row: first, last, bytes, when it was written
+# First, last, bytes of a row, and when it was written.
+Oldest = tuple[int, int, int, int]
 
 
 class Cleaner:
-    """See the module. `oldest` and `stale_chunks` are put back when a transaction fails."""
+    """The clean-up of a journal; a failed transaction restores `oldest` and `stale_chunks`."""
 
     def __init__(self, database: Database, options: Options) -> None:
         self._database, self._options = database, options
@@ -45,35 +47,35 @@ class Cleaner:
         self.stale_chunks = True
 
     def due(self, book: JournalMeta, now: int) -> bool:
-        """Whether there is anything to do."""
+        """Return True if there is anything to do."""
         return self.stale_chunks or self._shrinking or self._goes(self.oldest, book, now)
 
     def clean(self, book: JournalMeta, building: int, now: int) -> None:
-        """Delete a piece, in the open transaction; chunks from serial `building` on are of a snapshot under way."""
+        """Delete a piece in the open transaction; chunks from serial `building` on belong to a snapshot under way."""
         if self.stale_chunks:
             self._delete_chunks(book.serial, building)
         elif self._goes(self.oldest, book, now):
             self._delete_rows(book, now)
 
     def shrink(self) -> None:
-        """Give room back, after a sync."""
+        """Give room back after a sync."""
         with errors(self._database):
             self._shrinking = self._database.shrink()
 
     def wrote(self, rows: list[StoredRow]) -> None:
-        """These are written; in an empty journal, the first of them is the oldest."""
+        """Note that rows were written; in an empty journal, the first of them is the oldest."""
         if rows and self.oldest is None:
             first = rows[0]
             self.oldest = (first.first, first.last, len(first.body), first.wrote)
 
     def look_at_oldest(self) -> None:
-        """Rows were deleted."""
+        """Read the oldest row again, after rows were deleted."""
         with errors(self._database):
             oldest = [numbers_in(row) for row in self._database.run(_OLDEST, (1,))]
         self.oldest = oldest[0] if oldest else None
 
     def _goes(self, row: Oldest | None, book: JournalMeta, now: int) -> bool:
-        """Whether this row, when it is the oldest, need not be kept."""
+        """Return True if a row need not be kept when it is the oldest."""
         if row is None or row[1] > book.snapshot_number:
             return False
         options = self._options
@@ -85,7 +87,8 @@ class Cleaner:
             if size > TRIM_BYTES:
                 break
             dead.append((key,))
-            size += length or 0  # nobody has looked into what is dead: it may be damaged
+            # Dead chunks are not verified: they may be damaged.
+            size += length or 0
         for params in dead:
             list(self._database.run("DELETE FROM chunks WHERE id = ?", params))
         self.stale_chunks = bool(dead)
@@ -102,15 +105,17 @@ class Cleaner:
         self.look_at_oldest()
 
 
-SMALL = 16 * MIB  # below this the journal need not be in proportion to the live state
-PENDING_BYTES = 8 * MIB  # a snapshot's chunks are written when so much has gathered, sync or not
+# Below this size the journal need not be in proportion to the live state.
+SMALL = 16 * MIB
+# The chunks of a snapshot are written when so much has gathered, before a sync too.
+PENDING_BYTES = 8 * MIB
 
 D = TypeVar("D", bound=Database)
 
 
 @dataclass(slots=True)
 class Gathered:
-    """What the next transaction writes."""
+    """The rows, chunks and values that the next transaction writes."""
 
     rows: list[StoredRow] = field(default_factory=list)
     chunks: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -119,7 +124,7 @@ class Gathered:
 
 
 class SqlJournal(Journal, Generic[D]):
-    """See the module. It owns the database: closing it, or a failure to begin with it, closes that."""
+    """A journal over a SQL database, which it owns: `close`, or a failure at the start, closes the database."""
 
     def __init__(self, database: D, options: Options, mark: JournalMark | None = None) -> None:
         self.database = database
@@ -141,7 +146,8 @@ class SqlJournal(Journal, Generic[D]):
                 highest = highest_serial(database)
             self._book = self._found.book()
             self._kept = copy(self._book)
-            self._serial = max(self._book.serial, highest)  # the highest ever used here
+            # The highest serial ever used here.
+            self._serial = max(self._book.serial, highest)
             self._messages = self._found.messages
         except BaseException:
             self.close()
@@ -149,20 +155,21 @@ class SqlJournal(Journal, Generic[D]):
 
     @property
     def store_id(self) -> bytes:
-        """Which journal this is: made with it, kept in its backups."""
+        """The id of this journal, which its backups keep."""
         return self._found.store
 
     # -- reading it back
 
     def load(self) -> LoadedJournal:
-        """As the interface says; from now on the mark follows."""
+        """Load the journal; from now on the mark follows it."""
         self._forget_gathered()
         found = recover(self._found, self.save)
         book, database = found.book, self.database
         self._book, self._kept, self._loaded = copy(book), copy(book), True
         with errors(database):
             dead, dead_bytes = count(database, "first <=", book.floor)
-        self._book.rows += dead  # deleted, but still to be cleaned up
+        # These are deleted, but still to be cleaned up.
+        self._book.rows += dead
         self._book.row_bytes += dead_bytes
         self._kept = copy(self._book)
         self._cleaner.look_at_oldest()
@@ -176,20 +183,21 @@ class SqlJournal(Journal, Generic[D]):
         return LoadedJournal(book.last, at, bodies, rows, found.report, found.aside, found.marked, found.seen)
 
     def examine(self) -> tuple[JournalMeta, list[str]]:
-        """All that `load` verifies, without repair: the state and what is wrong with it."""
+        """Verify what `load` verifies, without repair; return the state and what is wrong with it."""
         return examine(self._found)
 
     def everything(self) -> Tables:
-        """All that makes up the journal, table by table, for a copy."""
+        """Return all of the journal, table by table, for a copy."""
         return everything(self._found, self._found.book())
 
     def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
-        """As the interface says; only what was synced."""
+        """Return rows after a number; only synced rows are read."""
         if number >= self._kept.last:
             return [] if number == self._kept.last else None
         with errors(self.database):
             at = row_at(self.database, number, self._kept.floor)
-        within = at is not None and at.last > number  # `number` lies inside this row
+        # `number` lies inside of this row.
+        within = at is not None and at.last > number
         found: list[LoggedRow] = []
         size = 0
         for row in pages(self.database, at.first - 1 if at and within else max(number, self._kept.floor)):
@@ -212,7 +220,6 @@ class SqlJournal(Journal, Generic[D]):
     # -- writing
 
     def append(self, rows: Sequence[LoggedRow]) -> None:
-        """As the interface says."""
         self._usable()
         ready = stored(self._found.seed, self._book.last, int(time()), rows)
         if not ready:
@@ -227,7 +234,6 @@ class SqlJournal(Journal, Generic[D]):
             self._building.since_bytes += size
 
     def sync(self) -> None:
-        """As the interface says."""
         self._usable()
         now, durable, gathered = int(time()), self._must_be_durable(), self._gathered
         to_write = (
@@ -238,7 +244,8 @@ class SqlJournal(Journal, Generic[D]):
         began = perf_counter()
         with self._transaction(durable):
             self._write_gathered()
-            if durable and self._unsynced:  # without something to write, nothing would be flushed
+            # Without a value to write, the database would flush nothing.
+            if durable and self._unsynced:
                 gathered.meta["chp.synced"] = str(time()).encode()
             self._write_meta(gathered.meta)
             self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
@@ -262,7 +269,7 @@ class SqlJournal(Journal, Generic[D]):
             self.database.insert("chunks", self._gathered.chunks)
 
     def drop_after(self, number: int) -> int:
-        """As the interface says. What is appended and not synced yet is synced first."""
+        """Drop rows after a number; rows that are not synced yet are synced first."""
         self.sync()
         database, book = self.database, self._book
         if number < book.snapshot_number:
@@ -289,7 +296,7 @@ class SqlJournal(Journal, Generic[D]):
         return dropped
 
     def replace_all(self, tables: Tables) -> None:
-        """Become a copy of another journal, all or nothing; only for an empty one. `load` comes next."""
+        """Make this empty journal a copy of another one, all or nothing. `load` comes next."""
         with self._transaction(True):
             list(self.database.run("DELETE FROM meta"))
             list(self.database.run("DELETE FROM messages"))
@@ -300,14 +307,13 @@ class SqlJournal(Journal, Generic[D]):
     # -- snapshots
 
     def begin_snapshot(self, number: int) -> None:
-        """As the interface says."""
         self._usable()
         self.abort_snapshot()
         self._serial += 1
         self._building = JournalMeta(serial=self._serial, snapshot_number=number)
 
     def put_snapshot(self, body: bytes) -> None:
-        """As the interface says; syncs when many megabytes have gathered."""
+        """Add a chunk; this syncs when many megabytes have gathered."""
         book, gathered = self._under_way(), self._gathered
         crc = chunk_crc(self._found.seed, book.serial, book.parts, body)
         gathered.chunks.append((book.serial << 32 | book.parts, crc, body))
@@ -318,7 +324,7 @@ class SqlJournal(Journal, Generic[D]):
             self.sync()
 
     def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
-        """As the interface says. Beyond the last row (a state from elsewhere), no row from before it is history."""
+        """Commit the snapshot. If it is beyond the last row (a state from elsewhere), no row before it is history."""
         new, book = self._under_way(), self._book
         book.serial, book.snapshot_number = new.serial, new.snapshot_number
         book.parts, book.snapshot_bytes, book.since_bytes = new.parts, new.snapshot_bytes, new.since_bytes
@@ -336,17 +342,17 @@ class SqlJournal(Journal, Generic[D]):
         self._mark.sync()
 
     def abort_snapshot(self) -> None:
-        """As the interface says; what was written of it goes with the next syncs."""
+        """Abandon the snapshot; the next syncs delete its chunks."""
         if self._building is not None:
             self._building, self._cleaner.stale_chunks = None, True
             self._gathered.chunks, self._gathered.chunk_bytes = [], 0
 
     def snapshot_due(self) -> bool:
-        """At half the snapshot's size: snapshot, the next one and the rows then stay under three times the state."""
+        """Return True at half the snapshot's size: two snapshots and the rows then stay under three times the state."""
         return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes // 2)
 
     def _drop_beyond(self, number: int) -> None:
-        """Rows that end after a snapshot of another history; those before its number are below the floor."""
+        """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
         dropped, size = count(self.database, "last >", number)
         delete(self.database, "last >", number)
         self._book.rows -= dropped
@@ -354,7 +360,7 @@ class SqlJournal(Journal, Generic[D]):
         self._cleaner.look_at_oldest()
 
     def _boundary(self, floor: int) -> int:
-        """The floor, or if a row lies across it, the number that row follows."""
+        """Return the floor, or if a row lies across it, the number that the row follows."""
         across = row_at(self.database, floor)
         return across.prev if across and across.last > floor else floor
 
@@ -367,42 +373,36 @@ class SqlJournal(Journal, Generic[D]):
     # -- messages
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
-        """As the interface says."""
         self._usable()
         self._messages.keep(messages)
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """As the interface says."""
         return self._messages.read(topic, offset, number, bytes_max)
 
     def message_spans(self, number: int) -> Spans:
-        """As the interface says."""
         return self._messages.spans(number)
 
     def trim_messages(self, floors: dict[int, int]) -> None:
-        """As the interface says."""
         self._messages.trim(floors)
 
     # -- small values, numbers, the end
 
     def get_meta(self, key: str) -> bytes | None:
-        """As the interface says."""
         return self._gathered.meta.get(key, self._found.meta.get(key))
 
     def set_meta(self, key: str, value: bytes) -> None:
-        """As the interface says."""
         self._usable()
         if len(value) > META_BYTES_MAX:
             raise JournalError(f"meta value {key!r} has {len(value):,} bytes; the limit is {META_BYTES_MAX:,}")
         self._gathered.meta[key] = value
 
     def save(self, values: dict[str, bytes]) -> None:
-        """Set small values durably, at once and by themselves: nothing may be gathered."""
+        """Set small values durably, in a transaction of their own; no rows may be gathered."""
         with self._transaction(True):
             self._write_meta(values)
 
     def check_writable(self) -> None:
-        """Fail at the start rather than at the first record."""
+        """Write a value, to fail at the start rather than at the first record."""
         try:
             self.save({"chp.opened": str(os.getpid()).encode()})
         except BaseException:
@@ -410,7 +410,6 @@ class SqlJournal(Journal, Generic[D]):
             raise
 
     def stats(self) -> dict[str, int | float | str]:
-        """As the interface says."""
         times = sorted(self._sync_s) or [0.0]
         book = self._book
         return {
@@ -432,7 +431,6 @@ class SqlJournal(Journal, Generic[D]):
         }
 
     def close(self) -> None:
-        """As the interface says."""
         self._mark.close()
         self.database.close()
 
@@ -440,7 +438,7 @@ class SqlJournal(Journal, Generic[D]):
 
     @contextmanager
     def _transaction(self, durable: bool) -> Iterator[None]:
-        """All or nothing, in the database and in this object."""
+        """Run a transaction: all or nothing is kept, in the database and in this object."""
         cleaner = self._cleaner
         before = dict(self._found.meta), cleaner.oldest, cleaner.stale_chunks
         try:

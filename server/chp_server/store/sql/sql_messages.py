@@ -1,12 +1,13 @@
-"""The table of messages in SQL: what records have placed in topics, a row for each record and topic.
+"""The table of messages in SQL: a row for the messages of each record in each topic.
 
     messages   id, topic, first, count, number, wall, crc, body      index: topic, first
 
-`id` only counts: with it as the key, rows go in at the end and out at the beginning, which costs nothing. A row's
-checksum is of all that it says, and starts from the store, so that no row passes for another. It is looked at when the
-row is read: there may be gigabytes, and a start does not wait for them.
+`id` only counts: with it as the key, rows are added at the end and deleted at the beginning, which costs nothing. The
+checksum of a row covers all its columns and starts from the store, so that no row passes for another. It is verified
+when the row is read: there may be gigabytes, and a start does not wait for them.
 
-What is trimmed goes a piece in each sync, as in cleaning.py; which offsets are below which floor the records tell.
+Each sync deletes a piece of what is to be trimmed, as `Cleaner` does; the records tell the offsets below which messages
+may go.
 """
 
 import struct
@@ -19,8 +20,10 @@ from ...core.state.missing_messages import Spans, spans_of
 from ...core.state.record_log import LoggedMessages
 from .database import Database, errors
 
-TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB  # deleted in one sync, about
-READ_ROWS = 64  # at a time
+# One sync deletes about so much.
+TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB
+# So many rows are read at a time.
+READ_ROWS = 64
 ALL = "topic, first, count, number, wall, crc, body"
 
 _HEAD = struct.Struct(">QQQQQ")
@@ -32,7 +35,7 @@ _PAGE = f"SELECT id, {ALL} FROM messages WHERE id > ? ORDER BY id LIMIT 256"
 
 
 class MessageTable:
-    """See the module; `gathered` is written with the next transaction."""
+    """The table of messages of one journal; the next transaction writes `gathered`."""
 
     def __init__(self, database: Database, seed: int) -> None:
         self._database, self._seed = database, seed
@@ -41,7 +44,7 @@ class MessageTable:
         self._next_id = 0
 
     def open(self, last: int) -> bool:
-        """At the start: whether there are messages of records that are not history any more."""
+        """Prepare for writing; return True if there are messages of records that are not history any more."""
         with errors(self._database):
             [(highest, beyond)] = self._database.run("SELECT max(id), max(number) FROM messages")
         self._next_id = (highest or 0) + 1
@@ -50,7 +53,7 @@ class MessageTable:
     # -- writing, in the open transaction
 
     def keep(self, messages: Sequence[LoggedMessages]) -> None:
-        """Add rows to what is gathered."""
+        """Add rows to `gathered`."""
         for row in messages:
             if len(row.body) > BODY_BYTES_MAX:
                 size = len(row.body)
@@ -58,7 +61,7 @@ class MessageTable:
         self.gathered += messages
 
     def write(self) -> None:
-        """Insert what was gathered."""
+        """Insert the gathered rows."""
         if self.gathered:
             seed, first = self._seed, self._next_id
             rows = [(first + i, *row[:5], _crc(seed, row), row.body) for i, row in enumerate(self.gathered)]
@@ -66,20 +69,20 @@ class MessageTable:
             self._next_id += len(rows)
 
     def drop_after(self, number: int) -> None:
-        """Delete what records after a number have placed."""
+        """Delete the messages of records after a number."""
         list(self._database.run("DELETE FROM messages WHERE number > ?", (number,)))
 
     def trim(self, floors: dict[int, int]) -> None:
-        """Remember what may go."""
+        """Remember the offsets below which messages may go."""
         self._floors |= floors
 
     @property
     def due(self) -> bool:
-        """Whether something is to be trimmed."""
+        """True while messages are to be trimmed."""
         return bool(self._floors)
 
     def clean(self) -> None:
-        """Delete a piece of one topic."""
+        """Delete a piece of one topic's messages that may go."""
         topic, floor = next(iter(self._floors.items()), (0, 0))
         size, dead = 0, []
         for row_id, end, length in list(self._database.run(_OLDEST, (topic, TRIM_ROWS))):
@@ -95,7 +98,6 @@ class MessageTable:
     # -- reading
 
     def read(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """As `Journal.read_messages`."""
         found: list[LoggedMessages] = []
         size, limit = 0, 4
         with errors(self._database):
@@ -128,12 +130,11 @@ class MessageTable:
         return row
 
     def spans(self, number: int) -> Spans:
-        """As `Journal.message_spans`."""
         with errors(self._database):
             return spans_of((int(a), int(b), int(c)) for a, b, c in self._database.run(_SPANS, (number,)))
 
     def pages(self) -> Iterator[tuple[Any, ...]]:
-        """All rows as they are stored, for a copy."""
+        """Yield all rows as they are stored, for a copy."""
         after, more = 0, True
         while more:
             more = False
@@ -143,7 +144,7 @@ class MessageTable:
                     yield tuple(row)
 
     def problems(self) -> Iterator[str]:
-        """What is damaged."""
+        """Yield a text for each damaged row."""
         for _, *stored in self.pages():
             try:
                 self._checked(stored)

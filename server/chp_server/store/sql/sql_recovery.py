@@ -1,7 +1,7 @@
-"""Reading a journal back: verify first, then decide about damage, then hand out.
+"""Recovery of a journal: verify first, then decide about damage, then hand out.
 
-Everything is read twice, once with its checksums and once for the caller: a refusal then comes before anything was
-built on half a history, and the report is complete when the first chunk is applied. At about 1 GB/s that is cheap.
+All is read twice, once with its checksums and once for the caller. So a refusal comes before the caller builds on half
+a history, and the report is complete when the first chunk is applied. At about 1 GB/s that is cheap.
 
     damage in            strict     prefix
     the snapshot         refuse     refuse: a part of a state is not an earlier state
@@ -10,7 +10,7 @@ built on half a history, and the report is complete when the first chunk is appl
     its end (the mark)   refuse, unless a peer may have it          go on without
 
 Numbers that were set aside have been issued, and clients may be at them. So the highest epoch among them is kept with
-the journal, in `chp.seen`, before anything is moved: what is served later is of an epoch above it.
+the journal, in `chp.seen`, before rows are moved: the server later opens an epoch above it.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,13 @@ from .sql_messages import MessageTable
 from .sql_tables import TOP, chunks, pages, read_meta, write_meta
 
 SEEN = "chp.seen"
-EPOCHS_LOST = 2  # what can't be read any more may have opened one, of either server
+# Rows that can't be read any more may have opened epochs, of either server.
+EPOCHS_LOST = 2
 
 
 @dataclass
 class RecoverySource:
-    """What there is to recover: a database with its small values, its mark, and what is asked for."""
+    """The source of a recovery: a database with its small values, its mark, and the options."""
 
     database: Database
     meta: dict[str, bytes]
@@ -43,44 +44,49 @@ class RecoverySource:
 
     @property
     def messages(self) -> MessageTable:
-        """Those of topics."""
+        """The table of messages."""
         return MessageTable(self.database, self.seed)
 
     @property
     def store(self) -> bytes:
-        """Which journal this is: made with it, kept in its backups."""
+        """The id of this journal, which its backups keep."""
         return self.meta["chp.store"]
 
     @property
     def seed(self) -> int:
-        """What the checksums of this journal start from."""
+        """The start of this journal's checksums."""
         return crc32(self.store)
 
     def book(self) -> JournalMeta:
-        """The journal's own state, as stored."""
+        """Return the journal's own state, as stored."""
         return JournalMeta.unpack(self.meta["chp.book"])
 
     def seen(self) -> int:
-        """The highest epoch that was set aside."""
+        """Return the highest epoch that was set aside."""
         return int.from_bytes(self.meta.get(SEEN, b""), "big")
 
 
 @dataclass
 class Recovered:
-    """What `recover` found, and made of it."""
+    """The result of `recover`."""
 
     book: JournalMeta
-    report: str  # one line for the log
-    aside: int = 0  # rows set aside
-    marked: int = 0  # a number that it had been at, beyond its end
-    seen: int = 0  # no epoch up to here may be opened
+    # One line for the log.
+    report: str
+    # The number of rows set aside.
+    aside: int = 0
+    # A number beyond its end, at which the journal has been.
+    marked: int = 0
+    # No epoch up to here may be opened.
+    seen: int = 0
 
 
-Save = Callable[[dict[str, bytes]], None]  # sets small values in a durable transaction of their own
+# A function that sets small values in a durable transaction of their own.
+Save = Callable[[dict[str, bytes]], None]
 
 
 def new_store(database: Database) -> None:
-    """Where there is nothing yet, the first small values."""
+    """Write the first small values, if there are none yet."""
     if read_meta(database):
         return
     store = uuid4().bytes
@@ -90,7 +96,7 @@ def new_store(database: Database) -> None:
 
 
 def identify(database: Database, wanted: bytes | None) -> dict[str, bytes]:
-    """The small values, verified; `WrongStore` unless they are of the store `wanted`, in a format that is read here."""
+    """Return the verified small values; raise `WrongStore` for another store than `wanted`, or another format."""
     place, stored = database.place, read_meta(database)
     values = {str(key): bytes(value) for key, value, _ in stored if isinstance(value, bytes | memoryview)}
     if "chp.store" not in values or "chp.book" not in values:
@@ -112,7 +118,7 @@ def identify(database: Database, wanted: bytes | None) -> dict[str, bytes]:
 
 
 def recover(found: RecoverySource, save: Save) -> Recovered:
-    """Verify, and do about damage what the options say."""
+    """Verify the journal, and treat damage as the options say."""
     place, book = found.database.place, found.book()
     damage = _snapshot_damage(found, book)
     if damage:
@@ -130,7 +136,7 @@ def recover(found: RecoverySource, save: Save) -> Recovered:
 
 
 def examine(found: RecoverySource) -> tuple[JournalMeta, list[str]]:
-    """All that `recover` verifies, without repair: the state and what is wrong with it."""
+    """Verify what `recover` verifies, without repair; return the state and what is wrong with it."""
     book = found.book()
     damages = [_snapshot_damage(found, book), _rows_damage(found, book)]
     beyond = found.mark.beyond(found.store, book.last)
@@ -139,7 +145,7 @@ def examine(found: RecoverySource) -> tuple[JournalMeta, list[str]]:
 
 
 def everything(found: RecoverySource, book: JournalMeta, end: int = TOP) -> Tables:
-    """All that makes up the journal up to the row `end`, table by table, for a copy."""
+    """Yield all of the journal up to the row `end`, table by table, for a copy."""
     seed = found.seed
     yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in found.meta.items()]
     yield "chunks", chunks(found.database, book)
@@ -172,7 +178,7 @@ def _rows_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
 
 
 def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save) -> int:
-    """What `recover` says about damaged rows; `book` becomes that of what is kept."""
+    """Treat damaged rows as `recover` says; `book` becomes the state of the rows that are kept."""
     database = found.database
     if found.options.recover == "strict":
         raise JournalDamaged(
@@ -180,9 +186,11 @@ def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save
             damage.place,
         )
     seen = (_epochs_seen(found, book) + EPOCHS_LOST).to_bytes(8, "big")
-    with suppress(JournalDamaged):  # a file may be readable, and not writable any more
+    # A file may be readable, and not writable any more.
+    with suppress(JournalDamaged):
         save({SEEN: seen})
-    if damage.number < book.snapshot_number:  # the snapshot covers the damaged row: what follows it may be sound
+    # The snapshot covers the damaged row, so the rows after it may be sound.
+    if damage.number < book.snapshot_number:
         book.floor = book.snapshot_number
         later = _rows_damage(found, book)
         end = later.number if later else TOP
@@ -199,7 +207,7 @@ def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save
 
 
 def _epochs_seen(found: RecoverySource, book: JournalMeta) -> int:
-    """The highest epoch, as far as it can be read."""
+    """Return the highest epoch, as far as it can be read."""
     seen = max(found.seen(), epoch_of(max(book.last, book.snapshot_number)))
     with suppress(JournalDamaged):
         for row in pages(found.database, book.floor):
@@ -209,7 +217,7 @@ def _epochs_seen(found: RecoverySource, book: JournalMeta) -> int:
 
 
 def _judge_the_mark(found: RecoverySource, book: JournalMeta, save: Save) -> tuple[int, str]:
-    """What is said of a journal that ends before its mark: the mark, if a peer is to tell the rest; and a note."""
+    """Judge a journal that ends before its mark; return the mark, if a peer is to send the rest, and a note."""
     beyond = found.mark.beyond(found.store, book.last)
     if not beyond:
         return 0, ""

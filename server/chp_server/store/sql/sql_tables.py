@@ -1,11 +1,11 @@
-"""The tables of a journal in SQL, and what is asked of them.
+"""The tables of a journal in SQL, and the statements on them.
 
     rows    first, last, prev, wrote, crc, body      one record each
-    chunks  id = serial << 32 | part, crc, body      of the snapshot, of one being built, of old ones not yet deleted
+    chunks  id = serial << 32 | part, crc, body      of the snapshot, of one under way, of old ones not yet deleted
     messages                                         of topics (sql_messages.py)
     meta    key, value, crc                          "chp.store" (id), "chp.book" (journal_rows.Book), the server's own
 
-Readers go page by page, so none pins a transaction.
+Readers read page by page, so none of them keeps a transaction open.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ from ...core.state.journal import MIB, JournalDamaged
 from ..journal_rows import JournalMeta, StoredRow, meta_crc, stored_row
 from .database import Database, errors
 
-PAGE_BYTES = 4 * MIB  # read at a time
+# The bytes that are read at a time.
+PAGE_BYTES = 4 * MIB
 TOP = (1 << 63) - 1
 COLUMNS = {
     "rows": "first, last, prev, wrote, crc, body", "chunks": "id, crc, body", "meta": "key, value, crc",
@@ -32,7 +33,7 @@ _CHUNKS = "SELECT id, crc, body FROM chunks WHERE id > ? AND id < ? ORDER BY id 
 
 
 def read_meta(database: Database) -> list[tuple[Any, ...]]:
-    """All of the small values, as stored."""
+    """Return all small values, as stored."""
     return list(database.run("SELECT key, value, crc FROM meta"))
 
 
@@ -43,13 +44,13 @@ def write_meta(database: Database, seed: int, values: dict[str, bytes]) -> None:
 
 
 def highest_serial(database: Database) -> int:
-    """That of the newest snapshot of which there is a chunk."""
+    """Return the serial of the newest snapshot that has a chunk."""
     found = list(database.run("SELECT id FROM chunks ORDER BY id DESC LIMIT 1"))
     return int(found[0][0]) >> 32 if found else 0
 
 
 def chunks(database: Database, book: JournalMeta) -> Iterator[tuple[int, int, bytes]]:
-    """Those of the snapshot, in order."""
+    """Yield the chunks of the snapshot, in order."""
     key, end = (book.serial << 32) - 1, (book.serial + 1) << 32
     more = book.serial > 0
     while more:
@@ -63,7 +64,7 @@ def chunks(database: Database, book: JournalMeta) -> Iterator[tuple[int, int, by
 
 
 def pages(database: Database, after: int, end: int = TOP) -> Iterator[StoredRow]:
-    """Rows with after < first <= end, in order, some megabytes at a time."""
+    """Yield rows with after < first <= end, in order, reading some megabytes at a time."""
     limit = 16
     while True:
         got = size = 0
@@ -78,17 +79,17 @@ def pages(database: Database, after: int, end: int = TOP) -> Iterator[StoredRow]
 
 
 def row_at(database: Database, number: int, floor: int = 0) -> StoredRow | None:
-    """The last row that begins after `floor` and not after `number`: the one `number` lies in, or the one before it."""
+    """Return the last row with floor < first <= number: `number` lies in it or after it."""
     found = list(database.run(_AT, (number, floor)))
     return stored_row(found[0]) if found else None
 
 
 def count(database: Database, where: str, number: int) -> tuple[int, int]:
-    """How many rows there are of a kind, and their bytes."""
+    """Return the number of rows that match a condition, and their bytes."""
     [(rows, size)] = database.run(f"SELECT count(*), sum(length(body)) FROM rows WHERE {where} ?", (number,))
     return int(rows), int(size or 0)
 
 
 def delete(database: Database, where: str, number: int) -> None:
-    """Delete the rows of a kind."""
+    """Delete the rows that match a condition."""
     list(database.run(f"DELETE FROM rows WHERE {where} ?", (number,)))

@@ -1,16 +1,16 @@
 """SQLite as the database of a journal: the default, one file and nothing to install.
 
 Measured settings, and why:
-- WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without and asks for
-  it once every `interval_s`; "off" never asks.
+- WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without an fsync, and
+  asks for one every `interval_s`; "off" never asks.
 - Pages of 16 KiB: a row of 110 KB takes 7, one of 200 bytes rewrites little; 4 and 64 KiB were slower at one end each.
 - A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it.
 - secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
 - auto_vacuum=incremental: when more than half the file is free, each sync gives a piece of it back.
-- No mmap: a file that somebody truncates must be an error, not the end of the process.
+- No mmap: a file that is truncated must be an error, not the end of the process.
 
-`recover="prefix"` writes what is kept to a new file, keeps the damaged one whole under another name, and puts the new
-one in its place with one rename; so nothing is lost by repairing, whatever happens meanwhile.
+`recover="prefix"` writes the sound rows to a new file, keeps the damaged file whole under another name, and puts the
+new file in its place with one rename. So a repair loses nothing, whatever happens meanwhile.
 """
 
 import os
@@ -48,9 +48,12 @@ from .sqlite_files import (
     valid_frames,
 )
 
-APPLICATION_ID = 0x43485032  # "CHP2", in the file's header
-LOG_BYTES = 8 * MIB  # checkpointed at this size
-SHRINK_PAGES = 256  # given back in one sync, at most
+# The number is "CHP2", in the file's header.
+APPLICATION_ID = 0x43485032
+# The log is checkpointed at this size.
+LOG_BYTES = 8 * MIB
+# One sync gives so many pages back, at most.
+SHRINK_PAGES = 256
 SHRINK_FROM = 16 * MIB // PAGE
 
 SCHEMA = """
@@ -62,12 +65,13 @@ SCHEMA = """
 MESSAGES = """IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
     number INTEGER NOT NULL, wall INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL)"""
-_NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the second: for the index of its log, a file beside it
+# The second one is for the index of the log, a file beside it.
+_NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH", "SQLITE_ERROR", "SQLITE_CONSTRAINT")
 
 
 class SqliteDatabase:
-    """See the module. `writable=False` is for looking at a journal that a server may be using."""
+    """A SQLite database; `writable=False` only reads a journal that a server may use."""
 
     driver_error: type[Exception] = sqlite3.Error
 
@@ -85,8 +89,10 @@ class SqliteDatabase:
                 self._db = create(self.path) if writable else read_only(self.path)
                 if not writable:
                     if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchall():
-                        self._db.execute(f"CREATE TEMP TABLE {MESSAGES}")  # it is from before there were any
-                    self._db.execute("BEGIN")  # all that is read is as of one moment
+                        # The journal is from before there were messages.
+                        self._db.execute(f"CREATE TEMP TABLE {MESSAGES}")
+                    # All that is read is as of one moment.
+                    self._db.execute("BEGIN")
         except BaseException:
             self.close()
             raise
@@ -94,15 +100,17 @@ class SqliteDatabase:
     # -- opening
 
     def _look_first(self) -> None:
-        """Before SQLite may change or tidy up anything: is it ours, and is the log's tail what a crash leaves?"""
+        """Check before SQLite may change anything: the file is ours, and the log ends as after a crash."""
         if not self.path.exists() or not self.path.stat().st_size:
             self._look_beside()
             return
-        db = read_only(self.path)  # on closing, it leaves the log as it is
+        # On closing, this connection leaves the log as it is.
+        db = read_only(self.path)
         try:
             self._check_identity(db)
             log = Path(f"{self.path}-wal")
-            in_use = self._lock is None and is_locked(self.path)  # then the log is growing, not torn
+            # Then the log is growing, not torn.
+            in_use = self._lock is None and is_locked(self.path)
             if in_use or not log.exists() or not log.stat().st_size:
                 return
             tail = log_tail(self.path, valid_frames(self.path))
@@ -114,13 +122,14 @@ class SqliteDatabase:
             self.note = f"; the log ended in an unfinished transaction ({tail.ignored} frames ignored)"
 
     def _look_beside(self) -> None:
-        """There is no database: what lies beside it must not tell that there was one."""
+        """Check that no file beside a missing database tells that there was one."""
         log = Path(f"{self.path}-wal")
         strict, remedy = self.options.recover == "strict", "restore a backup, or start with --recover prefix without it"
         if log.exists() and log.stat().st_size:
             if strict:
                 raise JournalDamaged(f"{self.place} is gone, and its log is here; {remedy}", "the file")
-            aside = Path(f"{aside_path(self.path)}-wal")  # SQLite would take it for the new file's
+            # SQLite would take it for the new file's.
+            aside = Path(f"{aside_path(self.path)}-wal")
             os.rename(log, aside)
             self.note = f"; the database is gone, and its log was moved to {aside.name}"
         mark = read_mark(self.path) if self.options.mark and strict else None
@@ -140,7 +149,8 @@ class SqliteDatabase:
                 place,
             )
         aside = Path(f"{aside_path(self.path)}-wal")
-        with open(aside, "xb") as file:  # SQLite is about to cut the log short
+        # SQLite is about to cut the log short.
+        with open(aside, "xb") as file:
             file.write(Path(f"{self.path}-wal").read_bytes())
             file.flush()
             os.fsync(file.fileno())
@@ -153,7 +163,8 @@ class SqliteDatabase:
         if not found and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             if self._lock is None:
                 raise self._holds_nothing()
-            return  # whoever began to make it was stopped at once
+            # The server that began to make it was stopped at once.
+            return
         if found != APPLICATION_ID:
             raise WrongStore(f"{self.place} is a SQLite file, but not a journal of ours; use another path")
         if version != FORMAT:
@@ -169,33 +180,33 @@ class SqliteDatabase:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection; `JournalError` when the journal was closed."""
+        """The connection; the property raises `JournalError` if the journal was closed."""
         if self._db is None:
             raise JournalError(f"{self.place} is closed")
         return self._db
 
     def run(self, sql: str, params: Sequence[Any] = ()) -> Rows:
-        """As `Database` says, like all that follow."""
+        """Execute a statement."""
         return self.db.execute(sql, params)
 
     def insert(self, table: str, rows: Rows) -> None:
-        """Prepared once, executed for each."""
+        """Add rows by a statement that is prepared once."""
         self.db.executemany(insertion(table), rows)
 
     def begin(self, durable: bool) -> None:
-        """How the commit waits is a setting of the connection."""
-        if self._lock is None:  # who only looks writes nothing but the first values of a journal that has none
+        """Begin a transaction; a setting of the connection says how its commit waits."""
+        # A reader writes only the first values of a journal that has none.
+        if self._lock is None:
             raise self._holds_nothing()
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
         self.db.execute(f"PRAGMA synchronous={level}")
         self.db.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """As `Database` says."""
         self.db.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Some errors have ended the transaction already."""
+        """Undo the transaction, which some errors have ended already."""
         try:
             if self._db is not None and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -203,7 +214,7 @@ class SqliteDatabase:
             self.broken = f"rollback: {error}"
 
     def shrink(self) -> bool:
-        """By some pages, while more than half of the file is free."""
+        """Give some pages back, while more than half of the file is free."""
         self._shrinking = self._shrink()
         return self._shrinking
 
@@ -211,18 +222,20 @@ class SqliteDatabase:
         free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
         if free < SHRINK_FROM or free * 2 < self.db.execute("PRAGMA page_count").fetchone()[0]:
             if self._shrinking:
-                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only now does the file become shorter
+                # Only now does the file become shorter.
+                self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             return False
-        self.db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")  # execute() would stop after one page
+        # execute() would stop after one page.
+        self.db.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
         return int(self.db.execute("PRAGMA freelist_count").fetchone()[0]) < int(free)
 
     def size(self) -> int:
-        """Of the file and of those beside it."""
+        """Return the bytes of the file and of those beside it."""
         files = (Path(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def translate(self, error: Exception) -> JournalError:
-        """After an error of input or output nothing is written any more."""
+        """Return the driver's error as ours; after an error of input or output nothing is written any more."""
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith(_NO_ROOM):
             return JournalFull(f"{self.place}: no room ({error}); free some: the journal is as at its last sync")
@@ -241,7 +254,7 @@ class SqliteDatabase:
     # -- damage
 
     def set_aside(self, floor: int, end: int, kept: Tables) -> int:
-        """What is kept goes to a new file, which takes the place of the damaged one."""
+        """Write the kept rows to a new file, which takes the place of the damaged one."""
         db = self.db
         new = Path(f"{self.path}.rebuild")
         _remove(new)
@@ -255,7 +268,7 @@ class SqliteDatabase:
         return count
 
     def _swap(self, new: Path) -> None:
-        """The old file gets a second name, then the new one takes its place: at every moment one of them is there."""
+        """Give the old file a second name, and put the new one in its place: one of them is always there."""
         self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self.db.close()
         self._db = None
@@ -268,7 +281,7 @@ class SqliteDatabase:
         self._db = create(self.path)
 
     def close(self) -> None:
-        """The lock goes last."""
+        """Close the database, and release the lock last."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -279,18 +292,19 @@ class SqliteDatabase:
     # -- what only a file can do
 
     def make_one_file(self) -> None:
-        """Fold the write-ahead log in, so that the file alone is everything: for a copy that will be carried away."""
+        """Fold the write-ahead log in, so that the file has everything: for a copy that will be carried away."""
         with errors(self):
             self.db.execute("PRAGMA journal_mode=DELETE")
 
     def copy_to(self, path: Path) -> None:
-        """All of it, as of one moment, to a file that is not there."""
+        """Copy the database, as of one moment, to a new file."""
         with errors(self), closing(sqlite3.connect(path)) as copy:
             self.db.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+            # The copy is one file, with nothing beside it.
+            copy.execute("PRAGMA journal_mode=DELETE")
 
     def problems(self) -> list[str]:
-        """What SQLite itself finds wrong with the file."""
+        """Return what SQLite itself finds wrong with the file."""
         try:
             found = [str(text) for (text,) in self.db.execute("PRAGMA integrity_check(3)")]
         except sqlite3.Error as error:
@@ -299,7 +313,7 @@ class SqliteDatabase:
 
 
 def insertion(table: str) -> str:
-    """The statement that adds a row with all columns."""
+    """Return the statement that adds a row with all columns."""
     columns = COLUMNS[table]
     return f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
 
@@ -313,14 +327,15 @@ def fill(db: sqlite3.Connection, tables: Tables) -> None:
 
 
 def write_file(path: Path, tables: Tables) -> None:
-    """All of a journal as one file, which is not there yet."""
+    """Write all of a journal to one new file."""
     with closing(create(path)) as db:
         fill(db, tables)
-        db.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+        # The copy is one file, with nothing beside it.
+        db.execute("PRAGMA journal_mode=DELETE")
 
 
 def create(path: Path) -> sqlite3.Connection:
-    """A connection to the database at `path`, with its settings; a new one gets its tables."""
+    """Return a connection to the database at `path`, with its settings; a new database gets its tables."""
     db = sqlite3.connect(path, isolation_level=None, timeout=5.0, cached_statements=64, check_same_thread=False)
     try:
         db.execute(f"PRAGMA page_size={PAGE}")
@@ -338,7 +353,8 @@ def create(path: Path) -> sqlite3.Connection:
             )
         db.execute(f"CREATE TABLE {MESSAGES}")
         db.execute("CREATE INDEX IF NOT EXISTS messages_at ON messages (topic, first)")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # a torn tail of the last run must not stay behind
+        # A torn tail of the last run must not stay behind.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         db.close()
         raise
@@ -346,12 +362,12 @@ def create(path: Path) -> sqlite3.Connection:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that can't write, not even tidy up; to a journal that may be in use."""
+    """Return a connection that can't write, not even tidy up, to a journal that may be in use."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
 
 
 def _count(db: sqlite3.Connection, floor: int, end: int) -> int:
-    """How many rows are not kept; -1 when the file is too damaged to tell."""
+    """Return how many rows are not kept; -1 if the file is too damaged to tell."""
     try:
         return int(db.execute("SELECT count(*) FROM rows WHERE first > ? OR first <= ?", (end, floor)).fetchone()[0])
     except sqlite3.Error:

@@ -1,4 +1,4 @@
-"""The files beside a SQLite journal: the lock, the write-ahead log after a crash, and what was set aside.
+"""The files beside a SQLite journal: the lock, the write-ahead log after a crash, and files that were set aside.
 
     DIR/journal.sqlite       the database, and its -wal and -shm
     DIR/journal.sqlite.lock  held with flock by the one server that uses it, with its pid inside
@@ -6,10 +6,10 @@
 
 **The log's tail.** After a crash SQLite takes the frames of the -wal file up to the last whole transaction and
 silently ignores the rest. That is right for a tail that was never synced: at most one transaction. If a *later*
-transaction lies behind the ignored one, it was begun after the ignored one had been synced, so that one has been
-damaged since, and acknowledged rows with it. `log_tail` counts those. Layout: the "WAL-mode File Format" page
-of SQLite's documentation; a frame's checksum goes on from that of the frame before, which is how a frame that really
-follows is told from an old one left over.
+transaction lies behind the ignored one, it began after the ignored one had been synced. So the ignored one was damaged
+since, and acknowledged rows with it. `log_tail` counts these transactions. The page "WAL-mode File Format" of SQLite's
+documentation has the layout. The checksum of a frame goes on from that of the frame before, which tells a frame that
+follows from an old one that was left over.
 """
 
 import fcntl
@@ -20,15 +20,18 @@ from typing import NamedTuple
 
 from ...core.state.journal import JournalError, JournalLocked, JournalReadOnly
 
-PAGE = 16_384  # of our databases
+# The size of the pages of our databases.
+PAGE = 16_384
 _WAL_HEADER = 32
-_FRAME_HEADER = struct.Struct(">IIIIII")  # page, size if a commit, salts, checksums
+# Page, size of the database in a commit frame, salts, checksums.
+_FRAME_HEADER = struct.Struct(">IIIIII")
 _MASK = 0xFFFFFFFF
-_PAGES = [1 << n for n in range(9, 17)]  # what SQLite allows
+# SQLite allows these sizes of pages.
+_PAGES = [1 << n for n in range(9, 17)]
 
 
 def database_path(url: str) -> Path:
-    """The database file `sqlite:PATH` means: PATH itself if it looks like a file, else one in that directory."""
+    """Return the database file of `sqlite:PATH`: PATH itself if it looks like a file, else one in that directory."""
     name = url.removeprefix("sqlite:")
     if name.startswith("//"):
         name = name[2:]
@@ -41,7 +44,7 @@ def database_path(url: str) -> Path:
 
 
 def lock(path: Path) -> int:
-    """Own the journal at `path` until this process ends or closes what is returned."""
+    """Lock the journal at `path` until this process ends or closes the returned descriptor."""
     name = f"{path}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,12 +61,13 @@ def lock(path: Path) -> int:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     except OSError:
-        pass  # a full disk: the lock holds without its note
+        # The disk is full: the lock holds without its note.
+        pass
     return fd
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a server uses the journal at `path` right now."""
+    """Return True if a server uses the journal at `path` now."""
     try:
         fd = os.open(f"{path}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -78,15 +82,18 @@ def is_locked(path: Path) -> bool:
 
 
 class LogTail(NamedTuple):
-    """What lies in the log behind the frames SQLite will use."""
+    """The frames in the log behind those that SQLite will use."""
 
-    valid: int  # frames it will use
-    ignored: int = 0  # frames of the same log behind them
-    lost: int = 0  # transactions, among those, that had been synced
+    # The frames that SQLite will use.
+    valid: int
+    # The frames of the present log behind them.
+    ignored: int = 0
+    # The synced transactions among the ignored frames.
+    lost: int = 0
 
 
 def log_tail(path: Path, valid: int) -> LogTail:
-    """Look behind the `valid` frames of the log of `path`."""
+    """Return the tail of the log of `path` behind its `valid` frames."""
     ignored = lost = 0
     with open(f"{path}-wal", "rb") as file:
         header = file.read(_WAL_HEADER)
@@ -98,7 +105,8 @@ def log_tail(path: Path, valid: int) -> LogTail:
         first = file.read(_FRAME_HEADER.size)
         sound = struct.pack(">II", *_checksum(header[:24], (0, 0), order)) == header[24:]
         salt = header[16:24] if sound else first[8:16]
-        before: tuple[int, int] | None = None  # checksum of a commit frame, to be followed
+        # The checksum of a commit frame, which the next frame is to follow.
+        before: tuple[int, int] | None = None
         file.seek(_WAL_HEADER + valid * size)
         while len(frame := file.read(size)) == size:
             _, commit, _, _, one, two = _FRAME_HEADER.unpack(frame[: _FRAME_HEADER.size])
@@ -120,16 +128,17 @@ def _checksum(data: bytes, start: tuple[int, int], order: str) -> tuple[int, int
 
 
 def valid_frames(path: Path) -> int:
-    """How many frames SQLite found whole: `mxFrame` in the -shm file, while a connection is open."""
+    """Return how many frames SQLite found whole: `mxFrame` in the -shm file, while a connection is open."""
     try:
         with open(f"{path}-shm", "rb") as file:
             return int(struct.unpack("=I", file.read(20)[16:])[0])
-    except (OSError, struct.error):  # it found nothing to make one for
+    # There is no such file if the log had no frames.
+    except (OSError, struct.error):
         return 0
 
 
 def aside_path(path: Path) -> Path:
-    """A name for damaged things beside `path` that nothing has yet."""
+    """Return an unused name for damaged files beside `path`."""
     n = 1
     while any(Path(f"{path}.damaged-{n}{end}").exists() for end in ("", "-wal")):
         n += 1

@@ -24,11 +24,11 @@ from chp.errors import BadInput
 from chp.keys import check_column
 
 from .. import checks
-from ..agent.mailbox import Mailbox
-from ..agent.open_batch import OPEN_ITEMS, PendingBatch
-from ..agent.tickets import Ticket
 from ..codecs import Codec
-from ..core.sending.leases import Handle
+from ..core.leases import Handle
+from .mailbox import Mailbox
+from .open_batch import OPEN_ITEMS, PendingBatch
+from .tickets import Ticket
 
 SMALL = 1024  # a value the open batch takes without counting bytes
 KNOWN_MAX = 65_536  # keys that a Clone which holds nothing remembers to be well-formed

@@ -20,11 +20,11 @@ from chp.errors import BadFrame
 from chp.headers import DURABILITY_NAMES
 from chp.keys import session_topic
 
-from ..copy.channel import CopyChannel
-from ..events import Ack, Sink
-from ..outbox import Outbox, SentBatch
-from ..server_view import ServerView
-from ..timing import NEVER, Timing
+from .copy.channel import CopyChannel
+from .events import Ack, Sink
+from .outbox import Outbox, SentBatch
+from .server_view import ServerView
+from .timing import NEVER, Timing
 
 PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
 RESEND_S_MAX = 30.0

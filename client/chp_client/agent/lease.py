@@ -16,8 +16,8 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 
-from ..agent.tickets import Ticket
 from ..errors import Closed, Refused
+from .tickets import Ticket
 from .writer import Items, Writer
 
 

@@ -1,15 +1,14 @@
-"""Records the change feed of a subtree into a directory (the Guide's Black Box); what is written says
-`recording_files.py`.
+"""The recorder of a subtree's change feed into a directory (the Guide's Black Box); files.py describes the files.
 
 - A file ends after `file_bytes` of keys and values, or `every_s` after its first row.
-- The state is the last number in the files' names. A recorder that was killed goes on there: what it had not finished
-  it asks for again, so the server must retain (`--retain-bytes`, `--retain-s`) what comes in while it is away, and
-  the unfinished file. `_position` only spares a quiet subtree from outliving the log.
-- If that is not retained any more, it says so, and writes a row `gap` (key: the subtree) and a snapshot: a reader sees
-  where something is missing, and a replay ends with the right map.
-- A recording is of one store: each file, and `_position`, has its id. Servers with another one are refused, at the
-  beginning and later (servers without a journal that are started anew are another store): two histories are not one.
-  They have the opener of their last number's epoch too: what a split has ended is not gone on from, but a `gap`.
+- The last number in the files' names is the state. A recorder that was killed goes on there, and asks again for what
+  its unfinished file had. So the servers must retain (`--retain-bytes`, `--retain-s`) that and what comes in meanwhile.
+  `_position` keeps a quiet subtree from falling behind the log.
+- If that is no longer retained, the recorder says so, and writes a row `gap` (key: the subtree) and a snapshot. So a
+  reader sees where changes are missing, and a replay ends with the right map.
+- A recording is of one store: each file, and `_position`, has its id. Servers with another store are refused, at the
+  beginning and later. A pair without a journal that was started anew is another store. The files also have the opener
+  of their last number's epoch: after a number whose history a split has ended comes a `gap`.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -31,10 +30,12 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import Revision, describe, epoch_of
 
-from . import starts
-from .errors import NotRetained
-from .feed.feed import Feed, FeedFacts, FeedRecord, OtherStore
-from .recording_files import (
+from .. import starts
+from ..errors import NotRetained
+from ..port.feed import Feed, FeedFacts, FeedRecord, OtherStore
+from ..starts import KeyStart, key_start
+from ..target import FilePath, Servers, servers_of
+from .files import (
     FORMAT,
     GAP,
     LOCK,
@@ -51,18 +52,19 @@ from .recording_files import (
     opened,
     readable,
 )  # fmt: skip
-from .starts import KeyStart, key_start
-from .target import FilePath, Servers, servers_of
 
 _, _, pq = need_parquet()
 log = logging.getLogger("chp_client")
 
 EVERY_S = 60.0
-FILE_BYTES = 8 * MIB  # half of what servers retain by default: they have the unfinished file of a killed recorder again
-GROUP_ROWS = 65_536  # of a row group: bounds what is held in memory, and the time that writing takes
+# Half of what servers retain by default, so that they still have the unfinished file of a killed recorder.
+FILE_BYTES = 8 * MIB
+# The rows of a row group: they bound the memory, and the time that writing takes.
+GROUP_ROWS = 65_536
 GROUP_BYTES = 8 * MIB
 IDLE_S = 0.25
-FINISH_S = 2.0  # how long a server is looked for at the end
+# At the end the recorder looks for a server so long.
+FINISH_S = 2.0
 Say = Callable[[str], object]
 
 
@@ -79,7 +81,7 @@ def record(
     say: Say | None = None,
     timeout_s: float | None = None,
 ) -> RecordingWriter:
-    """Record until `stop` is set; returns the writer, which has counted.
+    """Record until `stop` is set; return the writer with its counts.
 
     In an empty directory it begins where `start` says: "snapshot", "end", "begin" or a revision, as of a watch; in
     another it goes on after the last number there. `say` is told what happens, a line at a time.
@@ -91,7 +93,8 @@ def record(
     folder = Path(directory)
     with Feed(servers_of(servers, client_file), subtree) as feed:
         if not folder.is_dir():
-            feed.facts(timeout_s)  # no server, no directory
+            # Without a server there will be no directory.
+            feed.facts(timeout_s)
             folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             writer = RecordingWriter(folder, subtree, every_s, file_bytes)
@@ -161,7 +164,7 @@ def _follow(feed: Feed, writer: RecordingWriter, stop: Event) -> None:
 
 
 def _catch_up(feed: Feed, writer: RecordingWriter) -> None:
-    """Take what the store has at the end; what can't be had now is asked for when recording goes on."""
+    """Take what the store has at the end; the next recorder asks for what can't be had now."""
     try:
         for records in feed.fetch(writer.reached, FINISH_S, opener=writer.opener):
             writer.be_told(feed.complete, feed.opener)
@@ -204,10 +207,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class RecordingWriter:
-    """The directory as the recorder sees it: gathers rows, writes them in groups, finishes files."""
+    """The writer of a recording's directory: it gathers rows, writes them in groups, and finishes files."""
 
     def __init__(self, folder: Path, subtree: str, every_s: float, file_bytes: int) -> None:
-        """Find what is there; say `be_of` before the first row."""
+        """Find the files that are there; call `be_of` before the first row."""
         if every_s <= 0 or file_bytes < 1:
             raise BadInput(f"a file of {file_bytes} bytes or {every_s} s can't be; give more than 0")
         self.folder, self.subtree = folder, subtree
@@ -218,20 +221,22 @@ class RecordingWriter:
         self._file: Any = None
         self._file_bytes = 0
         self._opened_at = self._noted_at = time.monotonic()
-        self._openers: dict[int, bytes] = {}  # of the last epochs
+        # The openers of the last epochs.
+        self._openers: dict[int, bytes] = {}
         done = files(folder)
         position, self.store = self._read_position()
-        self._start = done[-1].until if done else 0  # where the next file begins
-        self.reached = max(self._start, position)  # up to here all is added
+        # The next file begins at `_start`. All rows up to `reached` are added.
+        self._start = done[-1].until if done else 0
+        self.reached = max(self._start, position)
         self._check(done)
 
     @property
     def opener(self) -> bytes:
-        """Who opened the epoch of `reached`; nothing if that is not known."""
+        """The server that opened the epoch of `reached`; b"" if it is not known."""
         return self._openers.get(epoch_of(self.reached), b"")
 
     def be_told(self, number: int, opener: bytes) -> None:
-        """Who opened the epoch of a number."""
+        """Note the server that opened the epoch of a number."""
         if opener:
             self._openers.pop(epoch_of(number), None)
             self._openers = dict(list(self._openers.items())[-1:]) | {epoch_of(number): opener}
@@ -248,7 +253,7 @@ class RecordingWriter:
                 raise BadInput(f"{self.folder} is a recording of {theirs!r}, not of {self.subtree!r}; give another")
 
     def be_of(self, store: bytes) -> None:
-        """What comes is of this store; `BadInput` if what is there is of another."""
+        """Note the store of the rows to come; raise `BadInput` if the recording is of another store."""
         mine, theirs = f"the store {self.store}" if self.store else "no store that is known", store.hex()
         if self.reached and self.store != theirs:
             raise BadInput(
@@ -259,13 +264,13 @@ class RecordingWriter:
         self.store = theirs
 
     def begin(self, at: int) -> None:
-        """The recording is complete up to `at`, which is where it begins (anew)."""
+        """Note that the recording is complete up to `at`, where it begins, or begins anew."""
         self.reached = at
         if not self._start or self._pending_rows or self._file:
             self._start = at
 
     def add(self, record: FeedRecord, operation: int = SET, revisions: list[int] | None = None) -> None:
-        """Take a record's rows."""
+        """Add a record's rows."""
         rows = len(record.keys)
         if not rows:
             return
@@ -331,12 +336,13 @@ class RecordingWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """If it can't be written (a full disk), the unfinished file is given up; what it had is asked for again."""
+        """Give the unfinished file up if it can't be written, as on a full disk; its rows are asked for again."""
         try:
             yield
         except OSError as error:
             if self._file is not None:
-                self._file.is_open = False  # or it would be closed, and fail, once more
+                # pyarrow would close the file once more, and fail.
+                self._file.is_open = False
             self._file, self._pending, self._pending_rows = None, [], 0
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, why, str(self.folder / PART)) from error
@@ -347,7 +353,8 @@ class RecordingWriter:
             reached, store = int(Revision(str(position["number"]))), str(position["store"])
             self.be_told(reached, bytes.fromhex(position.get("opener", "")))
             return reached, store
-        except (OSError, ValueError, KeyError, TypeError, BadInput):  # not there, or not ours
+        except (OSError, ValueError, KeyError, TypeError, BadInput):
+            # The file is not there, or another program wrote it.
             return 0, ""
 
     def _write_position(self) -> None:
@@ -360,7 +367,7 @@ class RecordingWriter:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renames in a folder last."""
+    """Sync a folder, so that its renames last."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

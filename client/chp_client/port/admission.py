@@ -1,9 +1,10 @@
-"""Whether a server lets us in: what libzmq tells of the handshakes at its P, and what to do about one that fails.
+"""The admission of a client to one server: what libzmq tells of handshakes, and what to do about one that fails.
 
-P is the scout. A handshake that failed there is tried again, with the server's other key if a client file has two; once
-one succeeds, the sockets to the other ports are connected anew, as theirs may have failed meanwhile. libzmq does that
-by itself only where it can't tell a refusal from a connection that broke, and never tries another key (SPEC.md, section
-25). Nor does it try a host name's other kind of address: until a server was reached, IPv4 and IPv6 have their turns.
+P is the scout. A handshake that failed there is tried again, with the server's other key if a client file has two.
+Once a handshake succeeds, the sockets to the other ports connect anew, because their handshakes may have failed too.
+libzmq tries again by itself only if it can't tell a refusal from a broken connection (SPEC.md, section 25). It never
+tries another key, and never the other kind of address of a host name. So IPv4 and IPv6 take turns here, until the
+server was reached once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from chp.addresses import in_turn, is_name
 from ..clientfile import Credentials
 
 AGAIN_S = 0.5
-NOT_REACHED_S = 0.1  # after the first try of a name, which may have no IPv4 address
-INSISTS_S = 0.4  # once it was refused for so long, an application is told: a server that starts may refuse for a moment
+# The pause after the first try of a name, which may have no IPv4 address.
+NOT_REACHED_S = 0.1
+# An application is told after refusals for so long: a server that starts may refuse for a moment.
+INSISTS_S = 0.4
 AUTH, PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 BROKEN, DONE = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 NOT_REACHED = int(zmq.EVENT_CONNECT_RETRIED)
@@ -34,7 +37,7 @@ Way = tuple["zmq.Socket[bytes]", str]  # a socket, and where it connects
 
 
 def reason(address: str, frames: Sequence[bytes], known: Credentials | None) -> str:
-    """What an event of a monitor says against us; "" if nothing."""
+    """Return why a handshake failed, as an event of a monitor tells it; "" for any other event."""
     event = int.from_bytes(frames[0][:2], sys.byteorder)
     value = int.from_bytes(frames[0][2:6], sys.byteorder)
     if event == AUTH and known is not None:
@@ -47,14 +50,16 @@ def reason(address: str, frames: Sequence[bytes], known: Credentials | None) -> 
 
 
 class Admission:
-    """The ways to one server, that to P first."""
+    """The sockets that connect to one server, the one to P first."""
 
     def __init__(self, address: str, ways: Sequence[Way], credentials: Credentials | None) -> None:
         self.address = address
-        self.due = NEVER  # when to connect again
+        # When to connect again.
+        self.due = NEVER
         self._ways, self._credentials = list(ways), credentials
         self._why, self._since, self._turn = "", NEVER, 0
-        self._unreached, self._tries, self._others_tries = is_name(address), 0, 0  # of P, and as the others connect
+        # The tries count the kinds of address of a name: as P connects, and as the other ports do.
+        self._unreached, self._tries, self._others_tries = is_name(address), 0, 0
         self._heard_at = NEVER
         for way in self._ways:
             self._equip(way)
@@ -65,7 +70,7 @@ class Admission:
             self._credentials.put_on(way[0], self._turn)
 
     def heard(self, frames: Sequence[bytes], now: float) -> None:
-        """An event of P's monitor: the event in two octets and its value in four, in this machine's order."""
+        """Take an event of P's monitor: two octets of event and four of value, in this machine's byte order."""
         event = int.from_bytes(frames[0][:2], sys.byteorder)
         if event == DONE:
             self._admitted()
@@ -92,7 +97,7 @@ class Admission:
                 self._anew(way)
 
     def step(self, now: float) -> None:
-        """Connect again, if that is due."""
+        """Connect again if that is due."""
         if now >= self.due:
             self.due = NEVER
             self._turn += 1
@@ -103,11 +108,12 @@ class Admission:
         try:
             socket.disconnect(endpoint)
         except zmq.ZMQError:
-            pass  # libzmq has given it up by itself
+            # libzmq has given the connection up by itself.
+            pass
         self._equip(way)
         socket.connect(endpoint)
 
     @property
     def why(self) -> str:
-        """Why it does not let us in, once it has said so again for a while; "" if it does, or is not there."""
+        """The reason of the server's refusal, once it has refused for a while; "" if it does not refuse."""
         return self._why if self._heard_at - self._since >= INSISTS_S else ""

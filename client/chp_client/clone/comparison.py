@@ -1,11 +1,11 @@
-"""A Clone's copy against a server's, by contents: keys, values, revisions, and which keys have a ttl.
+"""The comparison of a Clone's copy with a server's, by contents: keys, values, revisions, and which keys have a ttl.
 
     snapshot at number N  --chunk by chunk-->  Comparison.take, once the copy is complete up to N
     its end               -->                  Comparison.end: keys that only the copy has
 
-What was changed after N is left out, as is an own set that is under way. A key that the server has and the copy lacks
-may have been deleted meanwhile; so whatever differs is looked at again in a second snapshot, and is named only if it
-differs there too. The answers come over sockets of the caller's own: the agent goes on meanwhile.
+Keys that changed after N are left out, and so are own sets under way. A key that the server has and the copy lacks may
+have been deleted meanwhile. So a second snapshot compares the keys that differ once more, and only those that differ
+there too are named. The caller's own connection carries the answers: the agent goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from chp.headers import Header, Kthxbai, Sync
 from chp.numbers import describe, unpack
 
 from ..agent.mailbox import Mailbox
-from ..ask.port import Elsewhere
-from ..checks import endpoints_of
 from ..core.copy.channel import CopyChannel
-from .feed_link import FeedLink
+from ..core.question import Question
+from ..errors import Refused
+from ..port.ask import LATER
+from ..port.connection import Connection, Elsewhere
 
 SILENCE_S = 5.0
 RETRY_S = 0.05
+CREDIT, GRANT = 16, 8  # chunks
 
 
 @dataclass(slots=True)
 class Comparison:
-    """One channel's copy and one snapshot; `only` bounds it to keys that differed before."""
+    """A comparison of one channel's copy with one snapshot; `only` bounds it to keys that differed before."""
 
     channel: CopyChannel
     only: set[str] | None = None
@@ -43,7 +45,7 @@ class Comparison:
     _seen: set[str] = field(default_factory=set)
 
     def take(self, segment: Segment) -> None:
-        """A chunk of the snapshot; the copy is complete up to its number."""
+        """Compare a chunk of the snapshot; the copy is complete up to its number."""
         self._seen.update(segment.keys)
         replica, extras = self.channel.replica, segment.extras or {}
         revisions = [revision for revision, n in extras.get(columns.REVISIONS, ()) for _ in range(n)]
@@ -57,7 +59,7 @@ class Comparison:
                 self._differs(key)
 
     def end(self) -> None:
-        """The snapshot is complete: what else the copy has of its number is too much."""
+        """Note the keys that the copy has up to the snapshot's number, and the complete snapshot has not."""
         for key, revision in self.channel.replica.map.revisions.items():
             if revision <= self.number and key not in self._seen:
                 self._differs(key)
@@ -68,7 +70,7 @@ class Comparison:
 
 
 def compared(mailbox: Mailbox, timeout_s: float | None) -> Comparison:
-    """All channels of a Clone against the server that it follows; `TimeoutError` if that does not answer in time."""
+    """Compare all channels of a Clone with the server that it follows; `TimeoutError` if it does not answer in time."""
     deadline = float("inf") if timeout_s is None else monotonic() + timeout_s
     every = [_compared(mailbox, channel, deadline) for channel in mailbox.core.channels]
     differing = set().union(*(c.differing for c in every))
@@ -97,18 +99,21 @@ def _round(mailbox: Mailbox, channel: CopyChannel, only: set[str] | None, deadli
 
 def _asked(mailbox: Mailbox, address: str, comparison: Comparison, deadline: float) -> Comparison:
     with zmq.Context() as context:
-        known = mailbox.credentials.get(address)
-        link = FeedLink(context, endpoints_of(address)[0], comparison.channel.subtree, known)
+        connection = Connection(context, address, mailbox.credentials.get(address))
+        question = Question(1, comparison.channel.subtree.encode(), {"from": 0, "credit": CREDIT}, grant=GRANT)
         try:
-            while not link.ask(1, {}):
-                if monotonic() > deadline:
-                    raise Elsewhere(f"{address} takes no connection")
-                link.requests.poll(int(RETRY_S * 1000), zmq.POLLOUT)
-            for number, header, items in link.answer(min(SILENCE_S, max(0.0, deadline - monotonic()))):
+            while not connection.reach(RETRY_S) or not connection.ask(question):
+                if connection.why or monotonic() > deadline:
+                    raise Elsewhere(f"{address} {connection.why or 'takes no connection'}")
+            for number, header, items in connection.answer(question, min(SILENCE_S, max(0.0, deadline - monotonic()))):
                 _reach(mailbox, comparison, unpack(number), deadline)
                 _told(mailbox, comparison, header, items)
+        except Refused as refused:
+            if refused.code in LATER:
+                raise Elsewhere(str(refused)) from None
+            raise
         finally:
-            link.close()
+            connection.close()
     return comparison
 
 

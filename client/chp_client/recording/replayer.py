@@ -1,14 +1,14 @@
-"""Replay: play a recording into a store, as fast as it was recorded, faster, or as fast as possible.
+"""The replayer of a recording into a store: as fast as it was recorded, faster, or as fast as possible.
 
     with Clone(servers, subtree=None) as clone:
         replay("ticks/", clone, speed=10)                       # ten times as fast as the recorded clocks went
         replay("ticks/", clone, speed=None, start="1.90017")    # as fast as it goes, what was recorded after that
 
-- In the recording's order. A record's updates go out together, so a reader sees them together, unless it had more than
-  65,536; at full speed neighbouring records share a batch.
-- A recorded ttl is given again, divided by the speed; what expired while it was recorded is a delete in it anyway.
-- A gap ends with what was there after it: keys that the snapshot behind it lacks are deleted.
-- What is sent is the same however often, so a replay that was broken off may go on at any earlier number.
+- Records keep their order. A record's updates go out together, so that a reader sees them together, unless the record
+  has more than 65,536. At full speed neighbouring records share a batch.
+- A recorded ttl is given again, divided by the speed. A key that expired during the recording is a delete in it.
+- After a gap the replay deletes the keys that the snapshot behind the gap lacks.
+- A row that is sent twice does no harm, so a replay that was broken off may go on at any earlier number.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
-from .agent.tickets import Ticket
-from .clone.clone import Clone
-from .recording_files import (
+from ..agent.tickets import Ticket
+from ..clone.clone import Clone
+from ..renamed import renamed
+from ..starts import BEGIN, KeyStart, key_start
+from .files import (
     DELETE,
     GAP,
     OPERATIONS,
@@ -40,13 +42,12 @@ from .recording_files import (
     opened,
     readable,
 )
-from .renamed import renamed
-from .starts import BEGIN, KeyStart, key_start
 
 np, pa, pq = need_parquet()
 BATCH_ROWS = 8192
 READ_ROWS = 65_536
-STEP_S = 0.005  # records that are due within so much real time go out together
+# Records that are due within so much real time go out together.
+STEP_S = 0.005
 TTL_MS_MIN = 1
 ELSEWHERE = "replay from behind it"
 _COLUMNS = ["key", "value", "operation", "epoch", "sequence", "timestamp", "ttl"]
@@ -55,14 +56,17 @@ KeysUnder = Callable[[str], set[str]]
 
 @dataclass(slots=True)
 class ReplayRows:
-    """Rows of a recording, as columns."""
+    """The rows of a recording, as columns.
+
+    `operations` is an array of codes of OPERATIONS; `ttls_ms` has 0 for no ttl.
+    """
 
     keys: list[str]
     values: list[bytes]
-    operations: Any  # numpy: codes of OPERATIONS
+    operations: Any
     numbers: Any
     wall_ms: Any
-    ttls_ms: Any  # 0 for none
+    ttls_ms: Any
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -70,7 +74,7 @@ class ReplayRows:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay has done so far; `number` is the last whose updates are acknowledged."""
+    """The progress of a replay; `number` is the last one whose updates are acknowledged."""
 
     rows: int = 0
     bytes: int = 0
@@ -80,20 +84,21 @@ class Replayed:
     waiting: deque[tuple[Ticket, int]] = field(default_factory=deque)
 
     def sent(self, ticket: Ticket, number: int) -> None:
-        """A batch up to `number` is on its way."""
+        """Note a batch up to `number` that is on its way."""
         self.waiting.append((ticket, number))
         while self.waiting and self.waiting[0][0].done:
             self._settle()
 
     def settle_all(self, timeout_s: float) -> None:
-        """Wait for all of them."""
+        """Wait for the acknowledgements of all batches."""
         while self.waiting:
             self.waiting[0][0].wait(timeout_s)
             self._settle()
 
     def _settle(self) -> None:
         ticket, number = self.waiting.popleft()
-        ticket.wait(0)  # raises what was refused
+        # A refused batch raises here.
+        ticket.wait(0)
         self.number = number
 
 
@@ -149,7 +154,7 @@ def _after(start: KeyStart) -> int:
 
 
 def chain_of(directory: Path, after: int) -> list[RecordingFile]:
-    """The files with rows after `after`, in order; `BadInput` if one between them is missing."""
+    """Return the files with rows after `after`, in order; raise `BadInput` if one between them is missing."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is not there; give a directory that `chp record` wrote")
     found = files(directory)
@@ -169,7 +174,7 @@ def _begins_anew(path: Path) -> bool:
 
 
 def rows_of(path: Path, after: int) -> Iterator[ReplayRows]:
-    """The rows of a file after a number, some ten thousand at a time."""
+    """Yield the rows of a file after a number, some ten thousand at a time."""
     with readable(path, ELSEWHERE):
         for batch in opened(path).iter_batches(READ_ROWS, columns=_COLUMNS):
             rows = _decode(batch, after)
@@ -194,15 +199,17 @@ def _decode(batch: Any, after: int) -> ReplayRows:
 
 
 class _Player:
-    """Sends rows when they are due."""
+    """A sender of rows, each at its time."""
 
     def __init__(
         self, clone: Clone, speed: float | None, stop: Event, keys_under: KeysUnder | None, timeout_s: float
     ) -> None:
         self.clone, self.speed, self.stop, self.done = clone, speed, stop, Replayed()
         self._keys_under, self._timeout_s = keys_under, timeout_s
-        self._began: tuple[float, int] | None = None  # our clock and the recorded one, at the first row
-        self._stale: set[str] | None = None  # within the snapshot after a gap: keys it has not named yet
+        # This process's clock and the recorded one, at the first row.
+        self._began: tuple[float, int] | None = None
+        # The keys that the snapshot after a gap has not named yet; None outside of such a snapshot.
+        self._stale: set[str] | None = None
         self._stale_at = 0
 
     def play(self, rows: ReplayRows) -> None:
@@ -218,7 +225,7 @@ class _Player:
             start = end
 
     def _ends(self, rows: ReplayRows) -> list[int]:
-        """Where batches end: at the last record's end within `BATCH_ROWS`, and, at a speed, where time goes on."""
+        """Yield the ends of batches: the last record's end within `BATCH_ROWS`, and at a speed each step in time."""
         new = np.empty(len(rows), bool)
         new[-1] = True
         new[:-1] = rows.numbers[1:] != rows.numbers[:-1]
@@ -261,7 +268,7 @@ class _Player:
     # -- a gap
 
     def _gaps(self, rows: ReplayRows, start: int, end: int) -> None:
-        """Before a batch is sent: begin, go on with, or end the snapshot that follows on a gap."""
+        """Begin, go on with, or end the snapshot after a gap, before a batch is sent."""
         if rows.operations[start] == GAP:
             self.end_snapshot()
             if self._keys_under is None:
@@ -276,7 +283,7 @@ class _Player:
             self._stale.difference_update(rows.keys[start:end])
 
     def end_snapshot(self) -> None:
-        """Delete what the snapshot after a gap did not name."""
+        """Delete the keys that the snapshot after a gap did not name."""
         gone, self._stale = self._stale, None
         if gone:
             self.done.deletes += len(gone)
@@ -284,13 +291,14 @@ class _Player:
 
 
 def _cut(ends: Any, forced: Any) -> Iterator[int]:
-    """Ends of batches: each a record's end, no further apart than `BATCH_ROWS` unless one record is larger."""
+    """Yield the ends of batches: record ends, no further apart than `BATCH_ROWS` unless one record is larger."""
     start = 0
     for stop in forced.tolist():
         while stop - start > BATCH_ROWS:
             i = int(np.searchsorted(ends, start + BATCH_ROWS, "right")) - 1
             at = int(ends[i]) if i >= 0 else 0
-            if at <= start:  # a record larger than that goes as a whole
+            # A larger record goes as a whole.
+            if at <= start:
                 at = int(ends[i + 1])
             while at - start > DEFAULT.batch_items_max:
                 start += DEFAULT.batch_items_max

@@ -1,20 +1,20 @@
-"""Recordings as files: what recorders write, and replays and Spark read, Parquet in a directory.
+"""The files of a recording: Parquet in a directory, which recorders write, and replays and Spark read.
 
-    DIR/00001.000000000000042-00001.000000000090017.parquet     what came after 1.42, up to 1.90017
+    DIR/00001.000000000000042-00001.000000000090017.parquet     the changes after 1.42, up to 1.90017
     DIR/00001.000000000090017-00001.000000000180023.parquet     the next file begins where this one ends
-    DIR/_writing.part  _position  _lock                         the recorder's own; Spark leaves out what begins with _
+    DIR/_writing.part  _position  _lock                         the recorder's own; Spark leaves out names with a _
 
     key, value      text; binary, null for a delete
     operation       set | delete | snapshot (the key as it was when the recording began) | gap (see below)
-    epoch, sequence the number of the row's record: rows that share it were committed together, and stand together
-    revision        that its key got (epoch in the upper 16 bits)
+    epoch, sequence the number of the row's record: rows that share it were committed together, and lie together
+    revision        the revision that the key got (epoch in the upper 16 bits)
     timestamp       the active's clock, ms, UTC
     ttl             seconds, null for none
 
-- A file appears by rename, complete and synced, and never changes; rows are in the store's order. So readers may come
+- A file appears by rename, complete and synced, and never changes. Its rows are in the store's order. So it can be read
   at any time, and Spark reads the directory as plain Parquet: `spark.read.parquet(DIR)`.
-- The names say which numbers of the store a file has; the last one's end is the state of the recording.
-- Each file, and `_position`, says of which format, store and subtree it is, and who opened its last number's epoch.
+- A file's name has the numbers of the store that it covers. The end of the last file is the state of the recording.
+- Each file, and `_position`, has its format, store and subtree, and the server that opened its last number's epoch.
 
 Needs pyarrow and numpy: pip install 'chp-clone[parquet]'.
 """
@@ -32,11 +32,11 @@ from typing import Any
 from chp.errors import BadInput
 from chp.numbers import epoch_of, number, sequence_of
 
-from .feed.feed import FeedRecord
+from ..port.feed import FeedRecord
 
 
 def need_parquet() -> tuple[Any, Any, Any]:
-    """numpy, pyarrow and its Parquet part; `ImportError` names the extra that brings them."""
+    """Return numpy, pyarrow and its Parquet part; an `ImportError` names the extra that brings them."""
     try:
         import numpy
         import pyarrow.compute
@@ -50,7 +50,8 @@ np, pa, pq = need_parquet()
 
 SET, DELETE, SNAPSHOT, GAP = range(4)
 OPERATIONS = ("set", "delete", "snapshot", "gap")
-FORMAT = 1  # of a recording, in each file's metadata; those of 0.1, which do not tell, are the same
+# The format is in each file's metadata. Files of 0.1 have this one too, and do not tell it.
+FORMAT = 1
 PART, POSITION, LOCK = "_writing.part", "_position", "_lock"
 SCHEMA = pa.schema(
     [
@@ -64,7 +65,7 @@ _NAME = re.compile(r"(\d{5})\.(\d{15})-(\d{5})\.(\d{15})\.parquet")
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordingFile:
-    """A finished file: rows after the number `start`, up to `until`."""
+    """A finished file with the rows after the number `start`, up to `until`."""
 
     until: int
     start: int
@@ -72,7 +73,7 @@ class RecordingFile:
 
 
 def files(directory: Path) -> list[RecordingFile]:
-    """The finished files, in the store's order."""
+    """Return the finished files, in the store's order."""
     found = []
     for path in directory.iterdir():
         match = _NAME.fullmatch(path.name)
@@ -84,7 +85,7 @@ def files(directory: Path) -> list[RecordingFile]:
 
 @contextmanager
 def readable(path: Path, otherwise: str) -> Iterator[None]:
-    """`BadInput` for a file that can't be read, with what else to do than to bring it back."""
+    """Raise `BadInput` for a file that can't be read; `otherwise` is a remedy beside bringing it back."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -92,7 +93,7 @@ def readable(path: Path, otherwise: str) -> Iterator[None]:
 
 
 def opened(path: Path) -> Any:
-    """A finished file, of a format that this program reads; `BadInput` if it is not."""
+    """Return a finished file; raise `BadInput` for a format that this program can't read."""
     file = pq.ParquetFile(path)
     found = (file.schema_arrow.metadata or {}).get(b"chp.format", b"1").decode(errors="replace")
     if found != str(FORMAT):
@@ -102,7 +103,7 @@ def opened(path: Path) -> Any:
 
 
 def file_name(start: int, until: int) -> str:
-    """The name of the file with the rows after `start`, up to `until`."""
+    """Return the name of the file with the rows after `start`, up to `until`."""
     return f"{_digits(start)}-{_digits(until)}.parquet"
 
 
@@ -111,7 +112,7 @@ def _digits(n: int) -> str:
 
 
 def batch_of(added: list[tuple[FeedRecord, int, list[int] | None]]) -> Any:
-    """Records as one Arrow batch: what a record's rows share is repeated by numpy, not by Python."""
+    """Return records as one Arrow batch; numpy repeats what the rows of a record share."""
     records = [record for record, _, _ in added]
     counts = [len(record.keys) for record in records]
     values: list[bytes | None] = list(chain.from_iterable(record.values for record in records))

@@ -11,17 +11,17 @@ from typing import Any, Self, TypeVar
 
 from chp.errors import ChpError
 
-from ..agent.changes import Change, Changes, change_with, changes_from, changes_of
-from ..agent.listeners import Failures
-from ..agent.tickets import Ticket
-from ..agent.watch import Watch, WatchQueue
 from ..checks import wait_s
 from ..codecs import Decoding
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
-from .atomic import at_most, closed_meanwhile
-from .base import BaseClone
+from .changes import Change, Changes, change_with, changes_from, changes_of
 from .lease import Lease
+from .listeners import Failures
+from .mailbox import Mailbox
+from .tickets import Ticket
+from .waiting import at_most, closed_meanwhile
+from .watch import Watch, WatchQueue
 from .writer import Items
 
 Made = TypeVar("Made")
@@ -30,8 +30,8 @@ Made = TypeVar("Made")
 class Awaiting:
     """How one call waits by its loop, for at most a time that begins now; what is raised then names all of it."""
 
-    def __init__(self, clone: BaseClone[Any], blocks: bool, timeout: float | None) -> None:
-        self._clone, self._mailbox = clone, clone.mailbox
+    def __init__(self, mailbox: Mailbox, blocks: bool, timeout: float | None) -> None:
+        self._mailbox = mailbox
         self._blocks = blocks  # while the window is full
         self._loop, self._timeout = asyncio.get_running_loop(), wait_s(timeout)
         self._until = None if self._timeout is None else self._loop.time() + self._timeout
@@ -55,7 +55,7 @@ class Awaiting:
                 await self._room()
             except TimeoutError:
                 text = (
-                    f"there was no room for it within {self._timeout} s, so nothing was set; {self._clone.describe()}"
+                    f"there was no room for it within {self._timeout} s, so nothing was set; {self._mailbox.describe()}"
                 )
                 raise TimeoutError(text) from None
 
@@ -110,7 +110,7 @@ class Awaiting:
                     await came.wait()
                     came.clear()
         except TimeoutError:
-            raise TimeoutError(f"waited {self._timeout} s: {what}; {self._clone.describe()}") from None
+            raise TimeoutError(f"waited {self._timeout} s: {what}; {self._mailbox.describe()}") from None
         finally:
             mailbox.awaiting.discard(tell)
         if mailbox.core.state is State.CLOSED:
@@ -120,9 +120,9 @@ class Awaiting:
 class AsyncLease:
     """Made by `AsyncClone.lease`; use it with `async with`, or call `close`."""
 
-    def __init__(self, clone: BaseClone[Any], lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
+    def __init__(self, mailbox: Mailbox, lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
         self.id, self.ttl_s = lease.id, lease.ttl_s
-        self._clone, self._lease = clone, lease
+        self._mailbox, self._lease = mailbox, lease
         self._waits = waits
 
     async def set(self, key: str, value: Any, timeout: float | None = None) -> Ack:
@@ -154,7 +154,7 @@ class AsyncLease:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._clone.closed:
+        if self._mailbox.core.state is State.CLOSED:
             return
         if kind is None:
             await self.close()

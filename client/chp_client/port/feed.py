@@ -1,32 +1,29 @@
-"""The change feed: every record after a number, once and in order, as columns. For whoever needs all changes.
+"""The change feed: every record after a number, once and in order, as columns.
 
     with Feed(["tcp://a:5556", "tcp://b:5566"], "/rates/") as feed:
-        number = feed.facts().newest                        # where the store is now, and which store it is
-        for records in feed.fetch(after=number - 1000): ... # what is retained after a number, then it ends
-        for records in feed.follow(after=number): ...       # the same, then what comes; never ends
+        number = feed.facts().newest                        # the store's number now
+        for records in feed.fetch(after=number - 1000): ... # the retained records after a number; then it ends
+        for records in feed.follow(after=number): ...       # the retained records, then the new ones; it never ends
 
-For the stream reader of `format("chp")`, for `chp record`, and for anybody like them: a watch of a `Clone` gives net
-changes and keeps a copy of the subtree; a feed gives *all* of them, keeps nothing, and can go on where it stopped.
+A watch of a `Clone` gives net changes and keeps a copy of the subtree. A feed gives *all* changes, keeps nothing, and
+can go on where it stopped; `chp record` uses one.
 
-- A `FeedRecord` is what one turn of the active committed: parallel lists `keys` and `values`, the indices of those
-  that are deletes (`expiries`: and nobody's, but by time), the ttls of some, `first` (their revision), `last` (the
-  offset: go on with `after=record.last`), `wall_ms` (the active's clock). Its rows belong together: nobody should
-  show some of them without the others.
-- Records come in lists, as they arrived together. Nothing here runs per row, but for rows that have a ttl.
-- What was missed comes from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), what is new from the
-  channel. `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; a hole is asked for.
-- `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history (updates that only a
-  server that died had seen). Never a silent gap. `snapshot()` gives where to begin anew.
-- `OtherStore`: the servers hold another store than before, where the same number means something else: another pair, or
-  one without a journal that was started anew. Who goes on later keeps `feed.store` and `feed.opener` beside the number,
-  and gives all three: the opener tells a number of a history that a split has ended from the same number of the one
-  that is (SPEC.md, section 11).
-- One thread, no background agent: sockets are read while you iterate. Not to be shared by threads or processes.
+- A `FeedRecord` is what one turn of the active committed: parallel lists `keys` and `values`, the indices of the
+  deletes (and in `expiries` of those by time), the ttls of some keys, `first` (their revision), `last` (go on with
+  `after=record.last`), and `wall_ms` (the active's clock). A reader should show all rows of a record or none.
+- Records come in lists, as they arrived together. Only rows with a ttl cost Python code a row.
+- Missed records come from the log of the active (ICANHAZ with `feed`, SPEC.md section 17), new ones from the channel.
+  `prev` in each BATCH and the channel's last number in each HEARTBEAT show every hole; the feed asks for its records.
+- `NotRetained`: the log no longer reaches back, or `after` is no part of the store's history, because only a server
+  that died had seen it. There is never a silent gap. `snapshot()` gives a number from which to begin anew.
+- `OtherStore`: the servers hold another store, where the same number means something else. It is another pair, or a
+  pair without a journal that was started anew. To go on later, keep `feed.store` and `feed.opener` beside the number,
+  and give all three. The opener tells two numbers apart that are equal on both sides of a split (SPEC.md, section 11).
+- A feed has one thread and no agent: it reads its sockets while you iterate. Threads and processes can't share one.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,28 +31,27 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-import zmq
-
 from chp import columns
 from chp.batch import Segment, record_of, segment_of
 from chp.errors import ChpError
 from chp.headers import Batch, Greeting, Heartbeat, Kthxbai, Records, State, Sync
 from chp.headers import Refused as RefusedHeader
-from chp.keys import CLIENT_BYTES, check_subtree
+from chp.keys import CLIENT_BYTES, channel_topic, check_subtree
 from chp.numbers import epoch_of, unpack
 from chp.parts import Parts, WholeRecord
 
-from ..ask.port import Elsewhere
-from ..checks import endpoints_of
-from ..clientfile import credentials_of
 from ..core.question import Told, reply_of
 from ..core.rate_limited_log import LOST_S, NEVER
-from ..errors import NotRetained, Refused
-from .feed_link import FeedLink, deadline_in, wait_any
+from ..errors import NotRetained, Refused, Unanswered
+from ..target import servers_of
+from .ask import LATER, Interrupted, QuestionPort
+from .connection import Connection
 
 log = logging.getLogger("chp_client")
-SILENCE_S = 5.0  # a request that nothing answers for so long is put to the other server
+# After so long without an answer the other server gets the question.
+SILENCE_S = 5.0
 RETRY_S = 0.25
+CREDIT, GRANT = 16, 8  # chunks
 
 
 class OtherStore(ChpError):
@@ -69,74 +65,93 @@ class OtherStore(ChpError):
 
 @dataclass(frozen=True, slots=True)
 class FeedFacts:
-    """Where the feed begins and ends now, and of which store it is."""
+    """The two ends of the feed, and its store.
 
-    newest: int  # the store's number
-    oldest: int  # the lowest number after which records can be had
-    store: bytes  # the store's id: as long as it stays, numbers mean the same
-    opener: bytes  # who opened the epoch of `newest`
-    oldest_opener: bytes  # and of `oldest`
+    newest, oldest           the store's number, and the lowest number after which records can be had
+    store                    the store's id: as long as it stays, numbers mean the same
+    opener, oldest_opener    the servers that opened the epochs of `newest` and of `oldest`
+    """
+
+    newest: int
+    oldest: int
+    store: bytes
+    opener: bytes
+    oldest_opener: bytes
 
 
 @dataclass(slots=True)
 class FeedRecord:
-    """One record's updates of the subtree, in order: item i sets `keys[i]`, or deletes it if i is in `deletes`."""
+    """One record's updates of the subtree, in order: item i sets `keys[i]`, or deletes it if i is in `deletes`.
 
-    first: int  # the revision of all its keys
-    last: int  # the number after which to go on
+    first, last    the revision of all its keys, and the number after which to go on
+    ttls_ms        the ttl of each item that has one
+    expiries       the deletes that no client made: by a ttl or a lease
+    client         the client that made all of it, if one did and the log tells; as `chp leases` names it
+    """
+
+    first: int
+    last: int
     wall_ms: int
     keys: list[str]
     values: list[bytes]
     deletes: list[int] = field(default_factory=list)
-    ttls_ms: dict[int, int] = field(default_factory=dict)  # item: ttl
-    expiries: list[int] = field(default_factory=list)  # of the deletes, those that nobody made: by time
-    client: bytes = b""  # whose all of it is, if it is one client's and came out of the log; as `chp leases` names it
+    ttls_ms: dict[int, int] = field(default_factory=dict)
+    expiries: list[int] = field(default_factory=list)
+    client: bytes = b""
 
 
 @dataclass(slots=True)
 class FeedSnapshot:
-    """The subtree at one number."""
+    """The subtree at one number.
+
+    chunks       records whose `first` and `last` are the number
+    revisions    the revision of each key, by chunk
+    opener       the server that opened the epoch of `number`
+    """
 
     number: int
-    chunks: list[FeedRecord]  # `first` and `last` are the number; `revisions` has each key's own
+    chunks: list[FeedRecord]
     revisions: list[list[int]]
-    opener: bytes = b""  # who opened the epoch of `number`
+    opener: bytes = b""
 
 
 class Feed:
-    """Reads the feed of a subtree from whichever server is active."""
+    """A reader of a subtree's feed, from whichever server is active."""
 
     def __init__(
         self, servers: str | Sequence[str], subtree: str = "", *, store: bytes = b"", silence_s: float = SILENCE_S
     ) -> None:
-        endpoints = endpoints_of(servers)
         self.subtree = check_subtree(subtree)
-        self.store = store  # whose numbers these are; that of the first answer, unless it is given
-        self.complete = 0  # the number up to which everything was given
-        self.opener = b""  # who opened the epoch of `complete`, if that is known
-        self._openers: dict[int, bytes] = {}  # of numbers that were told last, from which a reader may begin
+        # The store of these numbers: the given one, or that of the first answer.
+        self.store = store
+        # The number up to which all records were given, and the server that opened its epoch, if that is known.
+        self.complete = 0
+        self.opener = b""
+        # The openers of the last numbers told, from which a reader may begin.
+        self._openers: dict[int, bytes] = {}
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
-        self._ids = itertools.count(1)
-        self._context = zmq.Context()
-        known = credentials_of(servers)
-        self._links = [FeedLink(self._context, each, self.subtree, known.get(each[0])) for each in endpoints]
-        self._turn = itertools.cycle(self._links)
-        self._server = self._links[0]  # the one that answered last
-        self._lost_at = NEVER  # since when nobody gives the feed
+        self._port = QuestionPort(
+            servers_of(servers, None), NEVER, silence_s=silence_s, patience_s=silence_s, topics=[channel_topic(subtree)]
+        )
+        # The server that answered last.
+        self._server: Connection | None = None
+        # The time since which no server gives the feed.
+        self._lost_at = NEVER
         self._told = False
 
     # -- reading
 
     def facts(self, timeout_s: float | None = 30.0) -> FeedFacts:
-        """How the store is now. Raises `OtherStore`, or `TimeoutError` when no server answers for `timeout_s`."""
+        """Return the ends of the feed now. Raises `OtherStore`, or `TimeoutError` if no server answers in time."""
         deadline = deadline_in(timeout_s)
         while True:
             try:
                 [answer] = self._ask({"feed": True, "probe": 0}, deadline)
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
                 continue
+            assert self._server is not None, "it has answered"
             told = reply_of(self._server.address, answer).facts
             self.store = self.store or told["store"]
             facts = FeedFacts(*map(told.__getitem__, FeedFacts.__dataclass_fields__))
@@ -144,10 +159,10 @@ class Feed:
             return facts
 
     def fetch(self, after: int, timeout_s: float | None = 30.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
-        """The records after `after` that the store has now; `complete` is how far that reached.
+        """Yield the records after `after` that the store has now; `complete` tells how far they reached.
 
-        `opener` is what `feed.opener` was at `after`, if that number was kept. Raises `NotRetained`, `OtherStore`, or
-        `TimeoutError` when no server answers for `timeout_s` (None: never).
+        `opener` is the `feed.opener` that was kept with `after`. Raises `NotRetained`, `OtherStore`, or `TimeoutError`
+        when no server answers for `timeout_s` (None: never).
         """
         self._begin(after, opener)
         yield from self._fetch(timeout_s)
@@ -181,11 +196,11 @@ class Feed:
                     raise
                 oldest = refused.detail if isinstance(refused.detail, int) else None
                 raise NotRetained(self.complete, oldest) from None
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
 
     def _reach(self, complete: int, told_of: int, opener: bytes | None) -> None:
-        """Everything up to a number was given; who opened the epoch of `told_of` was told."""
+        """Note that all records up to `complete` were given, and who opened the epoch of `told_of`."""
         if epoch_of(complete) == epoch_of(told_of) and opener:
             self.opener = opener
         elif epoch_of(complete) != epoch_of(self.complete):
@@ -193,13 +208,13 @@ class Feed:
         self.complete = complete
 
     def _proof(self) -> dict[str, Any]:
-        """What proves `complete`, if we were told."""
+        """Return the proof of `complete` as an option of a question, if its opener is known."""
         return {"proof": [self.store, self.opener]} if self.opener else {}
 
     def follow(self, after: int, idle_s: float = 1.0, *, opener: bytes = b"") -> Iterator[list[FeedRecord]]:
-        """The records after `after`, then what comes; an empty list when nothing came for `idle_s`. Never ends.
+        """Yield the records after `after`, then the new ones; an empty list if none came for `idle_s`. Never ends.
 
-        It waits for ever for a server to be active; `opener`, and what it raises otherwise, are as of `fetch`.
+        It waits for an active server without a limit. `opener` and the other errors are those of `fetch`.
         """
         self._begin(after, opener)
         while True:
@@ -207,7 +222,7 @@ class Feed:
             yield from self._live(idle_s)
 
     def snapshot(self, timeout_s: float | None = 30.0) -> FeedSnapshot:
-        """The subtree as it is now, at one number, from which `follow` can go on."""
+        """Return the subtree as it is now, at one number, from which `follow` can go on."""
         deadline = deadline_in(timeout_s)
         while True:
             found = FeedSnapshot(0, [], [])
@@ -221,11 +236,11 @@ class Feed:
                         found.opener = header.proof[1]
                 self._openers = {found.number: found.opener}
                 return found
-            except Elsewhere:
+            except Interrupted:
                 self.stats["silences"] += 1
 
     def _fetch_idly(self, idle_s: float) -> Iterator[list[FeedRecord]]:
-        """As `fetch`, without an end to trying; says so with an empty list now and then."""
+        """Yield what `fetch` does, and try without an end; yield an empty list each time that no server answered."""
         while True:
             try:
                 yield from self._fetch(idle_s)
@@ -236,7 +251,7 @@ class Feed:
                 yield []
 
     def _tell(self, lost: str) -> None:
-        """Warn once that nobody gives the feed, and once that somebody does again."""
+        """Warn once that no server gives the feed, and once that a server does again."""
         now = monotonic()
         if not lost:
             if self._told:
@@ -251,15 +266,16 @@ class Feed:
     # -- what comes on the channel
 
     def _live(self, idle_s: float) -> Iterator[list[FeedRecord]]:
-        """Records as they are published, until one is missing or another server is to be asked."""
+        """Yield records as they are published, until one is missing or another server is to be asked."""
         server, parts = self._server, Parts()
+        assert server is not None, "it was asked for what was missed"
         heard_at = spoke_at = monotonic()
         while True:
-            ready = wait_any(self._links, min(idle_s, RETRY_S))
+            ready = self._port.heard(min(idle_s, RETRY_S))
             now = monotonic()
-            for link in ready:
-                if link is not server:
-                    for _ in link.hear():
+            for connection in ready:
+                if connection is not server:
+                    for _ in connection.published():
                         pass
             records: list[FeedRecord] = []
             follows = True
@@ -279,9 +295,9 @@ class Feed:
                 self.stats["silences"] += 1
                 return
 
-    def _take(self, server: FeedLink, parts: Parts, records: list[FeedRecord]) -> bool:
-        """Add what came and follows; False if something is missing."""
-        for header, items in server.hear():
+    def _take(self, server: Connection, parts: Parts, records: list[FeedRecord]) -> bool:
+        """Add the records that came and follow; return False if one is missing."""
+        for header, items in server.published():
             if isinstance(header, Batch):
                 if header.last <= self.complete or epoch_of(header.last) < epoch_of(self.complete):
                     continue
@@ -298,65 +314,43 @@ class Feed:
                     return False
                 self.complete = max(self.complete, header.number)
             elif isinstance(header, RefusedHeader) and header.code == "access":
-                return False  # an answer on P says so to who asked, or that it is not so any more
+                # The next question shows whether the rules still forbid the subtree.
+                return False
             elif isinstance(header, Greeting | Heartbeat) and (server.state != State.ACTIVE or server.anew):
                 return False
         return True
 
-    def _successor(self, server: FeedLink) -> bool:
+    def _successor(self, server: Connection) -> bool:
         mine = epoch_of(self.complete)
-        return any(o is not server and o.state == State.ACTIVE and epoch_of(o.number) > mine for o in self._links)
+        others = [each for each in self._port.connections if each is not server]
+        return any(each.state == State.ACTIVE and epoch_of(each.number) > mine for each in others)
 
     # -- asking
 
     def _ask(self, options: dict[str, Any], deadline: float) -> Iterator[Told]:
-        """One server's answer; the one that says it is active, else each in turn."""
-        request_id = next(self._ids)
+        """Yield one server's answer; `Interrupted` if it breaks off, `TimeoutError` if no server serves in time."""
         self.stats["fetches"] += 1
-        meant = {"store": self.store} if self.store else {}
-        while True:
-            link = self._told_active() or next(self._turn)
-            if link.ask(request_id, {**options, **meant}):
-                self._server = link
-                try:
-                    yield from link.answer(self._silence_s)
-                    link.state = State.ACTIVE
-                    return
-                except Refused as refused:
-                    if refused.code == "store":
-                        raise OtherStore(self.store, refused.detail) from None
-                    raise
-                except Elsewhere:
-                    if link.state == State.ACTIVE:
-                        link.state = 0  # it says so no more: the others' turn
-                    self._wait(deadline, "for an active server")
-                    raise
-            link.state = 0
-            self._wait(deadline, "for a server to take connections")
-
-    def _told_active(self) -> FeedLink | None:
-        for link in wait_any(self._links, 0):
-            for _ in link.hear():
-                pass  # nothing is lost: what it says of records will be fetched
-        active = [link for link in self._links if link.state == State.ACTIVE]
-        return max(active, key=lambda link: epoch_of(link.number), default=None)
-
-    def _wait(self, deadline: float, what: str) -> None:
-        left, denied = deadline - monotonic(), {link.address: why for link in self._links if (why := link.denied)}
-        if len(denied) == len(self._links) and deadline < float("inf"):
-            raise Refused("; ".join(f"{server} {why}" for server, why in denied.items()), "key", denied)
-        if left <= 0:
-            found = ", ".join(f"{link.address} {denied.get(link.address, '')}".strip() for link in self._links)
-            raise TimeoutError(f"waited {what}: {found}; see `chp status`")
-        for link in wait_any(self._links, min(RETRY_S, left)):
-            for _ in link.hear():
-                pass
+        meant = {"credit": CREDIT, **options} | ({"store": self.store} if self.store else {})
+        try:
+            for told in self._port.answers(self.subtree, meant, deadline - monotonic(), grant=GRANT):
+                self._server = self._port.asked
+                yield told
+            assert self._server is not None, "it has answered"
+            self._server.state = State.ACTIVE
+        except Interrupted:
+            raise
+        except Unanswered as error:
+            raise TimeoutError(str(error)) from None
+        except Refused as refused:
+            if refused.code == "store":
+                raise OtherStore(self.store, refused.detail) from None
+            if refused.code in LATER:
+                raise Interrupted(str(refused)) from None
+            raise
 
     def close(self) -> None:
         """Close the sockets; twice is fine."""
-        for link in self._links:
-            link.close()
-        self._context.term()
+        self._port.close()
 
     def __enter__(self) -> Self:
         return self
@@ -373,7 +367,7 @@ def _feed_record(whole: WholeRecord) -> FeedRecord:
 
 
 def _logged(whole: WholeRecord) -> FeedRecord:
-    """Out of the log, where a record tells what of it is whose if it is not one's."""
+    """Return a record out of the log, which names the client if all of the record is one client's."""
     record = _feed_record(whole)
     if whole.whose is None and len(whole.origins) == 1:
         record.client = whole.origins[0][0][:CLIENT_BYTES]
@@ -381,7 +375,7 @@ def _logged(whole: WholeRecord) -> FeedRecord:
 
 
 def _extend(record: FeedRecord, segment: Segment) -> None:
-    """Add a segment's columns."""
+    """Add a segment's columns to a record."""
     start = len(record.keys)
     extras = segment.extras
     if not start:
@@ -409,3 +403,8 @@ def _add_chunk(found: FeedSnapshot, segment: Segment) -> None:
     _extend(chunk, segment)
     found.chunks.append(chunk)
     found.revisions.append([revision for revision, n in extras.get(columns.REVISIONS, []) for _ in range(n)])
+
+
+def deadline_in(timeout_s: float | None) -> float:
+    """Return the moment `timeout_s` from now; never, for None."""
+    return NEVER if timeout_s is None else monotonic() + timeout_s

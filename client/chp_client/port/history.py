@@ -1,8 +1,8 @@
-"""The versions of one key that the servers' log still holds: what it was, since when, and by whom.
+"""The versions of one key that the servers' log still holds: each value, its time and its writer.
 
-A version is a record that wrote the key. The log has what `retain_bytes` and `retain_s` of the servers keep, of all
-keys together, so a key that is seldom set may have none. Who wrote a record is known if all of it is one client's
-batch; a turn of the active often joins those of several, and then nobody is named.
+A version is a record that wrote the key. The log keeps the records of all keys within the servers' `retain_bytes` and
+`retain_s`, so a key that is seldom set may have no version. The writer of a record is known if the record is one
+client's batch. A turn of the active often joins the batches of several clients, and then no writer is named.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from ..errors import NotRetained
 from .feed import Feed, FeedRecord
 
 VERSIONS_MAX = 10_000
-TRIES = 3  # the log may let go of its oldest record between two questions
+# The log may let go of its oldest record between two questions.
+TRIES = 3
 
 
 class Version(NamedTuple):
-    """What a key was; `operation` is "set" or "delete", and then `value` is None.
+    """A version of a key; `operation` is "set", or "delete" with a `value` of None.
 
-    expired   a delete that nobody made: by a ttl or a lease
-    ttl       the seconds that this set gave it; None for no end, or for those of a lease
-    when      by the clock of the server that was active; for people
-    by        the client: 24 hexadecimal digits, as `chp leases` shows owners; None if the record does not tell
+    expired   True for a delete at the end of a ttl or a lease, which no client made
+    ttl       the ttl of this set in seconds; None for a key without an end, or with a lease
+    when      the time by the clock of the server that was active; for people
+    by        the client as 24 hexadecimal digits, as `chp leases` shows owners; None if the record does not tell
     """
 
     key: str
@@ -46,7 +47,7 @@ class Version(NamedTuple):
 def history(
     servers: Sequence[str], key: str, decoding: Decoding | None, limit: int, timeout_s: float | None
 ) -> list[Version]:
-    """The last `limit` versions of a key, the oldest first. `TimeoutError` if no server answers in time."""
+    """Return the last `limit` versions of a key, the oldest first. `TimeoutError` if no server answers in time."""
     check_key(key)
     if type(limit) is not int or not 1 <= limit <= VERSIONS_MAX:
         raise BadInput(f"limit={limit!r} is not a number of versions from 1 to {VERSIONS_MAX}")
@@ -67,12 +68,12 @@ def history(
 
 
 def _subtree_of(key: str) -> str:
-    """The smallest subtree with this key."""
+    """Return the smallest subtree with this key."""
     return key[: key.rindex("/") + 1] if key.startswith("/") else ""
 
 
 def _versions(record: FeedRecord, key: str) -> Iterator[Version]:
-    """Those of a record, nearly always none or one."""
+    """Yield the versions of the key in a record, nearly always none or one."""
     if key not in record.keys:
         return
     deletes, expiries = set(record.deletes), set(record.expiries)
@@ -87,5 +88,5 @@ def _versions(record: FeedRecord, key: str) -> Iterator[Version]:
 
 
 def _shown(version: Version, decoding: Decoding) -> Version:
-    """With its value decoded; what the codec can't take is shown as bytes."""
+    """Return the version with its value decoded; a value that the codec can't take stays bytes."""
     return version if version.value is None else version._replace(value=decoding.value(version.key, version.value))

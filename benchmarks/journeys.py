@@ -1,0 +1,210 @@
+"""Count the calls of our functions that one KVSET costs, the files that these calls enter, and the hops between files.
+
+    python benchmarks/journeys.py                    prints the table of the code that PYTHONPATH names
+    python benchmarks/journeys.py --calls commits    prints each call of the steps that have this word in their name
+    python benchmarks/journeys.py --quiet            counts turns of servers with ample room, and their `next_deadline`
+
+Two real `ServerCore`s are joined without sockets, threads or clocks: P is active, and B follows and is in sync. One
+client listens to everything and to its own session. Each turn is counted whole: `begin_turn`, the messages of the peer,
+`end_turn`, and `performing.steps` with ports that do nothing. Without --quiet nobody asks for the next deadline, and
+the servers were not told how much room they have, so that older commits look at everything in each turn.
+
+Only functions that are defined below chp/, server/ and client/ count. A resumed generator counts as a call.
+This program also runs against old commits, whose names differ; it tries both. See benchmarks/results/journeys.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from chp.batch import Segment
+from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
+from chp.numbers import pack
+from chp_server.cores import Cores
+
+PACKAGES = ("chp", "chp_server", "chp_client")
+SESSION = b"s" * 16
+STEP_S = 0.001
+WHOLE = "the whole life of one awaited KVSET"
+
+
+@dataclass
+class Journey:
+    """The calls of one step, in their order, as (file, function)."""
+
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def files(self) -> int:
+        """The number of files that the calls enter."""
+        return len({file for file, _ in self.calls})
+
+    @property
+    def hops(self) -> int:
+        """The number of neighbouring calls that are in different files."""
+        return sum(a[0] != b[0] for a, b in zip(self.calls, self.calls[1:], strict=False))
+
+    @property
+    def most(self) -> str:
+        """The three files that are entered most often from another file."""
+        entered = Counter(b[0] for a, b in zip([("", ""), *self.calls], self.calls, strict=False) if a[0] != b[0])
+        return ", ".join(f"{Path(file).stem} {times}" for file, times in entered.most_common(3))
+
+
+def _file(frame: FrameType) -> str:
+    """Return the path of a function of ours, from its package on; "" for a function of somebody else."""
+    package, _, _ = frame.f_globals.get("__name__", "").partition(".")
+    path = frame.f_code.co_filename
+    at = path.rfind(f"/{package}/")  # -1: a function that a dataclass has made
+    return path[at:] if package in PACKAGES and at >= 0 else ""
+
+
+# Cores is the harness of these measurements, and no part of a server.
+HARNESS = ("/chp_server/cores.py",)
+
+
+def _into(journey: Journey) -> Callable[[FrameType, str, Any], None]:
+    """Return a profile function that notes each call in a journey."""
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and (file := _file(frame)) and file not in HARNESS:
+            journey.calls.append((file, frame.f_code.co_name))
+
+    return profile
+
+
+@contextmanager
+def counted(journey: Journey) -> Iterator[None]:
+    """Count the calls of this thread while the block runs."""
+    sys.setprofile(_into(journey))
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+# -- the two cores
+
+
+class Nothing:
+    """Ports that do nothing, and inboxes that are empty."""
+
+    def __init__(self, pair: Cores) -> None:
+        self._pair = pair
+
+    def now(self) -> float:
+        """Return the time of the pair."""
+        return self._pair.now
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **more: None
+
+    def acknowledge(self, acks: Any) -> None:
+        """Take acknowledgements."""
+        list(acks)
+
+
+class Joined:
+    """The pair, and one client that writes."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from chp_server.core import performing
+
+        self._performing = performing
+        self.pair, self.no, self._quiet = Cores(), 0, quiet
+        self._ports = Nothing(self.pair)
+        for core in self.pair.cores.values() if quiet else ():
+            core.measured(_usage())
+        topics = channel_topic(""), session_topic(public_session(SESSION))
+        for topic in topics:
+            self.pair.p.subscription([b"client", b"\x01" + topic])
+        self.pair.run(1.0)
+        for _ in range(5):  # until nothing but plain sets has come for some turns
+            for _, do in self.life():
+                do()
+
+    def turn(self, name: str) -> Any:
+        """Take a whole turn of one server, as the reactor does."""
+        core = self.pair.cores[name]
+        turn = self.pair.turn(name)
+        for _ in self._performing.steps(core, turn, self._ports):
+            pass
+        if self._quiet:
+            core.next_deadline()
+        return turn
+
+    def life(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Yield the steps of one awaited KVSET, each to be called before the next is asked for."""
+        self.no += 1
+        frames = self._frames()
+        self.pair.now += STEP_S
+        yield "collect", lambda: self.pair.p.collect(frames)
+        yield "the active's turn, which commits", lambda: self.turn("P")
+        yield "the passive's turn, which follows", lambda: self.turn("B")
+        self.pair.now += STEP_S
+        yield "the active's turn, which hears the confirmation", lambda: self.turn("P")
+        self.pair.now += STEP_S
+        yield "an idle turn of the active", lambda: self.turn("P")
+
+    def set(self) -> None:
+        """Send the next KVSET to the active."""
+        self.no += 1
+        self.pair.now += STEP_S
+        self.pair.p.collect(self._frames())
+
+    def _frames(self) -> list[bytes]:
+        """Return the KVSET of the next batch: one key and its value."""
+        body = Segment([f"/a/{self.no % 100}"], [b"%d" % self.no]).encode()
+        return [RESERVED_KEY, pack(self.no), SESSION, b"", body]
+
+
+def _usage() -> Any:
+    """Return what a shell says that has measured, and found plenty of memory and disk."""
+    try:
+        return import_module("chp_server.core.updates.resource_limits").ResourceUsage()
+    except ImportError:
+        return import_module("chp_server.core.room").Measured()
+
+
+def of_cores(*, quiet: bool) -> dict[str, Journey]:
+    """Return the journey of each step of one awaited KVSET."""
+    joined, found = Joined(quiet=quiet), dict[str, Journey]()
+    for step, do in joined.life():
+        with counted(found.setdefault(step, Journey())):
+            do()
+    found[WHOLE] = Journey([call for journey in found.values() for call in journey.calls])
+    for _ in range(2):
+        joined.set()
+        with counted(both := Journey()):
+            joined.turn("P")
+        joined.turn("B")
+    found["the active's turn under load, which commits and hears"] = both
+    return found
+
+
+def main() -> None:
+    """Print the table; with --calls, each call of a step too."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", metavar="STEP", help="print each call of the steps whose name has this word")
+    parser.add_argument("--quiet", action="store_true", help="nothing but sets came for some turns; see above")
+    args = parser.parse_args()
+    print("| step | calls | files | hops | entered most |")
+    print("|---|---|---|---|---|")
+    for step, journey in of_cores(quiet=args.quiet).items():
+        print(f"| {step} | {len(journey.calls)} | {journey.files} | {journey.hops} | {journey.most} |")
+        if args.calls and args.calls in step:
+            for file, function in journey.calls:
+                print(f"    {file:60} {function}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Own sets: a session's batches and their numbers, leases to refresh. Pure."""

@@ -1,0 +1,209 @@
+"""Questions to whichever server serves: facts, an image and its slices, the feed, topics (SPEC.md, section 17).
+
+    with QuestionPort(servers, timeout_s=120) as port:
+        facts = port.ask("/rates/", image=name, prefix="/rates/EUR", parts=4)
+        for header, items in port.stream("/rates/", image=name, part=0): ...      # ends with the KTHXBAI
+
+A question goes to one server. If that is passive, silent for `patience_s` or away, the next server gets the question.
+A stream that has begun never changes servers: its chunks carry an index, and a gap, a silence or a connection that goes
+is an error. `timeout_s` bounds the time without a server that serves, a failover included. Blocking; for one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from chp.headers import Header, Records, State, Sync
+from chp.numbers import epoch_of
+
+from ..clientfile import credentials_of
+from ..core.question import Question, Told, reply_of
+from ..errors import Refused, Unanswered
+from .connection import Connection, Elsewhere
+
+RETRY_S = 2.0
+CREDIT = 8
+# The next server has its turn then. The connection to this one goes on being made.
+CONNECT_S = 0.25
+AGAIN_S = 0.1
+# The codes of a server that can't answer now. Another server may, or this one a moment later.
+LATER = ("passive", "busy")
+
+
+class Interrupted(Unanswered):
+    """No server answered to the end; what was heard of the answer is good."""
+
+
+class QuestionPort:
+    """A connection to each server, made when it is needed; with `topics` at once, and the active is asked first.
+
+    `again` says what to do about an answer that broke off. `silence_s` bounds a silence in the middle of an answer.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        timeout_s: float,
+        *,
+        again: str = "ask again",
+        silence_s: float | None = None,
+        patience_s: float = RETRY_S,
+        topics: Sequence[bytes] = (),
+    ) -> None:
+        self._servers, self._known = list(servers), credentials_of(servers)
+        self._denied: dict[str, str] = {}
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._silence_s = timeout_s if silence_s is None else silence_s
+        self._again, self._topics = again, topics
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connections: dict[str, Connection] = {}
+        self._ids = itertools.count(1)
+        self._at = 0
+        self.asked: Connection | None = None  # the one that answered last
+        try:
+            self.connections = [self._connection(server) for server in self._servers] if topics else []
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
+        """Return the facts of a REPLY."""
+        connection, _, told = self._first(subtree, options, self._timeout_s, 1)
+        return reply_of(connection.address, told).facts
+
+    def stream(self, subtree: str, **options: Any) -> Iterator[tuple[Header, list[Any]]]:
+        """Yield header and items of each chunk, in order, and of the KTHXBAI."""
+        for index, told in enumerate(self.answers(subtree, {"credit": CREDIT, **options}, self._timeout_s)):
+            header = told.header
+            if isinstance(header, Sync | Records) and header.chunk != index:
+                raise Unanswered(f"chunk {header.chunk} came where {index} was due; {self._again}")
+            yield header, told.items
+
+    def answers(self, subtree: str, options: dict[str, Any], timeout_s: float, *, grant: int = 1) -> Iterator[Told]:
+        """Yield each message of an answer; its first within `timeout_s`."""
+        connection, question, told = self._first(subtree, options, timeout_s, grant)
+        try:
+            yield told
+            yield from connection.answer(question, self._silence_s)
+        except Elsewhere as broken:
+            self._drop(connection)
+            raise Interrupted(f"{broken} in the middle of an answer; {self._again}") from None
+        except Refused as refused:
+            self._pass_on(connection, refused)
+            raise
+
+    def _first(
+        self, subtree: str, options: dict[str, Any], timeout_s: float, grant: int
+    ) -> tuple[Connection, Question, Told]:
+        """Ask one server after the other until one answers; return the first message of the answer."""
+        deadline = monotonic() + timeout_s
+        last, patience_s = "no answer", self._patience_s
+        while (left := deadline - monotonic()) > 0:
+            connection = self._choose()
+            question = Question(next(self._ids), subtree.encode(), {"from": 0, **options}, grant=grant)
+            try:
+                if connection.reach(min(left, CONNECT_S)) and connection.ask(question):
+                    # The timeout of a feed bounds the search for a server, and not an answer on its way.
+                    told = connection.hear(question, patience_s if self._topics else min(left, patience_s))
+                    self.asked = connection
+                    return connection, question, told
+                last = connection.why or "no answer"
+                self._deny(connection, bounded=deadline < float("inf"))
+                self._next(connection)
+                if not connection.why:
+                    continue
+            except Refused as refused:
+                last = refused.code
+                self._pass_on(connection, refused)
+                if refused.code not in LATER:
+                    raise
+            except Elsewhere:
+                last = "no answer"
+                self._drop(connection)
+                if self._at == 0:
+                    # All are silent, or one is busy with a large answer, which a new question does not speed up.
+                    patience_s *= 2
+            self.heard(AGAIN_S)
+        raise Unanswered(
+            f"no server of {', '.join(self._servers)} serves (waited {round(timeout_s, 2):g} s; last: {last}); "
+            "is chp-server running there, and is it reached from this machine? See `chp status`"
+        )
+
+    def _deny(self, connection: Connection, *, bounded: bool) -> None:
+        """Note whether a server refuses the handshake; raise `Refused` if all do."""
+        self._denied.pop(connection.address, None)
+        if connection.why:
+            self._denied[connection.address] = connection.why
+            if bounded and len(self._denied) == len(self._servers):
+                text = "; ".join(f"{server} {why}" for server, why in self._denied.items())
+                raise Refused(text, "key", dict(self._denied))
+
+    # -- which server
+
+    def _choose(self) -> Connection:
+        """Return the connection whose server publishes that it is active, or the one whose turn it is."""
+        for connection in self.heard(0):
+            # No record is lost: what is passed over here is asked for.
+            for _ in connection.published():
+                pass
+        active = [connection for connection in self.connections if connection.state == State.ACTIVE]
+        if active:
+            return max(active, key=lambda connection: epoch_of(connection.number))
+        return self._connection(self._servers[self._at])
+
+    def heard(self, wait_s: float) -> list[Connection]:
+        """Wait until something was published, at most `wait_s`; return the connections with something to read."""
+        poller = zmq.Poller()
+        for connection in self.connections:
+            if connection.updates is not None:
+                poller.register(connection.updates, zmq.POLLIN)
+        ready = dict(poller.poll(max(0, int(wait_s * 1000 + 0.999))))
+        return [connection for connection in self.connections if connection.updates in ready]
+
+    def ask_another(self) -> None:
+        """Ask another server next, if there is one: this one is behind."""
+        self._next(self._connection(self._servers[self._at]))
+
+    def _next(self, connection: Connection) -> None:
+        connection.state = 0
+        self._at = (self._servers.index(connection.address) + 1) % len(self._servers)
+
+    def _pass_on(self, connection: Connection, refused: Refused) -> None:
+        """Turn to the next server if this one can't answer now."""
+        if refused.code in LATER:
+            self._next(connection)
+            if refused.code == "passive" and type(refused.detail) is int:
+                connection.state = refused.detail
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection whose server owes an answer, so that the server forgets the question."""
+        self._next(connection)
+        self._connections.pop(connection.address).close()
+        if self._topics:
+            self.connections[self._servers.index(connection.address)] = self._connection(connection.address)
+
+    def _connection(self, server: str) -> Connection:
+        if server not in self._connections:
+            self._connections[server] = Connection(self._context, server, self._known.get(server), self._topics)
+        return self._connections[server]
+
+    def close(self) -> None:
+        """Close the sockets; twice is fine."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
