@@ -197,7 +197,7 @@ def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_p
     """The mark in the data directory knows how far the journal had been."""
 
     def opened(**options: str) -> int:
-        with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:  # type: ignore[arg-type]
+        with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:
             found = journal.load()
             if not found.number:
                 journal.append([LoggedRow(EPOCH | 1, EPOCH | 1, b"kept"), LoggedRow(EPOCH | 2, EPOCH | 2, b"lost")])
