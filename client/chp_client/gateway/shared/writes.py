@@ -212,7 +212,7 @@ class Writes:
 
     def _arrived(self, _: WriteResult | Exception) -> None:
         self._under_way -= 1
-        if self._under_way < UNDER_WAY:
+        if self._next is not None and self._under_way < UNDER_WAY:
             self._flush()
 
     def _send(self, batch: _Batch) -> None:
