@@ -21,8 +21,8 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
+from tests.talk import WAIT_S
 
-WAIT_S = 60.0
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
 CHP = [sys.executable, "-m", "chp_client.cli"]
 
@@ -225,13 +225,13 @@ def test_the_doctor_of_a_pair_that_is_well_and_of_one_that_is_not(pair: Pair) ->
     assert done.returncode == 1 and any(pair.backup.address in each["what"] for each in told if each["level"] == "bad")
 
 
-def test_a_command_for_each_change(lone: TestServer, tmp_path: Path) -> None:
-    with Clone(lone.address) as clone:
+def test_a_command_for_each_change(server: TestServer, tmp_path: Path) -> None:
+    with Clone(server.address) as clone:
         clone.set("/c/a", b"1\n2").wait(WAIT_S)
         clone.set("/c/b", b"").wait(WAIT_S)
         path = tmp_path / "told"
         script = f'echo "$CHP_OP $CHP_KEY $(cat | wc -c)" >> {path}; test "$CHP_KEY" != /c/b'
-        args = ["--servers", lone.address, "watch", "/c/", "--from", "snapshot", "--count", "2", "--exec", script]
+        args = ["--servers", server.address, "watch", "/c/", "--from", "snapshot", "--count", "2", "--exec", script]
         done = subprocess.run([*CHP, *args], env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0 and done.stdout == ""
     assert path.read_text().splitlines() == ["set /c/a 3", "set /c/b 0"]

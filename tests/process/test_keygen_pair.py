@@ -13,8 +13,7 @@ from pathlib import Path
 
 from chp_client import Clone
 from chp_server.testing import free_port
-
-from .cluster import wait_for
+from tests.talk import until
 
 WAIT_S = 60.0
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
@@ -61,14 +60,14 @@ def test_a_pair_starts_with_what_it_wrote(tmp_path: Path) -> None:
     (status,) = printed(made.stdout, "chp --client-file")
     (more,) = printed(made.stdout, "chp keygen NAME")
     with started(printed(made.stdout, "chp-server"), tmp_path / "log"):
-        wait_for("a healthy pair", lambda: run(status).returncode == 0)
+        until(lambda: run(status).returncode == 0, "a healthy pair")
         with Clone(client_file=tmp_path / "keys/root.toml") as clone:
             clone.set("/a", b"1").wait(WAIT_S)
         alice = run(more.replace("NAME", f"{tmp_path}/alice"))
         assert alice.returncode == 0, alice
         for name in ("a", "b"):
             (tmp_path / "keys" / name / "clients/alice.pub").write_bytes((tmp_path / "alice.pub").read_bytes())
-        wait_for("another user", lambda: run(f"chp --client-file {tmp_path}/alice.toml get /a").stdout == "1")
+        until(lambda: run(f"chp --client-file {tmp_path}/alice.toml get /a").stdout == "1", "another user")
     again = run(f"chp keygen --pair {pair} {tmp_path}/keys")
     assert again.returncode == 2 and "is there already" in again.stderr
 

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,22 +36,17 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT / "docs"))
 
 
+pytestmark = pytest.mark.process_pair(peer_timeout_s=60.0)  # pages, not failovers
 BLOCKS = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
 RUN = [
     (path, i) for path, i in BLOCKS if programs(path)[i].startswith(("import ", "from "))
 ]  # the others are of a program that stands above
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    with ProcessPair(tmp_path_factory.mktemp("pair"), peer_timeout_s=60.0) as started:  # pages, not failovers
-        yield started
-
-
 @pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])
-def test_the_program_runs(pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
+def test_the_program_runs(process_pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
     text = programs(path)[i]
-    for port, address in zip(("5556", "5566"), pair.servers, strict=True):
+    for port, address in zip(("5556", "5566"), process_pair.servers, strict=True):
         text = text.replace(f"127.0.0.1:{port}", address.removeprefix("tcp://"))
     argv = [sys.executable, "-W", "error", "-c", text]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

@@ -9,13 +9,12 @@ import pickle
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from chp.errors import BadInput
 from chp_client import ClientFile, Clone
-from chp_client.cli.app import chp
 from chp_client.clientfile import credentials_of
 from chp_client.spark import options
+from tests.talk import run
 from tests.wire import keys
 
 ALICE, OTHER = keys.new_pair(), keys.new_pair()
@@ -88,19 +87,19 @@ def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -
 def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
     keys.write(tmp_path, "server", OTHER)
     name = f"{SERVERS[0]}={tmp_path / 'server.pub'}"
-    done = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice"), "--server", name])
+    done = run("keygen", str(tmp_path / "alice"), "--server", name)
     assert done.exit_code == 0, done.output
     found = ClientFile.read(tmp_path / "alice.toml")
     assert tuple(found) == SERVERS[:1] and found.credentials[SERVERS[0]].server_keys == (OTHER.public,)
     assert not (tmp_path / "alice.secret").exists()
     for wrong in (SERVERS[0], f"{SERVERS[0]}={tmp_path / 'nothing.pub'}", f"a:1={tmp_path / 'server.pub'}"):
-        bad = CliRunner().invoke(chp, ["keygen", str(tmp_path / "bob"), "--server", wrong])
+        bad = run("keygen", str(tmp_path / "bob"), "--server", wrong)
         assert bad.exit_code == 2 and "--server" in bad.output, bad.output
 
 
 def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_servers(file: Path, tmp_path: Path) -> None:
     def said(*words: str, **environ: str) -> str:
-        done = CliRunner().invoke(chp, list(words), env={**dict.fromkeys(VARIABLES), **environ}, prog_name="chp")
+        done = run(*words, env={**dict.fromkeys(VARIABLES), **environ})
         assert done.exit_code == 2 and done.output.count("\n") == 1, done.output
         return done.output
 
@@ -115,7 +114,7 @@ def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_serve
 
 def test_who_types_an_old_word_is_told_the_new_one(file: Path) -> None:
     for words in (["--as", "bob", "status"], ["status", "--as", "bob"]):
-        done = CliRunner().invoke(chp, words, prog_name="chp")
+        done = run(*words)
         assert (done.exit_code, done.output.partition(": ")[2]) == (2, "--as is gone; use --client-file PATH\n")
-    done = CliRunner().invoke(chp, ["status"], env={**dict.fromkeys(VARIABLES), "CHP_CLIENT": str(file)})
+    done = run("status", env={**dict.fromkeys(VARIABLES), "CHP_CLIENT": str(file)})
     assert done.exit_code == 2 and "CHP_CLIENT is gone; use CHP_CLIENT_FILE" in done.output

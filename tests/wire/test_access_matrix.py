@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -39,13 +38,13 @@ from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt, member_of
 from chp_server.core.questions import topic_readers as questions
 from chp_server.testing import Pair
+from tests.talk import WAIT_S, until
 from tests.unit.test_websocket import masked
 from tests.wire import keys, test_access, test_access_programs, test_gateway_access
 from tests.wire.gateways import RunningGateway
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 from tests.wire.test_gateway_websocket import Stranger
 
-WAIT_S = 30.0
 NAMES = ("gate", "root", "alice", "other", "mallory", "reader")
 KEYS = {name: keys.new_pair() for name in NAMES}
 TOKENS = {name: f"chp_test-{name}" for name in NAMES}
@@ -165,17 +164,13 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("matrix")
-    a, b = keys.pair_of_directories(base, *KEYS.items())
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder))
-    with pair:
-        known = {pair.primary.address: keys.public_of(a), pair.backup.address: keys.public_of(b)}
+    with keys.pair_with_keys(base, *KEYS.items()) as pair:
+        known = keys.known(pair)
         gate, root = (keys.client_file(base / f"{name}.toml", KEYS[name], known) for name in ("gate", "root"))
         with Admin(ClientFile.read(root), WAIT_S) as admin:
             admin.ask_active("access", rules={"users": USERS, "roles": {}}, on=0)
         with RunningGateway(pair.servers, "--client-file", str(gate)) as gateway:
-            made = Stage(pair, base, gateway, root, keys.public_of(a))
+            made = Stage(pair, base, gateway, root, known[pair.primary.address])
             yield made
             made.close()
 

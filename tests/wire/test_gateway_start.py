@@ -1,13 +1,11 @@
 """covers: the command line of chp-gateway: client files, help, and what it can't be started with."""
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chp_client.gateway.main import arguments, run
-from chp_server.testing import Pair
 from tests.wire import keys
 from tests.wire.gateways import RunningGateway
 
@@ -15,12 +13,8 @@ GATE = keys.new_pair()
 
 
 def test_a_pair_with_keys_is_reached_by_a_client_file(tmp_path: Path) -> None:
-    a, b = keys.pair_of_directories(tmp_path, ("gate", GATE))
-    pair = Pair()
-    pair.primary.config = replace(pair.primary.config, keys=str(a))
-    pair.backup.config = replace(pair.backup.config, keys=str(b))
-    with pair:
-        known = dict(zip(pair.servers, map(keys.public_of, (a, b)), strict=True))
+    with keys.pair_with_keys(tmp_path, ("gate", GATE)) as pair:
+        known = keys.known(pair)
         file = keys.client_file(tmp_path / "gate.toml", GATE, known)
         with RunningGateway(pair.servers, "--client-file", str(file), "--anonymous", "gate") as gateway:
             assert gateway.client.put("/v1/keys/a", content=b"1").status_code == 200
