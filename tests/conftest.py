@@ -1,19 +1,25 @@
-"""Fixtures for all tests: servers in this process, on ports that nobody uses, and clients' sockets by hand."""
+"""The fixtures of all tests: servers inside this process on free ports, Clones and commands, and sockets by hand."""
 
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from hypothesis import settings
 
+from chp_client import Clone
 from chp_server import testing
 from chp_server.testing import Pair, TestServer
+from tests import talk
+from tests.process.cluster import ProcessPair
 from tests.wire.hand import Hand
 
-LONG = ("test_unpacking.py",)  # of those that are short, what lasts: it is begun first, so that nobody waits for it
+# The longest of the short files: it is begun first, so that no process waits for it at the end
+LONG = ("test_unpacking.py",)
 
 settings.register_profile("busy", deadline=None)  # a busy machine misses any deadline
 settings.load_profile("busy")
@@ -29,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Of test processes beside each other (`-n 3`), each takes its ports from a part of its own."""
+    """Give each of the test processes that run side by side (`-n 3`) ports of its own."""
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         part = int(worker["workerid"].removeprefix("gw")) * testing.PORTS // int(worker["workercount"])
@@ -65,28 +71,62 @@ def postgres() -> Iterator[str]:
         try:
             server = module.get_server(f"{place}/data", cleanup_mode="stop")
             url = server.get_uri()
-        except Exception as error:  # what it raises depends on the machine
+        # What it raises depends on the machine
+        except Exception as error:
             pytest.skip(f"PostgreSQL does not start here: {error}")
         yield url
         server.cleanup()
 
 
 @pytest.fixture
-def lone() -> Iterator[TestServer]:
+def server() -> Iterator[TestServer]:
     """A server without a peer, in memory, with a quick heartbeat."""
-    with TestServer(heartbeat_s=0.1, retain_bytes=64 << 20) as server:
-        yield server
+    with TestServer(retain_bytes=64 << 20, **talk.QUICK) as made:
+        yield made
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """A primary and a backup, in memory."""
-    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as both:
-        yield both
+    with Pair(**talk.PATIENT) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def process_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
+    """A primary and a backup in processes of their own, for all tests of a file; its mark has flags and times."""
+    mark = request.node.get_closest_marker("process_pair")
+    flags, times = (mark.args, mark.kwargs) if mark else ((), {})
+    with ProcessPair(tmp_path_factory.mktemp("pair"), *flags, **times) as made:
+        yield made
 
 
 @pytest.fixture
-def hand(lone: TestServer) -> Iterator[Hand]:
-    """A client's sockets at the lone server."""
-    with Hand(lone.address) as made:
+def clone(server: TestServer) -> Iterator[Clone]:
+    """A Clone of all that the server holds."""
+    with talk.synced(server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def clones(server: TestServer) -> Iterator[list[Clone]]:
+    """Three clients of the server, each with a copy of its own; their open sets are given up at the end."""
+    made = [Clone(server.address) for _ in range(3)]
+    for clone in made:
+        clone.wait_until_synced(talk.WAIT_S)
+    yield made
+    for clone in made:
+        clone.close(0.0)
+
+
+@pytest.fixture
+def run(server: TestServer) -> Callable[..., Result]:
+    """A function that runs commands of `chp` at the server."""
+    return partial(talk.run, "--servers", server.address)
+
+
+@pytest.fixture
+def hand(server: TestServer) -> Iterator[Hand]:
+    """A client's sockets at the server."""
+    with Hand(server.address) as made:
         yield made

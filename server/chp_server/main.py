@@ -25,7 +25,7 @@ from .settings import sources
 from .settings.config import Config
 from .shell.arbiter import ArbiterError
 from .shell.metrics import MetricsError
-from .store.store_url import open_journal
+from .store.store_url import journal_of
 
 log = logs.get_log(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -128,15 +128,7 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
     try:
         if config.store != "memory:":
             os.makedirs(config.data, exist_ok=True)
-        journal = open_journal(
-            config.store,
-            sync=config.sync,
-            recover=config.recover,
-            retain_bytes=config.retain_bytes,
-            retain_s=config.retain_s,
-            catch_up=config.peer is not None,
-            beside=config.data,
-        )
+        journal = journal_of(config, beside=config.data)
     except OSError as error:
         text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"
         raise CannotStart(Exit.DATA_NOT_WRITABLE, text) from error

@@ -29,7 +29,7 @@ from .core.updates.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
-from .store.store_url import open_journal
+from .store.store_url import journal_of
 
 __all__ = ["Cores", "Pair", "TestServer", "free_port"]
 # Two servers need much less, on a busy machine too.
@@ -103,14 +103,7 @@ class TestServer:
         """Bind and serve; raise `JournalError` or `OSError` if that fails."""
         config = self.config
         keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
-        journal = open_journal(
-            config.store,
-            sync=config.sync,
-            recover=config.recover,
-            retain_bytes=config.retain_bytes,
-            retain_s=config.retain_s,
-            catch_up=config.peer is not None,
-        )
+        journal = journal_of(config)
         server = CutOff(config, journal, self.limits, keyring)
         server.cut = self.cut
         try:

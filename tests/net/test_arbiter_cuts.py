@@ -13,8 +13,8 @@ import pytest
 from chp.errors import ChpError
 from chp_client import Clone
 from chp_client.errors import Conflict
-from tests.process.cluster import GENEROUS_S, wait_for
 from tests.process.faults import equal
+from tests.talk import WAIT_S, until
 
 from .cutting import Net, NetPair
 from .test_cuts import for_a_while
@@ -38,7 +38,7 @@ class Client:
         self.ending = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._sets, self._raises)]
         for clone in (self.setter, self.raiser):
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
         for thread in self._threads:
             thread.start()
 
@@ -47,7 +47,7 @@ class Client:
         while not self.ending.wait(0.005):
             n += 1
             try:
-                self.setter.set(f"/k/{n}", b"%d" % n).wait(GENEROUS_S)
+                self.setter.set(f"/k/{n}", b"%d" % n).wait(WAIT_S)
             except ChpError as error:
                 self.error = error
                 return
@@ -58,7 +58,7 @@ class Client:
             entry = self.raiser.entry("/n")
             value, revision = (0, 0) if entry is None else (int(entry.value), entry.revision)
             try:
-                self.raiser.set("/n", b"%d" % (value + 1), if_revision=revision).wait(GENEROUS_S)
+                self.raiser.set("/n", b"%d" % (value + 1), if_revision=revision).wait(WAIT_S)
             except Conflict:
                 continue
             except ChpError as error:
@@ -69,16 +69,16 @@ class Client:
     def go_on(self) -> None:
         """Both are acknowledged again."""
         before = len(self.acked), len(self.raised)
-        wait_for(
-            "both to go on",
+        until(
             lambda: self.error or (len(self.acked) > before[0] + 2 and len(self.raised) > before[1] + 2),
+            "both to go on",
         )
 
     def end(self) -> None:
         """No more calls."""
         self.ending.set()
         for thread in self._threads:
-            thread.join(GENEROUS_S)
+            thread.join(WAIT_S)
         for clone in (self.setter, self.raiser):
             clone.close(1.0)
         assert self.error is None, self.error
@@ -105,7 +105,7 @@ def rounds(net: Net, pair: NetPair, links: tuple[str, ...], way: str, times: int
     equal(pair.both)
     found = net.on("c", lambda: Clone(pair.servers))
     try:
-        found.wait_until_synced(GENEROUS_S)
+        found.wait_until_synced(WAIT_S)
         lost = [key for key, value in client.acked.items() if found.get(key) != value]
         print(f"{'+'.join(links)} {way}: {len(client.acked)} sets, {len(client.raised)} raises, missing {len(lost)}")
         assert not lost, f"{len(lost)} of {len(client.acked)} acknowledged sets are missing, such as {lost[:3]}"

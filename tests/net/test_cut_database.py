@@ -9,9 +9,9 @@ import pytest
 
 from chp_client import Clone
 from chp_server.exits import Exit
-from tests.process.cluster import GENEROUS_S, wait_for
 from tests.process.faults import ended, equal
 from tests.process.postgres import SERVER, Postgres, private
+from tests.talk import WAIT_S, until
 
 from .cutting import Net, NetPair
 from .test_cuts import put
@@ -52,14 +52,14 @@ def test_a_server_cut_off_from_its_database_ends_and_the_database_lets_go_of_its
     store = database.url("chp") + "&silent_s=6&connect_timeout=2"
     pair.primary.environ["CHP_SERVER_STORE"] = store
     with pair, net.on("c", lambda: Clone(pair.servers, silence_s=1.0)) as clone:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         put(clone, "/before", b"1")
         net.cut_both("a", "z")
         for i in range(20):
             put(clone, f"/during/{i}", b"1")
         assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
         assert "no answer from the database" in pair.primary.log.read_text().splitlines()[-1]
-        wait_for("the database to miss the server", lambda: database.sessions() == 0)
+        until(lambda: database.sessions() == 0, "the database to miss the server")
         pair.primary.start()
         assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
         net.heal()
@@ -68,5 +68,5 @@ def test_a_server_cut_off_from_its_database_ends_and_the_database_lets_go_of_its
         equal(pair.both)
         put(clone, "/after", b"1")
         with net.on("d", lambda: Clone(pair.servers)) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             assert len(fresh) == 22 and dict(fresh) == dict(clone)

@@ -10,8 +10,9 @@ import pytest
 
 from chp_client import Clone
 from chp_client.core.events import State
-from tests.process.cluster import GENEROUS_S, ProcessPair, wait_for
+from tests.process.cluster import ProcessPair
 from tests.process.faults import equal
+from tests.talk import WAIT_S, until
 
 from .cutting import HOSTS, Net, NetPair
 
@@ -25,7 +26,7 @@ def pair(net: Net, tmp_path: Path) -> Iterator[NetPair]:
     with NetPair(net, tmp_path) as made:
         if made.active() is not made.primary:
             made.backup.kill()
-            wait_for("the primary to serve", lambda: made.states()[0] == "active")
+            until(lambda: made.states()[0] == "active", "the primary to serve")
             made.backup.start()
             made.wait_in_sync()
         yield made
@@ -40,7 +41,7 @@ def join(net: Net, pair: NetPair) -> Iterator[Join]:
         clone = net.on(host, lambda: Clone(servers or pair.servers, silence_s=silence_s))
         clones.append(clone)
         if wait:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
         return clone
 
     yield make
@@ -50,7 +51,7 @@ def join(net: Net, pair: NetPair) -> Iterator[Join]:
 
 def put(clone: Clone, key: str, value: bytes) -> str:
     """Set and wait; what the acknowledgement is worth."""
-    return clone.set(key, value).wait(GENEROUS_S).durability
+    return clone.set(key, value).wait(WAIT_S).durability
 
 
 def saved(pair: ProcessPair) -> dict[str, str]:
@@ -89,7 +90,7 @@ def test_a_cut_between_the_servers_makes_no_second_active(
     epoch = status["epoch"]
     for source, target in ways:
         net.cut(source, target)
-    wait_for("the active to go on alone", lambda: put(c, "/alone", b"1") == "journaled")
+    until(lambda: put(c, "/alone", b"1") == "journaled", "the active to go on alone")
     late = join("d", pair.servers[::-1], silence_s=patient)  # it hears the passive first, whose peer is silent
     for i in for_a_while(1.4 * patient):
         put(d, f"/d/{i % 30}", b"%d" % i)
@@ -101,7 +102,7 @@ def test_a_cut_between_the_servers_makes_no_second_active(
     status = pair.statuses()[0]
     assert status is not None and status["state"] == "active" and status["epoch"] == epoch
     assert put(c, "/after", b"1") == "replicated"
-    wait_for("all to be equal", lambda: dict(c) == dict(d) == dict(late))
+    until(lambda: dict(c) == dict(d) == dict(late), "all to be equal")
     assert len(c) == 63 and not saved(pair)
 
 
@@ -114,14 +115,14 @@ def test_a_client_that_lost_the_active_gets_no_second_one(
     for source, target in ways:
         net.cut(source, target)
     ticket = c.set("/c", b"2")
-    wait_for("it to miss the active", lambda: c.state is not State.SYNCED)
+    until(lambda: c.state is not State.SYNCED, "it to miss the active")
     for i in for_a_while():
         put(d, f"/d/{i}", b"%d" % i)
         assert pair.states() == ("active", "passive")
-    wait_for("both to be in sync", pair.in_sync)
+    until(pair.in_sync, "both to be in sync")
     net.heal()
-    ticket.wait(GENEROUS_S)
-    wait_for("both to be equal", lambda: dict(c) == dict(d) and d["/c"] == b"2")
+    ticket.wait(WAIT_S)
+    until(lambda: dict(c) == dict(d) and d["/c"] == b"2", "both to be equal")
     assert not saved(pair)
 
 
@@ -136,7 +137,7 @@ def test_an_active_that_nobody_hears_is_replaced_and_returns_as_a_passive(net: N
     pair.wait_in_sync()
     assert pair.states() == ("passive", "active")
     equal(pair.both)
-    wait_for("both to be equal", lambda: dict(c) == dict(d) == {"/c": b"2", "/d": b"2"})
+    until(lambda: dict(c) == dict(d) == {"/c": b"2", "/d": b"2"}, "both to be equal")
 
 
 @pytest.mark.parametrize("knows", ["both", "one"])
@@ -148,7 +149,7 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
     put(c, "/shared", b"before")
     put(c, "/kept", b"before")
     put(d, "/gone", b"before")
-    wait_for("c to have all", lambda: len(c) == 3)
+    until(lambda: len(c) == 3, "c to have all")
     cut_apart(net, "ac", "bdz")
     put(d, "/shared", b"of d")
     put(d, "/d", b"1")
@@ -156,7 +157,7 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
     for key in ours:
         assert put(c, key, b"of c") == "journaled"
     put(c, "/shared", b"of c")
-    c.delete("/gone").wait(GENEROUS_S)
+    c.delete("/gone").wait(WAIT_S)
     assert pair.states() == ("active", "active")
     net.heal()
     pair.wait_in_sync()
@@ -167,7 +168,7 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
     # d sends to both: a set of its may reach the loser before that hears of its successor, and is then there already
     assert outcomes.pop("/d", "already") == "already"
     assert set(outcomes) == {*ours, "/shared", "/gone"}
-    wait_for("what was replayed", lambda: all(d.get(key) == b"of c" for key in ours) and "/gone" not in d)
+    until(lambda: all(d.get(key) == b"of c" for key in ours) and "/gone" not in d, "what was replayed")
     assert d["/kept"] == b"before" and d["/d"] == b"1"
     if knows == "one":
         assert outcomes.pop("/shared") in ("conflict", "already") and d["/shared"] == b"of d", (
@@ -175,7 +176,7 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
         )
         assert set(outcomes.values()) == {"replayed"}
     else:
-        wait_for("both clients to be equal", lambda: dict(c) == dict(d))
+        until(lambda: dict(c) == dict(d), "both clients to be equal")
         assert put(c, "/after", b"1") == "replicated"
 
 
@@ -183,7 +184,7 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
 def clones(net: Net, arbitrated: NetPair) -> Iterator[tuple[Clone, Clone]]:
     made = [net.on(host, lambda: Clone(arbitrated.servers, silence_s=1.0)) for host in "cd"]
     for clone in made:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
     yield made[0], made[1]
     for clone in made:
         clone.close(0.2)
@@ -216,11 +217,11 @@ def test_with_an_arbiter_the_side_that_loses_it_stops_before_the_other_starts(
         put(d, f"/d/{n}", b"1")
         assert actives(pair, 1 - i, i) <= 1 and not late.done
     net.heal()
-    ticket.wait(GENEROUS_S)
-    late.wait(GENEROUS_S)
+    ticket.wait(WAIT_S)
+    late.wait(WAIT_S)
     pair.wait_in_sync()
     equal(pair.both)
-    wait_for("both to be equal", lambda: dict(c) == dict(d) and len(c) == 23)
+    until(lambda: dict(c) == dict(d) and len(c) == 23, "both to be equal")
 
 
 def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
@@ -230,7 +231,7 @@ def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
     active = pair.active()
     assert active is not None
     net.cut_both("a", "b")
-    wait_for("the active to go on alone", lambda: put(c, "/alone", b"1") == "journaled")
+    until(lambda: put(c, "/alone", b"1") == "journaled", "the active to go on alone")
     for n in range(20):
         put(d, f"/d/{n}", b"1")
         assert actives(pair, 0, 1) <= 1

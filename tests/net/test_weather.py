@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from chp_client import Change, Clone
-from tests.process.cluster import GENEROUS_S, ProcessPair, wait_for
+from tests.process.cluster import ProcessPair
 from tests.process.faults import equal
+from tests.talk import WAIT_S, until
 
 from .cutting import NetServer, NoNet
 from .weather import Weather
@@ -43,7 +44,7 @@ class Writer(threading.Thread):
         try:
             for n in range(BATCHES):
                 items = {f"{self.prefix}/{n}-{i}": b"%d" % n for i in range(1 + n % 5)}
-                self.clone.set_many(items).wait(GENEROUS_S)
+                self.clone.set_many(items).wait(WAIT_S)
                 self.acked |= items
         except Exception as error:
             self.error = error
@@ -80,9 +81,9 @@ def it_stayed_as_it_was(net: Weather, directory: Path, sky: dict[str, float]) ->
     with pair_on(net, directory) as pair:
         clones = [net.on(host, lambda: Clone(pair.servers)) for host in "ccd"]
         for clone in clones:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
         quiet = net.on("d", lambda: Clone(pair.servers, "/quiet/"))  # it hears nothing but heartbeats
-        quiet.wait_until_synced(GENEROUS_S)
+        quiet.wait_until_synced(WAIT_S)
         seen: list[Change] = []
         watched(clones[2], seen)
         net.everywhere("abcd", "abcd", **sky)
@@ -90,12 +91,12 @@ def it_stayed_as_it_was(net: Weather, directory: Path, sky: dict[str, float]) ->
         for writer in writers:
             writer.start()
         for writer in writers:
-            writer.join(3 * GENEROUS_S)
+            writer.join(3 * WAIT_S)
             assert writer.error is None and not writer.is_alive()
         net.heal()
         expected = writers[0].acked | writers[1].acked
-        wait_for("all to be equal", lambda: all(dict(clone) == expected for clone in clones))
-        wait_for("all to be watched", lambda: len(seen) >= len(expected))
+        until(lambda: all(dict(clone) == expected for clone in clones), "all to be equal")
+        until(lambda: len(seen) >= len(expected), "all to be watched")
         pair.wait_in_sync()
         equal(pair.both)
         epochs = [status["epoch"] for status in pair.statuses() if status]

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,16 +14,7 @@ from typing import Any, Self
 from chp_client import Refused
 from chp_client.port.admin import Admin, AdminError
 from chp_server.testing import free_port
-
-GENEROUS_S = 60.0
-
-
-def wait_for(what: str, condition: Callable[[], object], timeout: float = GENEROUS_S) -> None:
-    """Wait until the condition holds; the assertion says what did not come."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
-        time.sleep(0.02)
+from tests.talk import until
 
 
 class ServerProcess:
@@ -99,7 +88,7 @@ class ProcessPair:
 
     def wait_in_sync(self) -> None:
         """Wait for that."""
-        wait_for("the pair to be in sync", self.in_sync)
+        until(self.in_sync, "the pair is in sync")
 
     def __enter__(self) -> Self:
         try:

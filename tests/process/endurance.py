@@ -35,8 +35,9 @@ from pathlib import Path
 
 from chp_client import Clone, Conflict, Lagging, Refused
 from chp_client.port.admin import Admin, AdminError
+from tests.talk import WAIT_S, join_all, until
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .puppets import rss_mb
 
 GROWTH_MB_MAX = 8.0
@@ -86,7 +87,7 @@ class Load:
     def _pace(self, job: Callable[[Clone, random.Random], None], every_s: float, seed: int) -> None:
         chance, due = random.Random(seed), time.monotonic()
         with Clone(self.servers) as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             while not self.ending.is_set():
                 try:
                     job(clone, chance)
@@ -108,7 +109,7 @@ class Load:
         self._count("sets", BATCH)
 
     def _mortal(self, clone: Clone, chance: random.Random) -> None:
-        clone.set(f"/mortal/{chance.randrange(5000)}", b"soon gone", ttl=chance.uniform(1, 20)).wait(GENEROUS_S)
+        clone.set(f"/mortal/{chance.randrange(5000)}", b"soon gone", ttl=chance.uniform(1, 20)).wait(WAIT_S)
         self._count("ttls")
 
     def _lease(self, clone: Clone, chance: random.Random) -> None:
@@ -124,22 +125,22 @@ class Load:
     def _visit(self, _: Clone, chance: random.Random) -> None:
         subtree = f"/visits/{chance.randrange(10)}/"
         with Clone(self.servers, subtree=subtree) as visitor:
-            visitor.wait_until_synced(GENEROUS_S)
-            visitor.set(f"{subtree}{chance.randrange(VISITED)}", b"here").wait(GENEROUS_S)
+            visitor.wait_until_synced(WAIT_S)
+            visitor.set(f"{subtree}{chance.randrange(VISITED)}", b"here").wait(WAIT_S)
         self._count("visits")
 
     def _raise(self, clone: Clone, _: random.Random) -> None:
         entry = clone.entry("/counter")
         value, revision = (int(entry.value), entry.revision) if entry else (0, 0)
         try:
-            clone.set("/counter", b"%d" % (value + 1), if_revision=revision).wait(GENEROUS_S)
+            clone.set("/counter", b"%d" % (value + 1), if_revision=revision).wait(WAIT_S)
         except Conflict:
             return
         self._count("raised")
 
     def _watch(self) -> None:
         with Clone(self.servers, subtree="/k/") as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             while not self.ending.is_set():
                 try:
                     self._follow(clone)
@@ -163,15 +164,14 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
         threads = load.start()
         samples, switches = _look(pair, load, seconds)
         load.ending.set()
-        for thread in threads:
-            thread.join(GENEROUS_S)
+        join_all(*threads)
         assert not load.errors, load.errors[:3]
         pair.wait_in_sync()
         with Clone(pair.servers) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             counter = int(fresh["/counter"])
         assert counter == load.counts["raised"], f"the counter is {counter}, raised {load.counts['raised']} times"
-        wait_for("both servers to hold the same", partial(_equal, pair))  # ttls and leases of the load still end
+        until(partial(_equal, pair), "both servers to hold the same")  # ttls and leases of the load still end
     return {"seconds": round(seconds), "switches": switches, **load.counts, **_growth(samples)}
 
 
@@ -212,7 +212,7 @@ def _tell(sample: Sample, switches: int, load: Load) -> None:
 
 
 def _switch(pair: ProcessPair) -> bool:
-    wait_for("the pair to be in sync", pair.in_sync)
+    until(pair.in_sync, "the pair to be in sync")
     active = pair.active()
     if active is None:
         return False

@@ -47,9 +47,10 @@ from chp_client.clientfile import ClientFile
 from chp_client.port.admin import Admin, AdminError, AdminReply
 from chp_client.recipes import Counter
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 from tests.wire import keys
 
-from .cluster import GENEROUS_S, ServerProcess, wait_for
+from .cluster import ServerProcess
 from .puppets import rss_mb
 
 ROOT = Path(__file__).parents[2]
@@ -99,12 +100,12 @@ class Pair:
             found[:] = [s for s in self.both if told.get(s.address, {}).get("state") == "active"]
             return len(found) == 1
 
-        wait_for("an active", look)
+        until(look, "an active")
         return found[0]
 
     def wait_in_sync(self) -> None:
         """Both are there, and one has all of the other."""
-        wait_for("the pair to be in sync", lambda: [s["in_sync"] for s in self.statuses()] == [True, True], 180)
+        until(lambda: [s["in_sync"] for s in self.statuses()] == [True, True], "the pair to be in sync", 180)
 
     def __enter__(self) -> Self:
         for server in self.both:
@@ -145,8 +146,8 @@ class Work:
     def start(self) -> None:
         """Begin all of it; the accounts are opened first."""
         with self.clone("/accounts/") as clone:
-            clone.wait_until_synced(GENEROUS_S)
-            clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
+            clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(WAIT_S)
         jobs: list[Callable[[], None]] = [lambda: self._map("a"), lambda: self._map("b"), self._transfer, self._look]
         jobs += [self._count] * 4 + [self._publish, self._subscribe]
         jobs += [partial(self._handle, "m0"), partial(self._handle, "m1")]
@@ -158,7 +159,7 @@ class Work:
         """Let them finish what they are at."""
         self.ending.set()
         for thread in self._threads:
-            thread.join(3 * GENEROUS_S)
+            thread.join(3 * WAIT_S)
         assert not self.errors, self.errors[:3]
         assert not any(thread.is_alive() for thread in self._threads), "one waits for something that does not come"
 
@@ -191,7 +192,7 @@ class Work:
     def _settled(self, act: Callable[[], Any]) -> bool:
         """Whether it was acknowledged; a pair without room refuses, and takes the next."""
         try:
-            act().wait(2 * GENEROUS_S)
+            act().wait(2 * WAIT_S)
         except Refused as refused:
             if refused.code != "full":
                 raise
@@ -201,7 +202,7 @@ class Work:
     def _transfer(self) -> None:
         chance = random.Random(2)
         with self.clone("/accounts/") as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             while self._rest(0.05):
                 one, two = (clone.entry(f"/accounts/{i}") for i in chance.sample(range(ACCOUNTS), 2))
                 assert one is not None and two is not None, "no account is ever closed"
@@ -214,7 +215,7 @@ class Work:
 
     def _look(self) -> None:
         with self.clone("/accounts/") as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             while self._rest(0.02):
                 total = sum(map(int, clone.snapshot().values()))
                 assert total == ACCOUNTS * MONEY, f"somebody saw {total}"
@@ -222,11 +223,11 @@ class Work:
 
     def _count(self) -> None:
         with self.clone("/count/") as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             counter = Counter(clone, "/count/it")
             while self._rest(0.1):
                 try:
-                    counter.add(timeout=2 * GENEROUS_S)
+                    counter.add(timeout=2 * WAIT_S)
                     self.added += 1
                 except (Refused, TimeoutError) as error:
                     self.unsure += not (isinstance(error, Refused) and error.code == "full")
@@ -243,7 +244,7 @@ class Work:
                     self.published.append(message)
 
     def _subscribe(self) -> None:
-        wait_for("the first message", lambda: self.published or self.ending.is_set())
+        until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
             after = -1
             while not (self.ending.is_set() and self.read and self.read[-1:] == self.published[-1:]):
@@ -256,7 +257,7 @@ class Work:
 
     def _handle(self, name: str) -> None:
         """A member of the group, which begins anew when it has to; when told to end it does what is left."""
-        wait_for("the first message", lambda: self.published or self.ending.is_set())
+        until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
             while not (self.ending.is_set() and self._all_handled(clone)):
                 try:
@@ -264,7 +265,7 @@ class Work:
                         while (batch := consumer.take(2.0)) is not None or not self.ending.is_set():
                             if batch is not None:
                                 last = {f"/handled/{name}": b"%d" % batch.offsets[-1]}
-                                batch.commit(last, publish={"receipts": batch.values}, timeout=2 * GENEROUS_S)
+                                batch.commit(last, publish={"receipts": batch.values}, timeout=2 * WAIT_S)
                 except (Refused, Unanswered, TimeoutError) as error:
                     if isinstance(error, Refused) and error.code not in ("full", "fenced", "lease"):
                         raise
@@ -355,7 +356,7 @@ class Beside:
                 self.put[key] = body
             elif status not in (0, 500, 502, 503, 504, 507):
                 self.errors.append(f"PUT {key}: {status}")
-        wait_for("the last PUT", lambda: self.ask("PUT", "/http/last", b"0")[0] in (200, 201, 204))
+        until(lambda: self.ask("PUT", "/http/last", b"0")[0] in (200, 201, 204), "the last PUT")
         self.put["/http/last"] = "0"
 
     def _events(self) -> None:
@@ -397,7 +398,7 @@ class Beside:
         """No process has ended by itself; Spark is told, and says what it did."""
         self.ending.set()
         for thread in self._threads:
-            thread.join(2 * GENEROUS_S)
+            thread.join(2 * WAIT_S)
         assert not any(thread.is_alive() for thread in self._threads), "an event does not come"
         assert not self.errors, self.errors[:3]
         for process, log in zip(self.processes, self.logs, strict=True):
@@ -481,7 +482,7 @@ class Faults:
         for server in self.pair.both:
             assert server.process is not None
             server.signal(signal.SIGTERM)
-            assert server.process.wait(GENEROUS_S) == 0, f"the {server.role} did not end as told"
+            assert server.process.wait(WAIT_S) == 0, f"the {server.role} did not end as told"
             server.start()
             self.pair.wait_in_sync()
 
@@ -504,7 +505,7 @@ class Faults:
                 keys.admit(folder, f"{name}{self._keys}", pair)
             path = keys.client_file(self.pair.base / f"{name}{self._keys}.toml", pair, self.pair.public)
             with Clone(subtree="/accounts/", client_file=path) as clone:
-                clone.wait_until_synced(GENEROUS_S)
+                clone.wait_until_synced(WAIT_S)
                 assert len(clone) == ACCOUNTS
         for folder in self.pair.folders:
             (folder / "clients" / f"old{self._keys}.pub").unlink()
@@ -517,7 +518,7 @@ class Faults:
         before = {key: acked for key, (acked, _) in self.work.maps.items()}
         active = self.pair.active()
         name = f"b{self.done.get('backup_and_restore', 0)}.db"
-        with Admin(self.pair.file, GENEROUS_S) as admin:
+        with Admin(self.pair.file, WAIT_S) as admin:
             said = admin.ask(active.address, "backup", name=name).facts
         place = self.pair.base / f"restored-{name}"
         place.mkdir()
@@ -527,7 +528,7 @@ class Faults:
         other.start()
         try:
             with Clone([other.address]) as clone:
-                clone.wait_until_synced(GENEROUS_S)
+                clone.wait_until_synced(WAIT_S)
                 assert all(int(clone.get(key, b"0")) >= acked for key, acked in before.items())
                 assert sum(int(clone[f"/accounts/{i}"]) for i in range(ACCOUNTS)) == ACCOUNTS * MONEY
         finally:
@@ -538,7 +539,7 @@ class Faults:
 def _refused(clone: Clone) -> Refused | None:
     """Why it is not let in."""
     try:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
     except Refused as refused:
         return refused
     return None
@@ -571,7 +572,7 @@ class Memory(threading.Thread):
 
 def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
     """All of it; AssertionError if an account does not agree, or memory grew."""
-    until = time.monotonic() + 60 * minutes
+    end = time.monotonic() + 60 * minutes
     with Pair(base) as pair:
         work, memory = Work(pair), Memory(pair)
         work.start()
@@ -579,21 +580,21 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
         beside = Beside(pair, spark=find_spec("pyspark") is not None)
         try:
             faults = Faults(pair, work, seed)
-            while time.monotonic() < until:
-                faults.round(until)
+            while time.monotonic() < end:
+                faults.round(end)
             work.end()
             beside.end()
             memory.ending.set()
             pair.wait_in_sync()
             with Clone(pair.file) as fresh:
-                fresh.wait_until_synced(GENEROUS_S)
+                fresh.wait_until_synced(WAIT_S)
                 work.check(fresh)
                 beside.check(fresh)
-                assert fresh.verify(GENEROUS_S).ok, "the copy differs from the server's"
+                assert fresh.verify(WAIT_S).ok, "the copy differs from the server's"
         finally:
             work.ending.set()
             beside.close()
-        wait_for("the servers to be equal, now that nobody sets", lambda: len(pair.prints()) == 1)
+        until(lambda: len(pair.prints()) == 1, "the servers to be equal, now that nobody sets")
     growth = memory.growth()
     assert max(growth.values()) <= GROWTH_MB_MAX, f"memory grew: {growth}"
     return {

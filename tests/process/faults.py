@@ -26,8 +26,9 @@ import msgpack
 import zmq
 
 from chp_client import Clone, Refused
+from tests.talk import WAIT_S, join_all, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 
 DYING_SERVER = Path(__file__).with_name("dying_server.py")
 ACK = 6
@@ -52,7 +53,7 @@ class Writer(threading.Thread):
             n += 1
             items = {f"/{self.name}/{n}-{i}": b"%d.%d" % (n, i) for i in range(1 + n % 5)}
             try:
-                ack = self.clone.set_many(items).wait(timeout=GENEROUS_S)
+                ack = self.clone.set_many(items).wait(timeout=WAIT_S)
             except Exception as error:  # any error that an application meets is a failure
                 if isinstance(error, Refused) and error.code == self.retried:
                     continue
@@ -82,15 +83,13 @@ class Load:
             self.check()
             return all(len(w.times) >= b + batches for w, b in zip(self.writers, before, strict=True))
 
-        wait_for("the writers to go on", moved)
+        until(moved, "the writers to go on")
 
     def end(self) -> None:
         """Let them finish what they are at."""
         for writer in self.writers:
             writer.ending.set()
-        for writer in self.writers:
-            if writer.is_alive():
-                writer.join(GENEROUS_S + 5)
+        join_all(*self.writers)
         self.check()
 
     def outage_s(self, since: float) -> float:
@@ -129,7 +128,7 @@ def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:
     """After `load.end()`: all that was acknowledged is at a fresh client and in the writers' maps; all are equal."""
     expected = load.acked
     with Clone([server.address for server in servers]) as fresh:
-        fresh.wait_until_synced(GENEROUS_S)
+        fresh.wait_until_synced(WAIT_S)
         lost = [key for key, value in expected.items() if fresh.get(key) != value]
         assert not lost, f"{len(lost)} of {len(expected)} acknowledged sets are lost, such as {lost[:3]}"
     for writer in load.writers:
@@ -145,7 +144,7 @@ def equal(servers: Sequence[ServerProcess]) -> None:
         said = [server.status() or {} for server in servers]
         return all(said) and len({(s["number"], s["fingerprint"], s["keys"]) for s in said}) == 1
 
-    wait_for("the servers to be equal", same)
+    until(same, "the servers to be equal")
 
 
 def other(pair: ProcessPair, server: ServerProcess) -> ServerProcess:
@@ -161,7 +160,7 @@ def wait_active(server: ServerProcess) -> dict[str, Any]:
         said.update(server.status() or {})
         return said.get("state") == "active"
 
-    wait_for(f"{server.role} to be active", active)
+    until(active, f"{server.role} to be active")
     return said
 
 
@@ -169,7 +168,7 @@ def ended(server: ServerProcess) -> int:
     """Wait until the process has ended by itself; its exit code (negative: by that signal)."""
     process = server.process
     assert process is not None
-    wait_for(f"{server.role} to end", lambda: process.poll() is not None)
+    until(lambda: process.poll() is not None, f"{server.role} to end")
     server.process = None
     return process.returncode
 

@@ -29,8 +29,8 @@ from typing import Any, Self
 
 from chp.numbers import UNKNOWN
 from chp_client import Clone, Conflict, Refused
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, wait_for
 from .linearizable import CAS, NEVER, READ, SET, Call, wrong
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ class History:
         """What a client that comes now is given."""
         called = time.monotonic()
         with Clone(list(servers)) as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             found = {key: clone.get(key) for key in keys}
         for key, value in found.items():
             seen = None if value is None else value.decode()
@@ -139,9 +139,9 @@ class Recorders:
     def go_on(self, answers: int = 5) -> None:
         """Wait until every process has had some more answers."""
         before = {name: len(lines) for name, lines in self.lines.items()}
-        wait_for(
-            "the recording processes to go on",
+        until(
             lambda: all(len(lines) >= before[name] + 2 * answers for name, lines in self.lines.items()),
+            "the recording processes to go on",
         )
 
     def end(self, on: Callable[[Callable[[], None]], None] = lambda work: work()) -> History:
@@ -150,7 +150,7 @@ class Recorders:
             assert process.stdin is not None
             process.stdin.close()
         for process, reader in zip(self._processes, self._readers, strict=True):
-            assert process.wait(GENEROUS_S + 10) == 0, "a recording process met an error"
+            assert process.wait(WAIT_S + 10) == 0, "a recording process met an error"
             reader.join()
         history = History.of(self.lines)
         on(lambda: history.read(self.servers, KEYS))
@@ -179,7 +179,7 @@ def _one_call(clone: Clone, rng: random.Random, value: str) -> None:
     _say("call", time.monotonic(), CAS if count else SET, key, value, revision, seen)
     try:
         ticket = clone.set(key, value.encode(), if_revision=revision if count else None)
-        ack = ticket.wait(GENEROUS_S)
+        ack = ticket.wait(WAIT_S)
         _say("answer", time.monotonic(), ack.durability, int(ack.revision))
     except Conflict:
         _say("answer", time.monotonic(), "conflict", None)
@@ -193,7 +193,7 @@ def _one_read(clone: Clone, rng: random.Random) -> None:
     _say("call", time.monotonic(), READ, key, None, 0, None)
     try:
         for _ in range(READS):
-            ack = clone.sync(GENEROUS_S)
+            ack = clone.sync(WAIT_S)
             held = clone.entry(key)
             if ack.durability == "replicated" and (held is None or UNKNOWN < held.revision <= ack.revision):
                 _say("read", time.monotonic(), None if held is None else held.value.decode())
@@ -214,7 +214,7 @@ def main(servers: str, name: str, seed: str) -> None:
     threading.Thread(target=end, daemon=True).start()
     rng, n = random.Random(int(seed)), 0
     with Clone(servers.split(",")) as clone:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         while not ended.is_set():
             n += 1
             if rng.random() < READ_SHARE:

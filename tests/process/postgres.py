@@ -25,8 +25,7 @@ from typing import Any, Self, TypeVar
 import pytest
 
 from chp_server.testing import free_port
-
-from .cluster import wait_for
+from tests.talk import until
 
 P = TypeVar("P", bound="Postgres")
 SERVER = "application_name = 'chp-server'"
@@ -74,7 +73,7 @@ class Postgres:
         with (self.directory / "postgres.log").open("ab") as log:
             argv = [*self._prefix, *as_user, self._program, *here, *settings]
             self._process = subprocess.Popen(argv, stdout=log, stderr=log)
-        wait_for("PostgreSQL to answer", self.answers)
+        until(self.answers, "PostgreSQL to answer")
         return self
 
     def answers(self) -> bool:
@@ -142,7 +141,7 @@ class Postgres:
             self._process.send_signal(number)
             self._process.wait()
             self._process = None
-            wait_for("its processes to end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+            until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "its processes to end")
 
     def __enter__(self) -> Self:
         return self.start()

@@ -27,8 +27,7 @@ from typing import Any, Self
 
 from chp.numbers import sequence_of
 from chp_client import Clone, Lagging
-
-from .cluster import GENEROUS_S, wait_for
+from tests.talk import WAIT_S, until
 
 ROOT = Path(__file__).parents[2]
 # of each block of updates the rest are deletes; no common factor, so each key gets both
@@ -132,11 +131,11 @@ class Acts:
 
     def ready(self) -> None:
         """Wait until synced."""
-        self._clone.wait_until_synced(GENEROUS_S)
+        self._clone.wait_until_synced(WAIT_S)
 
     def write(self, pad: int = 0) -> int:
         """Begin the load; the sequence of its base."""
-        ack = self._clone.set(BASE, b"").wait(GENEROUS_S)
+        ack = self._clone.set(BASE, b"").wait(WAIT_S)
         self._writer = threading.Thread(target=self._write, args=(pad,), daemon=True)
         self._writer.start()
         return ack.sequence
@@ -158,7 +157,7 @@ class Acts:
         self._ending.set()
         if self._writer is not None:
             self._writer.join()
-        self._clone.flush(GENEROUS_S)
+        self._clone.flush(WAIT_S)
         return self._updates
 
     def content(self, at_least: int = 0) -> dict[str, Any]:
@@ -168,7 +167,7 @@ class Acts:
         def complete() -> bool:
             return sequence_of(clone.verify(contents=False).compared_at) >= at_least and clone.state == "SYNCED"
 
-        wait_for(f"{at_least} to be reached; {clone!r} {clone.stats}", complete)
+        until(complete, f"{at_least} to be reached; {clone!r} {clone.stats}")
         return {"digest": digest_of(dict(clone)), "keys": len(clone), "ok": clone.verify().ok, "stats": clone.stats}
 
     def join(self, times: int, base: int, pad: int = 0) -> dict[str, int]:
@@ -179,10 +178,10 @@ class Acts:
         counts = {"joins": 0, "mismatches": 0, "keys": 0}
         for i in range(times):
             with Clone(self._servers, subtree="/k/" if i % 2 else "") as clone:
-                clone.wait_until_synced(GENEROUS_S)
+                clone.wait_until_synced(WAIT_S)
                 counts["keys"] += exact(clone, base, pad)
                 if i % 10 == 0:
-                    wait_for("a heartbeat to compare with", partial(compared_since, clone, clone.revision))
+                    until(partial(compared_since, clone, clone.revision), "a heartbeat to compare with")
                     exact(clone, base, pad)
                 assert clone.verify().ok
                 counts["joins"] += 1
@@ -193,7 +192,7 @@ class Acts:
         """Begin to watch, each with a Clone of its own and default settings."""
         self._watchers = [Watcher(Clone(self._servers)) for _ in range(watchers)]
         for watcher in self._watchers:
-            watcher.clone.wait_until_synced(GENEROUS_S)
+            watcher.clone.wait_until_synced(WAIT_S)
             watcher.start()
 
     def watched(self, keys: int) -> list[dict[str, Any]]:
@@ -241,11 +240,9 @@ class Watcher(threading.Thread):
     def result(self, keys: int) -> dict[str, Any]:
         """What was seen of so many keys."""
         clone = self.clone
-        wait_for(
-            f"{keys} keys; {clone!r} {clone.stats}", lambda: len(clone) == keys and clone.verify(contents=False).ok
-        )
-        wait_for(f"changes of {keys} keys, not {self.changes}", lambda: self.lagging or self.changes >= keys)
-        wait_for("a comparison", lambda: clone.verify(contents=False).compared_at >= clone.revision > 0)
+        until(lambda: len(clone) == keys and clone.verify(contents=False).ok, f"{keys} keys; {clone!r} {clone.stats}")
+        until(lambda: self.lagging or self.changes >= keys, f"changes of {keys} keys, not {self.changes}")
+        until(lambda: clone.verify(contents=False).compared_at >= clone.revision > 0, "a comparison")
         return {
             "seen": len(self.seen), "changes": self.changes, "lagging": self.lagging, "in_order": self.in_order,
             "digest": digest_of(dict(clone)), "stats": clone.stats,

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 
 from chp_client import Clone
+from tests.talk import WAIT_S, join_all, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 
 
 class Writer(threading.Thread):
@@ -39,7 +40,7 @@ class Writer(threading.Thread):
             items = {f"/{self.name}/{n}-{i}": f"{n}.{i}".encode() for i in range(1 + n % 7 * 10)}
             started = time.monotonic()
             try:
-                ack = self.clone.set_many(items).wait(timeout=GENEROUS_S)
+                ack = self.clone.set_many(items).wait(timeout=WAIT_S)
             except Exception as error:  # any error a writer meets is a failure of the test
                 self.errors.append(repr(error))
                 return
@@ -59,7 +60,7 @@ def run(directory: Path, rounds: int, writers: int = 2, *flags: str, only_active
             _round(pair, 0 if only_active else n, threads)
         for thread in threads:
             thread.ending.set()
-            thread.join(GENEROUS_S)
+        join_all(*threads)
         errors = [error for thread in threads for error in thread.errors]
         assert not errors, f"writers met errors: {errors[:3]}"
         pair.wait_in_sync()
@@ -89,7 +90,7 @@ def _progress(threads: list[Writer], before: list[int]) -> None:
     def moved() -> bool:
         return all(len(t.acked) > b or t.errors for t, b in zip(threads, before, strict=True))
 
-    wait_for("the writers to go on", moved)
+    until(moved, "the writers to go on")
 
 
 def _compare(pair: ProcessPair, threads: list[Writer]) -> dict[str, object]:
@@ -99,7 +100,7 @@ def _compare(pair: ProcessPair, threads: list[Writer]) -> dict[str, object]:
         wrong = [key for key, value in thread.acked.items() if held.get(key) != value]
         assert not wrong, f"{thread.name} lost {len(wrong)} acknowledged sets, such as {wrong[:3]}"
     with Clone(pair.servers) as fresh:
-        fresh.wait_until_synced(GENEROUS_S)
+        fresh.wait_until_synced(WAIT_S)
         lost = [key for key, value in expected.items() if fresh.get(key) != value]
         assert not lost, f"{len(lost)} of {len(expected)} acknowledged sets are lost, such as {lost[:3]}"
     statuses = [status for status in pair.statuses() if status]

@@ -15,7 +15,8 @@ from chp_client import Clone, Refused
 from chp_client.clientfile import ClientFile
 from chp_client.port.admin import Admin, AdminError
 from chp_server.testing import free_port
-from tests.process.cluster import GENEROUS_S, ServerProcess, wait_for
+from tests.process.cluster import ServerProcess
+from tests.talk import WAIT_S, until
 from tests.wire import keys
 
 pytestmark = pytest.mark.slow
@@ -75,12 +76,12 @@ def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_wa
     try:
         for server in pair.servers:
             server.start()
-        wait_for("the pair to be in sync", pair.in_sync)
+        until(pair.in_sync, "the pair to be in sync")
         for no in range(4):
             active = pair.active()
             assert active is not None
             wanted = rules(f"/of/{no}/")
-            with Admin(pair.files["root"], GENEROUS_S) as admin:
+            with Admin(pair.files["root"], WAIT_S) as admin:
                 now = admin.ask(active.address, "access").facts["number"]
                 number = admin.ask(active.address, "access", rules=wanted, on=now).facts["number"]
                 active.kill()  # the answer has just come
@@ -89,7 +90,7 @@ def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_wa
             _serves(pair, other, no)
             assert pair.told()[other.address]["rules"] == wanted and pair.told()[other.address]["number"] == number
             active.start()
-            wait_for("it to be back", pair.in_sync)
+            until(pair.in_sync, "it to be back")
             assert [told["rules"] for told in pair.told().values()] == [wanted, wanted]
         _alone_from_their_disks(pair, rules("/of/3/"))
     finally:
@@ -100,9 +101,9 @@ def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_wa
 def _serves(pair: Keyed, server: ServerProcess, no: int) -> None:
     """Alice may do what the last rules say, and nothing of those before."""
     with Clone(pair.files["alice"], subtree=None) as alice:
-        alice.set(f"/of/{no}/a", b"1").wait(GENEROUS_S)
+        alice.set(f"/of/{no}/a", b"1").wait(WAIT_S)
         with pytest.raises(Refused) as refused:
-            alice.set(f"/of/{no - 1}/a", b"1").wait(GENEROUS_S)
+            alice.set(f"/of/{no - 1}/a", b"1").wait(WAIT_S)
         assert refused.value.code == "access"
     assert pair.active() is server
 
@@ -114,7 +115,7 @@ def _alone_from_their_disks(pair: Keyed, wanted: dict[str, object]) -> None:
         other.kill()
         one.start()
         tells = partial(_tells, pair, one, wanted)
-        wait_for(f"the {one.role} to tell the rules out of its journal", tells)
+        until(tells, f"the {one.role} to tell the rules out of its journal")
 
 
 def _tells(pair: Keyed, server: ServerProcess, wanted: dict[str, object]) -> bool:

@@ -14,9 +14,10 @@ from chp_client.port.admin import Admin
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.arbitration import Members
 from chp_server.shell.arbiter import Arbiter
+from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 from .faults import AckEar, Load, both_kept_all, equal, nothing_lost, other, wait_active
 from .zookeeper import ZooKeeper, ZooKeeperError
 
@@ -51,7 +52,7 @@ def test_a_lease_is_certain_for_no_longer_than_zookeeper_grants_a_session(zookee
     arbiter.start()
     try:
         arbiter.want(True)
-        wait_for("the lease", lambda: 0 < arbiter.until < time.monotonic() + 20)
+        until(lambda: 0 < arbiter.until < time.monotonic() + 20, "the lease")
     finally:
         arbiter.close()
 
@@ -81,10 +82,10 @@ def test_an_active_stopped_past_its_session_acknowledges_nothing(pair: ProcessPa
         with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
             session = hand.session()
             session.put({"/before": b"1"})
-            wait_for("the ear to hear", ear.heard)
+            until(ear.heard, "the ear to hear")
             stopped.signal(signal.SIGSTOP)
             meanwhile = session.send(["/meanwhile"], [b"2"])
-            clone.set("/clone", b"2").wait(GENEROUS_S)
+            clone.set("/clone", b"2").wait(WAIT_S)
             ear.heard()
             stopped.signal(signal.SIGCONT)
             pair.wait_in_sync()
@@ -99,12 +100,12 @@ def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
 ) -> None:
     """ZooKeeper is stopped, not ended, so both sessions live on in it: nobody else could have taken the lease."""
     with pair, Clone(pair.servers) as clone:
-        clone.set("/a", b"1").wait(GENEROUS_S)
+        clone.set("/a", b"1").wait(WAIT_S)
         active = pair.active()
         assert active is not None
         zookeeper.signal(signal.SIGSTOP)
         try:
-            wait_for("the active to stop serving", lambda: state(active) == "passive")
+            until(lambda: state(active) == "passive", "the active to stop serving")
             ticket = clone.set("/a", b"2")
             assert {state(server) for server in pair.both} == {"passive"}
             epochs = {(server.status() or {})["epoch"] for server in pair.both}
@@ -114,7 +115,7 @@ def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
             assert {(server.status() or {})["epoch"] for server in pair.both} == epochs
         finally:
             zookeeper.signal(signal.SIGCONT)
-        ticket.wait(GENEROUS_S)
+        ticket.wait(WAIT_S)
         pair.wait_in_sync()
         equal(pair.both)
 
@@ -123,9 +124,9 @@ def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
 def test_zookeeper_is_killed_and_comes_back(pair: ProcessPair, zookeeper: ZooKeeper) -> None:
     with pair, Load(pair.servers) as load:
         zookeeper.kill()
-        wait_for("nobody to serve", lambda: {state(server) for server in pair.both} == {"passive"})
+        until(lambda: {state(server) for server in pair.both} == {"passive"}, "nobody to serve")
         stopped_at = time.monotonic()
-        wait_for("a while", lambda: time.monotonic() > stopped_at + 1.0)
+        until(lambda: time.monotonic() > stopped_at + 1.0, "a while")
         assert all(writer.times[-1] <= stopped_at + 0.5 for writer in load.writers), "acknowledged without a lease"
         zookeeper.start()
         load.go_on()
@@ -142,7 +143,7 @@ def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
             assert active is not None
             time.sleep(DEFAULT.switch_pace_s if n else 0)  # a hand-over at a time
             since = time.monotonic()
-            with Admin([active.address], GENEROUS_S) as admin:
+            with Admin([active.address], WAIT_S) as admin:
                 admin.ask(active.address, "switch")
             wait_active(other(pair, active))
             pair.wait_in_sync()
@@ -164,14 +165,14 @@ def test_a_lease_of_somebody_else_keeps_both_from_serving(
         client.create(f"/chp/{tmp_path.name}/active", b"somebody", ephemeral=True, makepath=True)
         for server in pair.both:
             server.start()
-        wait_for("both to meet", lambda: all(((s.status() or {}).get("peer") or {}).get("alive") for s in pair.both))
+        until(lambda: all(((s.status() or {}).get("peer") or {}).get("alive") for s in pair.both), "both to meet")
         with Clone(pair.servers) as clone:
             ticket = clone.set("/a", b"1")
             with pytest.raises(TimeoutError):
                 ticket.wait(2.0)
             assert all(state(server) != "active" for server in pair.both)
             client.delete(f"/chp/{tmp_path.name}/active")
-            ticket.wait(GENEROUS_S)
+            ticket.wait(WAIT_S)
             pair.wait_in_sync()
     finally:
         client.stop()
@@ -218,5 +219,5 @@ def test_the_arbiters_thread_ends_with_the_server(zookeeper: ZooKeeper, tmp_path
     with TestServer(
         peer=peer, role="primary", arbiter=zookeeper.url("/chp/threads"), solo_wait_s=0.1, bootstrap=True
     ) as server:
-        wait_for("it to serve", lambda: server.server is not None and server.server.core.active)
-    wait_for("its threads to end", lambda: threading.active_count() <= before)
+        until(lambda: server.server is not None and server.server.core.active, "it to serve")
+    until(lambda: threading.active_count() <= before, "its threads to end")

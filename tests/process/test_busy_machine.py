@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .faults import other, wait_active
 
 pytestmark = pytest.mark.long
@@ -48,14 +49,14 @@ def awaited(clone: Clone, seconds: float) -> list[float]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
-        clone.set("/bystander", b"%d" % len(took)).wait(GENEROUS_S)
+        clone.set("/bystander", b"%d" % len(took)).wait(WAIT_S)
         took.append(time.monotonic() - began)
     return took
 
 
 def epochs(pair: ProcessPair) -> list[int]:
     """The epoch of each server."""
-    return [(server.status(GENEROUS_S) or {})["epoch"] for server in pair.both]
+    return [(server.status(WAIT_S) or {})["epoch"] for server in pair.both]
 
 
 def test_two_healthy_servers_keep_their_sides_and_a_set_comes_through(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_a_server_that_is_started_again_beside_the_active_follows_it(tmp_path: P
             assert first is not None
             successor = other(pair, first)
             first.kill()
-            clone.set("/after", b"1").wait(GENEROUS_S)
+            clone.set("/after", b"1").wait(WAIT_S)
             epoch = wait_active(successor)["epoch"]
             first.start()
-            wait_for("the pair to be in sync", pair.in_sync)
+            until(pair.in_sync, "the pair to be in sync")
             assert epochs(pair) == [epoch, epoch], "it serves beside the one that lives"

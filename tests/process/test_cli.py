@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, run, until
 from tests.wire.classic import ClassicServer
 
-GENEROUS_S = 30.0
 UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith(UNSET)} | {"NO_COLOR": "1"}
 Done = subprocess.CompletedProcess[bytes]
@@ -49,7 +49,7 @@ class RealPair:
         process = self.processes[i]
         if process is not None:
             process.send_signal(number)
-            process.wait(GENEROUS_S)
+            process.wait(WAIT_S)
             self.processes[i] = None
 
     def command(self, *args: str) -> tuple[list[str], dict[str, str]]:
@@ -68,7 +68,7 @@ class RealPair:
 
     def until(self, code: int, *args: str) -> Done:
         """The command again and again, until it has this exit code."""
-        deadline = time.monotonic() + GENEROUS_S
+        deadline = time.monotonic() + WAIT_S
         while (done := self.run(*args, "--timeout", "2s")).returncode != code:
             assert time.monotonic() < deadline, f"{args}: {done}\n{self.logs()}"
         return done
@@ -106,8 +106,10 @@ def healthy(pair: RealPair) -> None:
         process = pair.processes[i]
         if process is None or process.poll() is not None:
             pair.start(i)
-    pair.until(0, "status")
-    pair.ok("del", "--prefix", "", "--yes")
+    servers = "--servers", ",".join(pair.servers)
+    until(lambda: run(*servers, "status").exit_code == 0, pair.logs)
+    cleared = run(*servers, "del", "--prefix", "", "--yes")
+    assert cleared.exit_code == 0, cleared.output
 
 
 def test_set_get_ls_del(pair: RealPair) -> None:
@@ -155,7 +157,7 @@ def start_watch(pair: RealPair, *args: str) -> tuple[subprocess.Popen[bytes], Ca
     )  # fmt: skip
 
     def next_line() -> bytes:
-        timer = threading.Timer(GENEROUS_S, process.kill)
+        timer = threading.Timer(WAIT_S, process.kill)
         timer.start()
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -167,7 +169,7 @@ def start_watch(pair: RealPair, *args: str) -> tuple[subprocess.Popen[bytes], Ca
 
 def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    process, next_line = start_watch(pair, "/w/", "--start", "snapshot")
+    process, next_line = start_watch(pair, "/w/", "--from", "snapshot")
     try:
         assert next_line() == b"set\t/w/a\t1\n"
         pair.ok("set", "/w/b", "2")
@@ -178,7 +180,7 @@ def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
         pair.ok("del", "/w/a")
         assert next_line() == b"del\t/w/a\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=GENEROUS_S)
+        out, err = process.communicate(timeout=WAIT_S)
         assert (process.returncode, out, err.strip()) == (130, b"", b"")
     finally:
         process.kill()
@@ -187,7 +189,7 @@ def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
 
 def test_watch_count_ends_by_itself(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    out = json.loads(pair.ok("watch", "/w/", "--start", "snapshot", "--count", "1", "--json"))
+    out = json.loads(pair.ok("watch", "/w/", "--from", "snapshot", "--count", "1", "--json"))
     assert (out["op"], out["key"], out["value"]) == ("set", "/w/a", "1")
 
 
@@ -199,20 +201,20 @@ def test_a_closed_pipe_is_quiet(pair: RealPair) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline().startswith(b'{"key": "/p/000000')
     process.stdout.close()
-    assert process.wait(GENEROUS_S) == 141
+    assert process.wait(WAIT_S) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
 
 def test_a_watch_ends_when_its_reader_goes_though_nothing_changes(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
-    argv, environ = pair.command("watch", "/w/", "--start", "snapshot")
+    argv, environ = pair.command("watch", "/w/", "--from", "snapshot")
     process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == b"set\t/w/a\t1\n"
     process.stdout.close()
     try:
-        assert process.wait(GENEROUS_S) == 141
+        assert process.wait(WAIT_S) == 141
         assert process.stderr.read() == b""
     finally:
         process.kill()
@@ -233,6 +235,18 @@ def test_a_set_that_a_passive_may_have_heard_is_not_called_undone(pair: RealPair
     one = pair.run("switch", "--servers", passive)
     assert one.returncode == 2
     assert b"needs both servers of the pair; name them" in one.stderr
+
+
+def test_a_wrong_port_is_told_in_one_line(pair: RealPair) -> None:
+    second, free = f"tcp://127.0.0.1:{pair.ports[0] + 1}", f"tcp://127.0.0.1:{free_port()}"
+    for address, words in (
+        (second, b"is not the first port of a server"),
+        (free, b"start chp-server, or name the pair"),
+    ):
+        for command in (("get", "/a"), ("set", "/a", "1")):
+            done = pair.run(*command, "--servers", address, "--timeout", "4s")  # the library warns after 3 s
+            assert (done.returncode, done.stderr.count(b"\n")) == (3, 1), done
+            assert words in done.stderr and b"may still be done" not in done.stderr
 
 
 def test_status_of_every_kind_of_pair(pair: RealPair) -> None:
@@ -313,11 +327,11 @@ def test_a_bench_that_is_broken_off_leaves_no_keys(pair: RealPair) -> None:
         argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (background jobs ignore it)
     )  # fmt: skip
-    deadline = time.monotonic() + GENEROUS_S
+    deadline = time.monotonic() + WAIT_S
     while pair.ok("ls", "--count", "/chp-bench-") != b"10000\n":  # it is at full speed
         assert time.monotonic() < deadline, pair.logs()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=GENEROUS_S)
+    _, said = process.communicate(timeout=WAIT_S)
     assert (process.returncode, said.strip()) == (130, b"")
     assert pair.ok("ls") == b""
 

@@ -17,8 +17,7 @@ import zmq
 
 from chp_client import Clone, Closed, State
 from chp_server.testing import TestServer, free_port
-
-from .cluster import GENEROUS_S, wait_for
+from tests.talk import WAIT_S, until
 
 
 class Quiet(BaseHTTPRequestHandler):
@@ -56,7 +55,7 @@ def said_of(clone: Clone, words: str) -> None:
             clone.wait_until_synced(0.05)
         return words in str(caught.value)
 
-    wait_for(f"an error that says {words!r}; now it is {clone.describe()!r}", said)
+    until(said, f"an error that says {words!r}; now it is {clone.describe()!r}")
 
 
 def test_an_http_server_is_said_to_be_none(web: str) -> None:
@@ -76,7 +75,7 @@ def test_a_port_that_says_nothing(silent: str) -> None:
         ticket = clone.set("/a", b"1")
         clone.close(0.05)
     with pytest.raises(Closed, match="no ZeroMQ handshake follows"):
-        ticket.wait(GENEROUS_S)
+        ticket.wait(WAIT_S)
 
 
 def test_a_port_that_nobody_holds() -> None:
@@ -86,9 +85,9 @@ def test_a_port_that_nobody_holds() -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2])
-def test_the_wrong_port_of_a_server(lone: TestServer, offset: int) -> None:
+def test_the_wrong_port_of_a_server(server: TestServer, offset: int) -> None:
     """The kinds of socket do not fit, so the handshake fails."""
-    host, _, port = lone.address.rpartition(":")
+    host, _, port = server.address.rpartition(":")
     wrong = f"{host}:{int(port) + offset}"
     with Clone(wrong) as clone:
         said_of(
@@ -108,18 +107,18 @@ def names_what_speaks_no_zmtp(clone: Clone) -> bool:
     return "no ZeroMQ handshake follows" in clone.describe()
 
 
-def test_a_good_server_beside_a_bad_address_is_used(lone: TestServer, web: str, silent: str) -> None:
+def test_a_good_server_beside_a_bad_address_is_used(server: TestServer, web: str, silent: str) -> None:
     for bad in (web, silent):
-        with Clone([bad, lone.address]) as clone:
-            clone.wait_until_synced(GENEROUS_S)
-            clone.set("/a", b"1").wait(GENEROUS_S)
-            assert clone.active == lone.address
-            wait_for("the bad one to be named", partial(names_what_speaks_no_zmtp, clone))
+        with Clone([bad, server.address]) as clone:
+            clone.wait_until_synced(WAIT_S)
+            clone.set("/a", b"1").wait(WAIT_S)
+            assert clone.active == server.address
+            until(partial(names_what_speaks_no_zmtp, clone), "the bad one to be named")
 
 
-def test_a_server_that_goes_is_told_from_one_that_was_none(lone: TestServer) -> None:
-    with Clone(lone.address) as clone:
-        clone.wait_until_synced(GENEROUS_S)
-        lone.kill()
-        wait_for("the copy to be stale", lambda: clone.state is State.STALE)
+def test_a_server_that_goes_is_told_from_one_that_was_none(server: TestServer) -> None:
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(WAIT_S)
+        server.kill()
+        until(lambda: clone.state is State.STALE, "the copy to be stale")
         assert "heard" in clone.describe() and "not heard from" not in clone.describe()

@@ -12,8 +12,9 @@ import pytest
 
 from chp_client import BadKey, Clone, State
 from chp_server.testing import TestServer, free_port
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 
 
 @pytest.mark.slow
@@ -23,31 +24,31 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
         passive = pair.backup if pair.active() is pair.primary else pair.primary
         passive.kill()
         for i in range(50):
-            one.set("/k", b"old %d" % i).wait(GENEROUS_S)
+            one.set("/k", b"old %d" % i).wait(WAIT_S)
         passive.start()
         pair.wait_in_sync()
-        newest = two.set("/k", b"new").wait(GENEROUS_S)
+        newest = two.set("/k", b"new").wait(WAIT_S)
         for _ in range(2):  # two failovers, one to each server
             active = pair.active()
             assert active is not None
             active.kill()
-            two.set("/after", b"1").wait(GENEROUS_S)
-            wait_for("the others to follow", lambda: one.state is two.state is State.SYNCED and "/after" in one)
+            two.set("/after", b"1").wait(WAIT_S)
+            until(lambda: one.state is two.state is State.SYNCED and "/after" in one, "the others to follow")
             entry = two.entry("/k")
             assert one["/k"] == two["/k"] == b"new" and entry is not None and entry.revision == newest.revision
             active.start()
             pair.wait_in_sync()
 
 
-def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(lone: TestServer) -> None:
+def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(server: TestServer) -> None:
     """It was kept locally and never updated again."""
-    with Clone(lone.address, subtree="/a/") as clone, Clone(lone.address) as whole:
+    with Clone(server.address, subtree="/a/") as clone, Clone(server.address) as whole:
         with pytest.raises(BadKey, match="outside"):
             clone.set("/b/1", b"1")
         with pytest.raises(BadKey, match="outside"):
             clone.update({"/a/1": b"1", "/b/1": b"1"})
-        clone.set("/a/2", b"1").wait(GENEROUS_S)
-        wait_for("the set that was good", lambda: "/a/2" in whole)
+        clone.set("/a/2", b"1").wait(WAIT_S)
+        until(lambda: "/a/2" in whole, "the set that was good")
         assert set(clone) == set(whole) == {"/a/2"}
 
 
@@ -60,70 +61,70 @@ def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Pa
     try:
         with Clone([address, nobody]) as clone:
             for i in range(2):
-                clone.set(f"/{i}", b"1").wait(GENEROUS_S)
+                clone.set(f"/{i}", b"1").wait(WAIT_S)
                 server.kill()
                 server.start()
-            clone.set("/last", b"1").wait(GENEROUS_S)
-            wait_for("the copy to be current", lambda: clone.state is State.SYNCED and "/last" in clone)
+            clone.set("/last", b"1").wait(WAIT_S)
+            until(lambda: clone.state is State.SYNCED and "/last" in clone, "the copy to be current")
     finally:
         server.kill()
 
 
-def test_line_17_clients_follow_a_server_that_counts_from_the_beginning_again(lone: TestServer) -> None:
+def test_line_17_clients_follow_a_server_that_counts_from_the_beginning_again(server: TestServer) -> None:
     """They discarded everything until it had passed their number."""
-    with Clone(lone.address) as reader, Clone(lone.address, subtree=None) as writer:
-        reader.wait_until_synced(GENEROUS_S)
-        writer.set_many({f"/old/{i}": b"1" for i in range(5000)}).wait(GENEROUS_S)
-        wait_for("the old keys", lambda: len(reader) == 5000)
-        lone.restart()
-        ack = writer.set("/new", b"1").wait(GENEROUS_S)
+    with Clone(server.address) as reader, Clone(server.address, subtree=None) as writer:
+        reader.wait_until_synced(WAIT_S)
+        writer.set_many({f"/old/{i}": b"1" for i in range(5000)}).wait(WAIT_S)
+        until(lambda: len(reader) == 5000, "the old keys")
+        server.restart()
+        ack = writer.set("/new", b"1").wait(WAIT_S)
         assert ack.sequence < 5000
-        wait_for("the reader to follow", lambda: dict(reader) == {"/new": b"1"})
+        until(lambda: dict(reader) == {"/new": b"1"}, "the reader to follow")
 
 
-def test_line_21_words_of_the_protocol_are_no_keys_and_keys_like_them_are(lone: TestServer) -> None:
+def test_line_21_words_of_the_protocol_are_no_keys_and_keys_like_them_are(server: TestServer) -> None:
     """A key named KTHXBAI cut every later snapshot short; one named HUGZ was ignored by clients."""
-    with Clone(lone.address) as clone:
+    with Clone(server.address) as clone:
         for word in ("KTHXBAI", "HUGZ", "ICANHAZ?"):
             with pytest.raises(BadKey, match=word.replace("?", r"\?")):
                 clone.set(word, b"1")
             with pytest.raises(BadKey):
                 clone.set_many({"/a": b"1", word: b"1"})
         like = ["HUGZ/", "HUGZ2", "/KTHXBAI", "KTHXBA", "zzz"]
-        clone.set_many(dict.fromkeys(like, b"1")).wait(GENEROUS_S)
-        with Clone(lone.address) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+        clone.set_many(dict.fromkeys(like, b"1")).wait(WAIT_S)
+        with Clone(server.address) as fresh:
+            fresh.wait_until_synced(WAIT_S)
             assert set(fresh) == set(like)
 
 
-def test_line_23_a_clock_that_steps_ends_nothing(lone: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_23_a_clock_that_steps_ends_nothing(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It caused failover or mass expiry."""
     real, step = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + step[0])
-    with Clone(lone.address) as clone, Clone(lone.address, max_lag_s=60.0) as careful:
-        careful.wait_until_synced(GENEROUS_S)
-        clone.set_many(dict.fromkeys([f"/{i}" for i in range(100)], b"1"), ttl=600).wait(GENEROUS_S)
+    with Clone(server.address) as clone, Clone(server.address, max_lag_s=60.0) as careful:
+        careful.wait_until_synced(WAIT_S)
+        clone.set_many(dict.fromkeys([f"/{i}" for i in range(100)], b"1"), ttl=600).wait(WAIT_S)
         for by in (7200.0, -7200.0):
             step[0] = by
             for i in range(5):
-                clone.set("/beat", b"%d" % i).wait(GENEROUS_S)
-            wait_for("the other to follow", lambda: len(careful) == 101 and careful["/beat"] == b"4")
+                clone.set("/beat", b"%d" % i).wait(WAIT_S)
+            until(lambda: len(careful) == 101 and careful["/beat"] == b"4", "the other to follow")
             entry = careful.entry("/1")
             assert entry is not None and entry.ttl is not None and entry.ttl > 500
             assert clone.state is State.SYNCED and clone.stats.get("failovers", 0) == 0
-            wait_for("the careful one to be current", lambda: careful.state is State.SYNCED)
+            until(lambda: careful.state is State.SYNCED, "the careful one to be current")
             assert careful.stats.get("lags", 0) <= 1
 
 
-def test_line_24_asking_for_what_is_not_there_does_no_harm(lone: TestServer) -> None:
+def test_line_24_asking_for_what_is_not_there_does_no_harm(server: TestServer) -> None:
     """A get of a missing key killed the agent."""
-    with Clone(lone.address) as clone:
-        clone.wait_until_synced(GENEROUS_S)
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(WAIT_S)
         for _ in range(1000):
             assert clone.get("/none") is None and "/none" not in clone and clone.entry("/none") is None
         for act in (lambda: clone["/none"], lambda: clone.__delitem__("/none"), lambda: clone.pop("/none")):
             with pytest.raises(KeyError):
                 act()
-        clone.delete("/none").wait(GENEROUS_S)
-        clone.delete_many(["/none", "/never"]).wait(GENEROUS_S)
-        assert clone.set("/there", b"1").wait(GENEROUS_S) and dict(clone) == {"/there": b"1"}
+        clone.delete("/none").wait(WAIT_S)
+        clone.delete_many(["/none", "/never"]).wait(WAIT_S)
+        assert clone.set("/there", b"1").wait(WAIT_S) and dict(clone) == {"/there": b"1"}

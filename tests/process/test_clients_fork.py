@@ -10,16 +10,15 @@ import sys
 import pytest
 
 from chp_server.testing import TestServer
-
-from .cluster import GENEROUS_S
+from tests.talk import WAIT_S
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
-def test_a_child_is_refused_and_its_end_does_not_touch_the_parent(lone: TestServer) -> None:
-    argv = [sys.executable, "-m", "tests.process.forking", lone.address]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=3 * GENEROUS_S, cwd=ROOT, check=False)
+def test_a_child_is_refused_and_its_end_does_not_touch_the_parent(server: TestServer) -> None:
+    argv = [sys.executable, "-m", "tests.process.forking", server.address]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=3 * WAIT_S, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     child, parent = (json.loads(line) for line in done.stdout.splitlines())
     assert child.pop("state") == "CLOSED" and child.pop("read") == child.pop("own") == "1"

@@ -15,8 +15,9 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ServerProcess, wait_for
+from .cluster import ServerProcess
 from .puppets import BASE, Puppet, digest_of, expected, sleep_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,7 +46,7 @@ def test_a_client_stopped_for_10_s_under_load_ends_equal(server: ServerProcess) 
         reader.stop_process()
         stopped_at = time.monotonic()
         # until more was published than waits for it: a thousand messages at the server's mark, the kernel's buffers
-        wait_for("enough load to be missed", lambda: records(server) > before + 3000)
+        until(lambda: records(server) > before + 3000, "enough load to be missed")
         sleep_until(stopped_at + STOPPED_S)
         reader.continue_process()
         updates = writer.ask("end")
@@ -80,18 +81,18 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
     server = server_in(tmp_path, "sqlite:" + str(tmp_path / "store"), "--retain-bytes", retained).start()
     try:
         with Clone(server.address) as other, Puppet(server.address) as reader:
-            other.set_many({f"/{i}": b"old" for i in range(5000)}).wait(GENEROUS_S)
+            other.set_many({f"/{i}": b"old" for i in range(5000)}).wait(WAIT_S)
             reader.ask("content", at_least=other.position[1])
             reader.stop_process()
-            other.delete_many([f"/{i}" for i in range(0, 5000, 2)]).wait(GENEROUS_S)
+            other.delete_many([f"/{i}" for i in range(0, 5000, 2)]).wait(WAIT_S)
             server.kill()  # what was on its way to the stopped client goes with it
             server.start()
             ticket = other.set_many({f"/{i}": b"x" * 100 for i in range(0, 5000, 3)})
-            ticket.wait(GENEROUS_S)
-            other.delete_many([f"/{i}" for i in range(0, 5000, 5)]).wait(GENEROUS_S)
+            ticket.wait(WAIT_S)
+            other.delete_many([f"/{i}" for i in range(0, 5000, 5)]).wait(WAIT_S)
             reader.continue_process()
-            wait_for(
-                "the other to be complete", lambda: other.verify(contents=False).compared_at >= ticket.wait(0).revision
+            until(
+                lambda: other.verify(contents=False).compared_at >= ticket.wait(0).revision, "the other to be complete"
             )
             said = reader.ask("content", at_least=other.position[1])
             assert said["digest"] == digest_of(dict(other)) and said["ok"]
@@ -110,7 +111,7 @@ def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProc
         with Clone(server.address, subtree=None) as writer:
             for i in range(n):
                 writer.set(f"/burst/{i}", b"x" * 100)
-            writer.flush(GENEROUS_S)
+            writer.flush(WAIT_S)
         for puppet in puppets:
             puppet.tell("watched", keys=n)
         watchers = [watcher for puppet in puppets for watcher in puppet.answer()]
@@ -133,12 +134,12 @@ def test_sets_made_right_after_connecting_arrive(tmp_path: Path) -> None:
         assert [clone.get(f"/early/{i}") for i, clone in enumerate(early)] == [b"1", None] * 5
         server.start()
         for ticket in tickets:
-            ticket.wait(GENEROUS_S)
+            ticket.wait(WAIT_S)
         for i in range(20):
             with Clone(server.address) as late:
                 late.set(f"/late/{i}", b"1")
         with Clone(server.address) as reader:
-            reader.wait_until_synced(GENEROUS_S)
+            reader.wait_until_synced(WAIT_S)
             assert set(reader) == {f"/early/{i}" for i in range(10)} | {f"/late/{i}" for i in range(20)}
     finally:
         for clone in early:

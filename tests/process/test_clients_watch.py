@@ -7,16 +7,15 @@ import pytest
 from chp_client import Clone, Watch
 from chp_client.core.events import Effects
 from chp_server.testing import TestServer
-
-from .cluster import GENEROUS_S, wait_for
+from tests.talk import WAIT_S, until
 
 
 @pytest.mark.parametrize("start", ["snapshot", "end"])
-def test_a_watch_begun_between_a_change_and_its_telling(lone: TestServer, start: str) -> None:
+def test_a_watch_begun_between_a_change_and_its_telling(server: TestServer, start: str) -> None:
     """The map has the change already; so the watch, which begins there, must not be told of it again."""
     made: list[Watch] = []
-    with Clone(lone.address) as clone, Clone(lone.address) as writer, clone.watch() as earlier:
-        clone.wait_until_synced(GENEROUS_S)
+    with Clone(server.address) as clone, Clone(server.address) as writer, clone.watch() as earlier:
+        clone.wait_until_synced(WAIT_S)
         perform = clone._agent._perform
 
         def begin_a_watch(effects: Effects) -> None:
@@ -25,9 +24,9 @@ def test_a_watch_begun_between_a_change_and_its_telling(lone: TestServer, start:
             perform(effects)
 
         clone._agent._perform = begin_a_watch  # type: ignore[method-assign]
-        first = writer.set("/w/1", b"1").wait(GENEROUS_S)
-        wait_for("the watch to be made", lambda: made)
-        second = writer.set("/w/2", b"2").wait(GENEROUS_S)
-        assert [earlier.get(GENEROUS_S).revision for _ in range(2)] == [first.revision, second.revision]
+        first = writer.set("/w/1", b"1").wait(WAIT_S)
+        until(lambda: made, "the watch to be made")
+        second = writer.set("/w/2", b"2").wait(WAIT_S)
+        assert [earlier.get(WAIT_S).revision for _ in range(2)] == [first.revision, second.revision]
         wanted = [first.revision, second.revision] if start == "snapshot" else [second.revision]
-        assert [made[0].get(GENEROUS_S).revision for _ in wanted] == wanted
+        assert [made[0].get(WAIT_S).revision for _ in wanted] == wanted

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone, Ticket
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .summing import GROUP, RECEIPTS, SUMS, TOPIC
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ class Publisher(threading.Thread):
         while not self.ending.wait(A_MOMENT_S):
             numbers = range(self.n + 1, self.n + 13)
             keys = [f"k{i % KEYS}" for i in numbers]
-            self.tickets.append(topic.publish_many([b"%d" % i for i in numbers], keys, timeout=GENEROUS_S))
+            self.tickets.append(topic.publish_many([b"%d" % i for i in numbers], keys, timeout=WAIT_S))
             self.n = numbers[-1]
 
     def end(self) -> dict[str, int]:
@@ -41,7 +42,7 @@ class Publisher(threading.Thread):
         self.ending.set()
         self.join()
         for ticket in self.tickets:
-            ticket.wait(GENEROUS_S)
+            ticket.wait(WAIT_S)
         return {f"{SUMS}k{k}": sum(i for i in range(1, self.n + 1) if i % KEYS == k) for k in range(KEYS)}
 
 
@@ -68,27 +69,27 @@ class Group:
     def __init__(self, pair: ProcessPair, clone: Clone, folder: Path, workers: int) -> None:
         self.pair = pair
         self.numbers, self.receipts = clone.topic(TOPIC), clone.topic(RECEIPTS)
-        self.receipts.create(timeout=GENEROUS_S)
-        self.numbers.subscribe(GROUP, "begin", timeout=GENEROUS_S)
+        self.receipts.create(timeout=WAIT_S)
+        self.numbers.subscribe(GROUP, "begin", timeout=WAIT_S)
         self.workers = [Worker(pair, f"w{i}", folder) for i in range(workers)]
 
     def more(self) -> None:
         """Wait until some more messages are done."""
         due = self._done() + 300
-        wait_for("300 more receipts", lambda: self._done() >= due)
+        until(lambda: self._done() >= due, "300 more receipts")
 
     def _done(self) -> int:
-        return int(self.receipts.facts(GENEROUS_S)["next"])
+        return int(self.receipts.facts(WAIT_S)["next"])
 
     def all_share(self) -> None:
         """Wait until each worker has slots."""
         names = {f"w{i}" for i in range(len(self.workers))}
 
         def do() -> bool:
-            members = dict(self.numbers.groups(GENEROUS_S)[0]["members"])
+            members = dict(self.numbers.groups(WAIT_S)[0]["members"])
             return members.keys() == names and all(members.values())
 
-        wait_for("consumers that share", do)
+        until(do, "consumers that share")
 
     def lose(self, victims: list[Worker], *, active: bool) -> None:
         """Kill these, and the active; start them again when the others have gone on."""
@@ -117,7 +118,7 @@ def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
     tmp_path: Path, workers: int, of_the_active: int, of_workers: int
 ) -> None:
     with ProcessPair(tmp_path) as pair, Clone(pair.servers, SUMS) as clone:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         group = Group(pair, clone, tmp_path, workers)
         publisher = Publisher(clone)
         publisher.start()
@@ -133,13 +134,13 @@ def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
                 group.lose(chance.sample(group.workers, now.count(False)), active=True in now)
                 group.more()
             expected = publisher.end()
-            wait_for("all to be acknowledged", lambda: group.numbers.groups(GENEROUS_S)[0]["lag"] == 0)
+            until(lambda: group.numbers.groups(WAIT_S)[0]["lag"] == 0, "all to be acknowledged")
         finally:
             publisher.ending.set()
             for worker in group.workers:
                 worker.kill()
                 print(worker.log.read_text()[-2000:])
-        clone.sync(GENEROUS_S)
+        clone.sync(WAIT_S)
         given = sorted(int(value) for batch in group.receipts.read(wait=False) for value in batch.values)
         assert given == list(range(publisher.n)), "a receipt for each message, and one only"
         assert {key: int(clone[key]) for key in expected} == expected, "and each number is in its sum once"

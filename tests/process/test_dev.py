@@ -21,8 +21,8 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
+from tests.talk import WAIT_S
 
-WAIT_S = 60.0
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")} | {"NO_COLOR": "1"}
 CHP = [sys.executable, "-m", "chp_client.cli"]
 
@@ -65,7 +65,7 @@ def ports() -> tuple[int, int]:
 @pytest.fixture
 def dev() -> Iterator[tuple[Running, list[str]]]:
     port, console = ports()
-    running = Running("dev", "--port", str(port), "--console-port", str(console))
+    running = Running("dev", "--verbose", "--port", str(port), "--console-port", str(console))
     try:
         yield running, [f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}"]
     finally:
@@ -77,10 +77,13 @@ def dev() -> Iterator[tuple[Running, list[str]]]:
 @pytest.mark.slow
 def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
     running, servers = dev
-    assert running.until("export CHP_SERVERS=").split("=")[1].split()[0] == ",".join(servers)
     first = int(running.until(r"^primary \| process").split()[-1])
     running.until(r"^backup +\| process")
-    url = running.until(r"^gateway +\| .*http://").partition(" serves ")[0].rpartition(" ")[2]
+    running.until(r"^ready: .* and a backup \(process \d+\); Ctrl-C ends both$")
+    assert f"a primary (process {first})" in running.seen[-1]
+    assert not any(re.search(r"\bprimary\b.*\bprimary (starting|active)", line) for line in running.seen)
+    url = running.until(r"^console: http://").split()[-1]
+    assert running.until("export CHP_SERVERS=").split("=")[1].split(";")[0] == ",".join(servers)
     with httpx.Client(transport=httpx.HTTPTransport(retries=8), trust_env=False, timeout=WAIT_S) as client:
         assert "<title>chp</title>" in client.get(url).text
     with Clone(servers) as clone:
@@ -88,14 +91,41 @@ def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
         os.kill(first, signal.SIGKILL)
         clone.set("/a", b"2").wait(WAIT_S)
-        running.until(r"^primary \| ended with -9; started again")
-        second = int(running.until(r"^primary \| process").split()[-1])
+        second = int(running.until(r"^primary \| ended with -9; started again as process").split()[-1])
     assert second != first
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(WAIT_S) == 0
     running.until("ended, and its data are gone")
     with pytest.raises(ProcessLookupError):
         os.kill(second, 0)
+
+
+@pytest.mark.slow
+def test_what_it_prints_are_three_lines() -> None:
+    port, _ = ports()
+    running = Running("dev", "--port", str(port), "--no-console")
+    running.until(r"^try: ")
+    assert [line.partition(":")[0] for line in running.seen] == ["ready", "console", "try"]
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(WAIT_S) == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_shows_its_log() -> None:
+    port, _ = ports()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        argv = [*CHP, "dev", "--port", str(port), "--no-console"]
+        program = (
+            "import sys; from chp_client.cli.servers import dev; from chp_client.cli.app import chp\n"
+            "dev._check_free = lambda ports: None\nchp.main(sys.argv[1:], 'chp')"
+        )
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        argv = [sys.executable, "-c", program, *argv[len(CHP) :]]
+        done = subprocess.run(argv, env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 4 and done.stderr.startswith("chp dev: the primary ended with"), done
+    assert any(line.startswith("primary |") and str(port) in line for line in done.stdout.splitlines()), done
 
 
 def runs(pid: int) -> bool:
@@ -125,7 +155,7 @@ def children_told(seen: str) -> list[int]:
 @pytest.mark.parametrize("how", ["the terminal", "the shell in it"])
 def test_nothing_runs_on_when_the_terminal_is_closed(how: str) -> None:
     port, console = ports()
-    argv = [*CHP, "dev", "--port", str(port), "--console-port", str(console)]
+    argv = [*CHP, "dev", "--verbose", "--port", str(port), "--console-port", str(console)]
     if how != "the terminal":
         argv = ["sh", "-c", '"$@"; exit 0', "sh", *argv]
     ours, theirs = pty.openpty()
@@ -162,7 +192,7 @@ def test_nothing_runs_on_when_it_is_killed(dev: tuple[Running, list[str]]) -> No
 def test_who_asked_for_it_to_outlive_the_terminal_has_it_so() -> None:
     port, _ = ports()
     running = Running("dev", "--port", str(port), "--no-console", before=["nohup"])
-    running.until(r"^backup +\| process")
+    running.until(r"^ready: ")
     running.process.send_signal(signal.SIGHUP)
     with Clone(f"127.0.0.1:{port}") as clone:
         clone.set("/a", b"1").wait(WAIT_S)
@@ -195,13 +225,13 @@ def test_the_doctor_of_a_pair_that_is_well_and_of_one_that_is_not(pair: Pair) ->
     assert done.returncode == 1 and any(pair.backup.address in each["what"] for each in told if each["level"] == "bad")
 
 
-def test_a_command_for_each_change(lone: TestServer, tmp_path: Path) -> None:
-    with Clone(lone.address) as clone:
+def test_a_command_for_each_change(server: TestServer, tmp_path: Path) -> None:
+    with Clone(server.address) as clone:
         clone.set("/c/a", b"1\n2").wait(WAIT_S)
         clone.set("/c/b", b"").wait(WAIT_S)
         path = tmp_path / "told"
         script = f'echo "$CHP_OP $CHP_KEY $(cat | wc -c)" >> {path}; test "$CHP_KEY" != /c/b'
-        args = ["--servers", lone.address, "watch", "/c/", "--start", "snapshot", "--count", "2", "--exec", script]
+        args = ["--servers", server.address, "watch", "/c/", "--from", "snapshot", "--count", "2", "--exec", script]
         done = subprocess.run([*CHP, *args], env=ENVIRON, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0 and done.stdout == ""
     assert path.read_text().splitlines() == ["set /c/a 3", "set /c/b 0"]

@@ -4,14 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chp import facts
-from chp_client import Clone
 from chp_server.settings import config
+from tests.talk import WAIT_S, synced
 
 from .cluster import ProcessPair
 
@@ -35,19 +34,12 @@ def commands(page: str) -> list[str]:
     return [line for line in lines if not line.startswith(NOT_HERE)]
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    with ProcessPair(tmp_path_factory.mktemp("pair")) as started:
-        yield started
-
-
 @pytest.fixture
-def pair(running: ProcessPair) -> ProcessPair:
-    with Clone(running.servers) as clone:
-        clone.wait_until_synced(60)
-        clone.delete_prefix("/")
-        clone.flush(60)
-    return running
+def empty_pair(process_pair: ProcessPair) -> ProcessPair:
+    """The shared pair, with an empty map."""
+    with synced(process_pair.servers) as clone:
+        clone.delete_prefix("/", timeout=WAIT_S)
+    return process_pair
 
 
 def here(text: str, pair: ProcessPair) -> str:
@@ -60,16 +52,16 @@ def environ(pair: ProcessPair) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("page", "count"), [("README.md", 5), ("docs/cli.md", 10)])
-def test_every_command_of_a_page_works(page: str, count: int, pair: ProcessPair, tmp_path: Path) -> None:
+def test_every_command_of_a_page_works(page: str, count: int, empty_pair: ProcessPair, tmp_path: Path) -> None:
     assert len(commands(page)) >= count
     for command in commands(page):
         # `timeout` interrupts a command that would run for ever, as Ctrl-C would; it then ends with 124.
         endless = command.startswith(ENDLESS)
         done = subprocess.run(
-            f"timeout --signal INT 5 {here(command, pair)}" if endless else here(command, pair),
+            f"timeout --signal INT 5 {here(command, empty_pair)}" if endless else here(command, empty_pair),
             shell=True,
             cwd=tmp_path,
-            env=environ(pair),
+            env=environ(empty_pair),
             capture_output=True,
             text=True,
             timeout=60,
@@ -78,11 +70,11 @@ def test_every_command_of_a_page_works(page: str, count: int, pair: ProcessPair,
         assert done.returncode == (124 if endless else 0), f"$ {command}\n{done.stdout}{done.stderr}"
 
 
-def run_program(program: str, pair: ProcessPair, tmp_path: Path) -> str:
+def run_program(program: str, empty_pair: ProcessPair, tmp_path: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", here(program, pair)],
+        [sys.executable, "-c", here(program, empty_pair)],
         cwd=tmp_path,
-        env=environ(pair),
+        env=environ(empty_pair),
         capture_output=True,
         text=True,
         timeout=60,
@@ -92,22 +84,22 @@ def run_program(program: str, pair: ProcessPair, tmp_path: Path) -> str:
     return done.stdout
 
 
-def test_the_program_in_readme_works(pair: ProcessPair, tmp_path: Path) -> None:
+def test_the_program_in_readme_works(empty_pair: ProcessPair, tmp_path: Path) -> None:
     program = next(block for block in blocks("python") if "with Clone(" in block)
-    shown = run_program(program, pair, tmp_path)
+    shown = run_program(program, empty_pair, tmp_path)
     assert re.fullmatch(r"\{'requests': 10\}\nreplicated\nset /config/\w+ .+\n", shown)
 
 
-def test_the_programs_of_the_library_work(pair: ProcessPair, tmp_path: Path) -> None:
+def test_the_programs_of_the_library_work(empty_pair: ProcessPair, tmp_path: Path) -> None:
     program = "".join(blocks("python", "docs/library.md"))
-    shown = run_program(f"{program}clone.close()\n", pair, tmp_path)
+    shown = run_program(f"{program}clone.close()\n", empty_pair, tmp_path)
     assert shown.startswith("replicated\nset /config/")
 
 
-def test_the_program_of_the_recipes_works(pair: ProcessPair, tmp_path: Path) -> None:
+def test_the_program_of_the_recipes_works(empty_pair: ProcessPair, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    assert run_program(program, pair, tmp_path).endswith("led\n1\n{'host-1': b'10.0.0.2:80'}\n")
+    assert run_program(program, empty_pair, tmp_path).endswith("led\n1\n{'host-1': b'10.0.0.2:80'}\n")
 
 
 def test_the_servers_in_readme_have_flags_that_exist(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from chp_client import Clone
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 from .faults import Load, nothing_lost, other, wait_active
 
 HOUR_S = 3600
@@ -54,7 +55,7 @@ def test_the_wall_clocks_of_a_pair_step_by_hours_under_load(tmp_path: Path) -> N
     pair = ProcessPair(tmp_path, peer_timeout_s=5.0)
     clocks = [ShiftedServer(server, library) for server in pair.both]
     with pair, Load(pair.servers) as load, Clone(pair.servers) as clone:
-        clone.set("/hour", b"1", ttl=HOUR_S).wait(GENEROUS_S)
+        clone.set("/hour", b"1", ttl=HOUR_S).wait(WAIT_S)
         before = pair.statuses()[0]
         assert before is not None
         for hours in ((3, 0), (3, -5), (-7, 4), (0, 0), (-2, 9)):
@@ -76,7 +77,7 @@ def test_the_wall_clocks_of_a_pair_step_by_hours_under_load(tmp_path: Path) -> N
         load.end()
         nothing_lost(pair.both, load)
         with Clone(pair.servers) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             entry = fresh.entry("/hour")
             assert entry is not None and entry.ttl is not None and 0 < entry.ttl <= HOUR_S
 
@@ -103,21 +104,21 @@ def test_a_ttl_goes_on_across_a_restart(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
     try:
         with Clone([server.address]) as clone:
-            clone.set("/minute", b"1", ttl=60).wait(GENEROUS_S)
-            clone.set("/short", b"1", ttl=0.5).wait(GENEROUS_S)
+            clone.set("/minute", b"1", ttl=60).wait(WAIT_S)
+            clone.set("/short", b"1", ttl=0.5).wait(WAIT_S)
             since = time.monotonic()
         server.kill()
-        wait_for("the short one's end", lambda: time.monotonic() > since + 0.6)
+        until(lambda: time.monotonic() > since + 0.6, "the short one's end")
         server.start()
         wait_active(server)
         with Clone([server.address]) as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             passed = time.monotonic() - since
             entry = clone.entry("/minute")
             assert entry is not None and entry.ttl is not None
             assert entry.ttl <= 60 - 0.6, f"it began anew: {entry.ttl} left after {passed}"
             assert entry.ttl > 0
-            wait_for("the short one to go", lambda: "/short" not in clone)
+            until(lambda: "/short" not in clone, "the short one to go")
     finally:
         server.kill()
 
@@ -131,23 +132,23 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
         with Hand(active.address) as hand:  # a holder that is never heard of again
             hand.session().put({"/gone": b"1"}, lease=[b"g" * 16, 3000], l=b"g" * 16)
         lease = clone.lease(3.0)  # and one that goes on refreshing
-        lease.set("/held", b"1").wait(GENEROUS_S)
-        clone.set("/minute", b"1", ttl=60).wait(GENEROUS_S)
-        clone.set("/for-ever", b"1").wait(GENEROUS_S)
+        lease.set("/held", b"1").wait(WAIT_S)
+        clone.set("/minute", b"1", ttl=60).wait(WAIT_S)
+        clone.set("/for-ever", b"1").wait(WAIT_S)
         since = time.monotonic()
         assert "/gone" in clone
         active.kill()
-        clone.set("/after", b"1").wait(GENEROUS_S)
+        clone.set("/after", b"1").wait(WAIT_S)
         assert wait_active(successor)["leases"] == 2
-        wait_for("the lease of the one that is gone to end", lambda: "/gone" not in clone)
-        wait_for("a ttl of the lease more", lambda: time.monotonic() > since + 4.0)
+        until(lambda: "/gone" not in clone, "the lease of the one that is gone to end")
+        until(lambda: time.monotonic() > since + 4.0, "a ttl of the lease more")
         assert "/held" in clone and "/for-ever" in clone
         with Clone([successor.address]) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             entry = fresh.entry("/minute")
             assert entry is not None and entry.ttl is not None and 0 < entry.ttl <= 60 - (time.monotonic() - since) + 1
         lease.close()
-        wait_for("its keys to go", lambda: "/held" not in clone)
+        until(lambda: "/held" not in clone, "its keys to go")
 
 
 def test_faketime_is_used_from_where_it_is() -> None:

@@ -24,8 +24,9 @@ from chp_server.shell.reactor import Server
 from chp_server.store.store_url import open_journal
 from chp_server.testing import TestServer, free_port
 from chp_server.tools.journal_tools import verify
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 from .faults import DyingServer, Load, both_kept_all, ended, equal, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
@@ -95,12 +96,12 @@ def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_i
         if pair.active() is not pair.primary:
             pytest.skip("the backup came first on this machine")
         disk.fill(LITTLE)
-        wait_for("the backup to serve", lambda: pair.active() is pair.backup)
+        until(lambda: pair.active() is pair.backup, "the backup to serve")
         load.go_on()
         assert "disk" in full(pair.primary)
         assert "little room" in pair.primary.log.read_text()
         disk.free()
-        wait_for("room", lambda: pair.primary.status() and not full(pair.primary))
+        until(lambda: pair.primary.status() and not full(pair.primary), "room")
         pair.wait_in_sync()
         load.go_on()
         load.end()
@@ -112,23 +113,23 @@ def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpf
     disks = [Disk(tmpfs, server.data) for server in pair.both]
     with pair, Clone(pair.servers) as clone:
         for key in ("/kept", "/gone"):
-            clone.set(key, b"1").wait(GENEROUS_S)
+            clone.set(key, b"1").wait(WAIT_S)
         for disk in disks:
             disk.fill(LITTLE)
-        wait_for("both to say so", lambda: all(map(full, pair.both)))
+        until(lambda: all(map(full, pair.both)), "both to say so")
         with pytest.raises(Refused, match=r"\(full\).*are free.*--min-free-disk"):
-            clone.set("/more", b"1").wait(GENEROUS_S)
-        clone.delete("/gone").wait(GENEROUS_S)
+            clone.set("/more", b"1").wait(WAIT_S)
+        clone.delete("/gone").wait(WAIT_S)
         active = pair.active()
         assert active is not None, "both live, and heartbeats and statuses go on"
         with Clone(pair.servers) as reader:
-            reader.wait_until_synced(GENEROUS_S)
-            reader.sync(GENEROUS_S)
+            reader.wait_until_synced(WAIT_S)
+            reader.sync(WAIT_S)
             assert dict(reader) == dict(clone) == {"/kept": b"1"}
         for disk in disks:
             disk.free()
-        wait_for("room", lambda: not any(map(full, pair.both)))
-        clone.set("/more", b"1").wait(GENEROUS_S)
+        until(lambda: not any(map(full, pair.both)), "room")
+        clone.set("/more", b"1").wait(WAIT_S)
         pair.wait_in_sync()
 
 
@@ -141,7 +142,7 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
     with pair, Clone(pair.servers, subtree=None) as clone:
         orders = clone.topic("orders")
         orders.subscribe("g", "begin")
-        orders.publish_many([b"%d" % i for i in range(11)], [f"k{i}" for i in range(11)]).wait(GENEROUS_S)
+        orders.publish_many([b"%d" % i for i in range(11)], [f"k{i}" for i in range(11)]).wait(WAIT_S)
         with orders.consumer("g") as consumer:
             batch = next(consumer)
             for disk in disks:
@@ -149,7 +150,7 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
             for i in range(40):  # of which the journal may find out before it is measured
                 clone.set(f"/{i}", bytes(MIB // 4))
             refused = batch.done()
-            wait_for("the refusal", lambda: refused.done)
+            until(lambda: refused.done, "the refusal")
             assert isinstance(refused.error, Refused)
             for disk in disks:
                 disk.free()
@@ -159,7 +160,7 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
                     batch.done()
                 return bool(orders.groups()[0]["lag"] == 0)
 
-            wait_for("the group to be done, by the same consumer", all_done)
+            until(all_done, "the group to be done, by the same consumer")
             assert consumer.fenced > 0
 
 
@@ -168,22 +169,22 @@ def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
     pair = ProcessPair(tmp_path)
     disks = [Disk(tmpfs, server.data) for server in pair.both]
     with pair, Clone(pair.servers) as clone, Clone(pair.servers) as reader:
-        clone.set("/kept", b"1").wait(GENEROUS_S)
-        reader.wait_until_synced(GENEROUS_S)
+        clone.set("/kept", b"1").wait(WAIT_S)
+        reader.wait_until_synced(WAIT_S)
         for disk in disks:
             disk.fill(0)
-        wait_for("both to say so", lambda: all(full(server).startswith("read-only") for server in pair.both))
+        until(lambda: all(full(server).startswith("read-only") for server in pair.both), "both to say so")
         with pytest.raises(Refused, match=r"\(full\).*read-only"):
-            clone.set("/more", b"1").wait(GENEROUS_S)
+            clone.set("/more", b"1").wait(WAIT_S)
         for _ in range(3):
-            assert reader.sync(GENEROUS_S).durability == "journaled"
-        assert reader.setdefault("/kept", b"other", GENEROUS_S) == b"1"
-        assert reader.pop("/none", None, GENEROUS_S) is None
+            assert reader.sync(WAIT_S).durability == "journaled"
+        assert reader.setdefault("/kept", b"other", WAIT_S) == b"1"
+        assert reader.pop("/none", None, WAIT_S) is None
         for disk in disks:
             disk.free()
-        wait_for("room", lambda: not any(map(full, pair.both)))
-        clone.set("/more", b"1").wait(GENEROUS_S)
-        reader.sync(GENEROUS_S)
+        until(lambda: not any(map(full, pair.both)), "room")
+        clone.set("/more", b"1").wait(WAIT_S)
+        reader.sync(WAIT_S)
         assert reader.snapshot() == {"/kept": b"1", "/more": b"1"}
 
 
@@ -202,12 +203,12 @@ def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_othe
         disk.fill(0)
         with Clone(pair.servers, None) as writer:  # until what SQLite has set aside is used up too
             writer.set_many({f"/large/{i}": os.urandom(100_000) for i in range(160)})
-            wait_for("the backup to serve", lambda: (pair.backup.status() or {}).get("state") == "active")
+            until(lambda: (pair.backup.status() or {}).get("state") == "active", "the backup to serve")
             said = pair.primary.log.read_text()
             assert "the journal has no room; waiting" in said or "little room" in said
-            wait_for("an answer to an operator", pair.primary.status)
+            until(pair.primary.status, "an answer to an operator")
             with suppress(Refused):
-                writer.flush(GENEROUS_S)
+                writer.flush(WAIT_S)
         load.go_on()
         disk.free()
         pair.wait_in_sync()
@@ -224,27 +225,27 @@ def test_two_full_disks_make_the_pair_read_only_and_it_goes_on_when_there_is_roo
     disks = [Disk(tmpfs, server.data) for server in pair.both]
     with pair, Clone(pair.servers) as clone:
         for key in ("/kept", "/gone"):
-            clone.set(key, b"1").wait(GENEROUS_S)
+            clone.set(key, b"1").wait(WAIT_S)
         pair.wait_in_sync()
         tickets = {f"/{i}": clone.set(f"/{i}", os.urandom(50_000)) for i in range(100 * writing)}
         for disk in disks:
             disk.fill(0)
-        wait_for("both to say so", lambda: all("read-only: disk full" in full(server) for server in pair.both))
+        until(lambda: all("read-only: disk full" in full(server) for server in pair.both), "both to say so")
         refusals: tuple[Callable[[], Ticket], ...] = (lambda: clone.set("/more", b"1"), lambda: clone.delete("/gone"))
         for refused in refusals:
             with pytest.raises(Refused, match=r"\(full\).*read-only: disk full"):
-                refused().wait(GENEROUS_S)
+                refused().wait(WAIT_S)
         with Clone(pair.servers) as reader:
-            reader.wait_until_synced(GENEROUS_S)
+            reader.wait_until_synced(WAIT_S)
             assert reader["/gone"] == b"1" and "/more" not in reader
             for key, ticket in tickets.items():
-                wait_for("an answer", lambda ticket=ticket: ticket.done)  # type: ignore[misc]
+                until(lambda ticket=ticket: ticket.done, "an answer")  # type: ignore[misc]
                 assert (key in reader) == (ticket.error is None), key
         assert pair.active() is not None, "heartbeats and statuses go on"
         for disk in disks:
             disk.free()
-        wait_for("room", lambda: not any(map(full, pair.both)) and pair.active())
-        clone.set("/more", b"1").wait(GENEROUS_S)
+        until(lambda: not any(map(full, pair.both)) and pair.active(), "room")
+        clone.set("/more", b"1").wait(WAIT_S)
         pair.wait_in_sync()
 
 
@@ -256,16 +257,16 @@ def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount)
         wait_active(server)
         with Clone(server.address) as clone:
             acked = {"/first": b"1"}
-            clone.set("/first", b"1").wait(GENEROUS_S)
+            clone.set("/first", b"1").wait(WAIT_S)
             disk.fill(0)
             for i in range(200):
                 clone.set(f"/large/{i}", os.urandom(100_000))
-            wait_for("its journal to be full", lambda: "has no room; waiting" in server.log.read_text())
+            until(lambda: "has no room; waiting" in server.log.read_text(), "its journal to be full")
             server.signal(signal.SIGTERM)
             assert ended(server) == Exit.NO_ROOM
             disk.free()
             server.start()
-            clone.flush(GENEROUS_S)
+            clone.flush(WAIT_S)
             assert len(clone) == 201 and acked.items() <= dict(clone).items()
     finally:
         server.kill()
@@ -284,7 +285,7 @@ def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_pat
         with Clone([server.address]) as clone:
             for i in range(200):
                 ticket = clone.set(f"/{i}", os.urandom(100_000))
-                wait_for("an end", lambda ticket=ticket: ticket.done or process.poll() is not None)  # type: ignore[misc]
+                until(lambda ticket=ticket: ticket.done or process.poll() is not None, "an end")  # type: ignore[misc]
                 if not ticket.done:
                     break
                 acked[f"/{i}"] = clone[f"/{i}"]
@@ -292,9 +293,9 @@ def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_pat
             assert acked and "Traceback" not in server.log.read_text()
             del server.environ["FILE_BYTES_MAX"]
             server.start()
-            clone.flush(GENEROUS_S)  # the one that failed is sent again
+            clone.flush(WAIT_S)  # the one that failed is sent again
         with Clone([server.address]) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             assert len(fresh) == len(acked) + 1
             assert all(fresh[key] == value for key, value in acked.items())
     finally:
@@ -318,7 +319,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
 
     config = replace(Config(), store="memory:", bind=f"tcp://127.0.0.1:{free_port()}")
     server = Server(config, open_journal("memory:"))
-    giving_up = Timer(GENEROUS_S, server.stop)
+    giving_up = Timer(WAIT_S, server.stop)
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         try:
             server.bind()
@@ -402,7 +403,7 @@ def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> 
             server.start()
         pair.wait_in_sync()
         with Clone(pair.servers) as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             held = dict(clone)
         assert held and set(held.items()) <= set(load.acked.items())
 
@@ -416,7 +417,7 @@ def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
         issued = []
         for life in range(4):
             for i in range(10):
-                ack = clone.set(f"/{life}/{i}", os.urandom(1000)).wait(GENEROUS_S)
+                ack = clone.set(f"/{life}/{i}", os.urandom(1000)).wait(WAIT_S)
                 issued.append((ack.epoch, ack.sequence))
             server.kill()
             if life == 3:
@@ -424,11 +425,11 @@ def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
                 server.environ["CHP_SERVER_RECOVER"] = "prefix"
             server.start()
         assert place in server.log.read_text()
-        after = clone.set("/after", b"1").wait(GENEROUS_S)
+        after = clone.set("/after", b"1").wait(WAIT_S)
         assert after.epoch > max(epoch for epoch, _ in issued)
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         with Clone(server.address) as other_clone:
-            other_clone.wait_until_synced(GENEROUS_S)
+            other_clone.wait_until_synced(WAIT_S)
             assert dict(other_clone) == dict(clone)
 
 
@@ -479,21 +480,21 @@ def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmp
     tmpfs(server.data, "4m")
     server.start()
     with Clone(server.address) as clone:
-        clone.set("/a", bytes(100_000)).wait(GENEROUS_S)
+        clone.set("/a", bytes(100_000)).wait(WAIT_S)
     server.signal(signal.SIGTERM)
-    assert server.process is not None and server.process.wait(GENEROUS_S) == 0
+    assert server.process is not None and server.process.wait(WAIT_S) == 0
     with suppress(OSError), (server.data / "others").open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
     report = verify(f"sqlite:{server.data}")
     assert not report.ok and "no room" in report.line() and "damaged" not in report.line(), report.line()
     server.start()
-    assert server.process.wait(GENEROUS_S) == Exit.NO_ROOM
+    assert server.process.wait(WAIT_S) == Exit.NO_ROOM
     assert "no room" in server.log.read_text()
     (server.data / "others").unlink()
     server.start()
     with Clone(server.address) as clone:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         assert clone["/a"] == bytes(100_000)
     server.kill()
 
@@ -502,17 +503,17 @@ def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmp
 def test_a_server_whose_journal_was_removed_confirms_nothing_for_long(tmp_path: Path, which: str) -> None:
     """An active hands over first. What is acknowledged from then on is worth what it says, and a start mends it."""
     with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
-        clone.set("/before", b"1").wait(GENEROUS_S)
+        clone.set("/before", b"1").wait(WAIT_S)
         active = pair.active()
         assert active is not None
         victim = active if which == "active" else other(pair, active)
         shutil.rmtree(victim.data)
         assert ended(victim) == Exit.DATA_NOT_WRITABLE
         assert "its file was removed" in victim.log.read_text()
-        wait_for("the other to be alone", lambda: (other(pair, victim).status() or {}).get("in_sync") is False)
-        assert clone.set("/alone", b"1").wait(GENEROUS_S).durability == "journaled"
+        until(lambda: (other(pair, victim).status() or {}).get("in_sync") is False, "the other to be alone")
+        assert clone.set("/alone", b"1").wait(WAIT_S).durability == "journaled"
         victim.start()
         pair.wait_in_sync()
-        assert clone.set("/after", b"1").wait(GENEROUS_S).durability == "replicated"
+        assert clone.set("/after", b"1").wait(WAIT_S).durability == "replicated"
         equal(pair.both)
         assert dict(clone) == {"/before": b"1", "/alone": b"1", "/after": b"1"}

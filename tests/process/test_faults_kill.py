@@ -8,9 +8,9 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand
 
-from .cluster import GENEROUS_S, wait_for
 from .faults import DyingPair, DyingServer, Load, both_kept_all, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def alone(directory: Path) -> DyingServer:
 def fill(servers: list[str]) -> None:
     """Make the state worth several chunks."""
     with Clone(servers, None) as clone:
-        clone.set_many(FILLING).wait(GENEROUS_S)
+        clone.set_many(FILLING).wait(WAIT_S)
 
 
 def test_the_active_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_both_die_in_the_same_turns(tmp_path: Path) -> None:
             for server in (pair.primary, pair.backup):
                 server.arm(point)
             victim = next(s for s in (pair.primary, pair.backup) if s is pair.active() or s.process)
-            wait_for("one to die", lambda: any(s.process and s.process.poll() for s in pair.both))
+            until(lambda: any(s.process and s.process.poll() for s in pair.both), "one to die")
             for server in (pair.primary, pair.backup):
                 server.kill()
                 server.disarm()
@@ -93,7 +93,7 @@ def test_a_lone_server_dies_at_each_point_and_in_its_snapshots(tmp_path: Path) -
             load.end()
             nothing_lost([server], load)
             with Clone([server.address], "/fill/") as clone:
-                clone.wait_until_synced(GENEROUS_S)
+                clone.wait_until_synced(WAIT_S)
                 assert dict(clone) == FILLING
     finally:
         server.kill()
@@ -133,7 +133,7 @@ def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point:
             load.end()
             active.kill()  # what the once empty one has is all there is
             with Clone(pair.servers) as clone:
-                clone.wait_until_synced(GENEROUS_S)
+                clone.wait_until_synced(WAIT_S)
                 missing = [key for key, value in {**load.acked, **FILLING}.items() if clone.get(key) != value]
                 assert not missing
 

@@ -15,8 +15,9 @@ from chp_server.core.state.journal import JournalDamaged, JournalError
 from chp_server.core.state.record_log import LoggedRow
 from chp_server.exits import Exit
 from chp_server.store.store_url import open_journal
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .faults import Load, both_kept_all, ended, wait_active
 from .postgres import Postgres, private
 
@@ -181,10 +182,10 @@ def test_while_its_database_is_full_the_other_serves_and_then_it_is_back_by_itse
         primary_serves(pair)
         with Clone(pair.servers, None) as clone:
             for i in range(100):
-                clone.set(f"/large/{i % 4}", bytes(100_000)).wait(GENEROUS_S)
+                clone.set(f"/large/{i % 4}", bytes(100_000)).wait(WAIT_S)
                 if "no room" in pair.primary.log.read_text():
                     break
-        wait_for("the other one to serve", lambda: (pair.backup.status() or {}).get("state") == "active")
+        until(lambda: (pair.backup.status() or {}).get("state") == "active", "the other one to serve")
         assert "no room" in pair.primary.log.read_text()
         load.go_on()
         assert subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=False).returncode == 0
@@ -196,7 +197,7 @@ def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_p
     """The mark in the data directory knows how far the journal had been."""
 
     def opened(**options: str) -> int:
-        with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:  # type: ignore[arg-type]
+        with closing(open_journal(database.url("chp"), beside=tmp_path, **options)) as journal:
             found = journal.load()
             if not found.number:
                 journal.append([LoggedRow(EPOCH | 1, EPOCH | 1, b"kept"), LoggedRow(EPOCH | 2, EPOCH | 2, b"lost")])

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .faults import AckEar, DyingPair, DyingServer, Load, both_kept_all, equal, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
@@ -26,11 +27,11 @@ def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_pa
         with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
             session = hand.session()
             session.put({"/before": b"1"})
-            clone.set("/clone", b"1").wait(GENEROUS_S)
-            wait_for("the ear to hear", ear.heard)
+            clone.set("/clone", b"1").wait(WAIT_S)
+            until(ear.heard, "the ear to hear")
             stopped.signal(signal.SIGSTOP)
             meanwhile = session.send(["/meanwhile"], [b"2"])
-            clone.set("/clone", b"2").wait(GENEROUS_S)  # by its successor
+            clone.set("/clone", b"2").wait(WAIT_S)  # by its successor
             epoch = wait_active(successor)["epoch"]
             ear.heard()
             stopped.signal(signal.SIGCONT)
@@ -41,7 +42,7 @@ def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_pa
             status = stopped.status()
             assert status is not None and status["state"] == "passive" and status["epoch"] == epoch
             again = session.send(["/again"], [b"3"])
-            clone.set("/clone", b"3").wait(GENEROUS_S)
+            clone.set("/clone", b"3").wait(WAIT_S)
             equal(pair.both)
             session.hear()
             assert again not in session.acks and ear.heard() == []
@@ -59,12 +60,12 @@ def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing
         with AckEar(stopped.address) as ear, Hand(stopped.address) as hand, Clone(pair.servers) as clone:
             session = hand.session()
             session.put({"/before": b"1"})
-            wait_for("the ear to hear", ear.heard)
+            until(ear.heard, "the ear to hear")
             stopped.arm(f"stop {point}")
             session.send(["/meanwhile"], [b"2"])
             status = Path(f"/proc/{process.pid}/status")
-            wait_for("it to stop", lambda: "State:\tT" in status.read_text())
-            clone.set("/clone", b"2").wait(GENEROUS_S)
+            until(lambda: "State:\tT" in status.read_text(), "it to stop")
+            clone.set("/clone", b"2").wait(WAIT_S)
             wait_active(other(pair, stopped))
             ear.heard()
             stopped.signal(signal.SIGCONT)
@@ -97,7 +98,7 @@ def test_an_active_that_is_stuck_in_a_turn_is_replaced(tmp_path: Path) -> None:
         assert isinstance(stuck, DyingServer)
         stuck.arm("busy 20 before-append")  # a turn of 10 s is no turn any more, and its connection stands for 3 s more
         load.go_on()
-        wait_for("the other to be the only active", lambda: pair.active() is other(pair, stuck))
+        until(lambda: pair.active() is other(pair, stuck), "the other to be the only active")
         pair.wait_in_sync()
         load.end()
         assert "stuck in a turn" in stuck.log.read_text()
@@ -123,7 +124,7 @@ def test_a_passive_that_is_stopped_holds_writers_up_only_for_a_while(tmp_path: P
         assert active is not None
         passive = other(pair, active)
         passive.signal(signal.SIGSTOP)
-        wait_for("the active to go on alone", lambda: (active.status() or {}).get("in_sync") is False)
+        until(lambda: (active.status() or {}).get("in_sync") is False, "the active to go on alone")
         load.go_on()
         assert all(writer.durabilities[-1] == "journaled" for writer in load.writers)
         passive.signal(signal.SIGCONT)

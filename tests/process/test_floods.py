@@ -15,8 +15,9 @@ import zmq
 
 from chp_client import Clone
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ServerProcess, wait_for
+from .cluster import ServerProcess
 from .puppets import rss_mb
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     started = ServerProcess(tmp_path, "primary", address, peer, *flags).start()
     try:
         with Clone(address) as clone:
-            clone.set("/first", b"1").wait(GENEROUS_S)
+            clone.set("/first", b"1").wait(WAIT_S)
         yield started
     finally:
         started.kill()
@@ -70,7 +71,7 @@ def port(server: ServerProcess, offset: int) -> str:
 def serves(server: ServerProcess) -> None:
     """It is there, and does sets."""
     with Clone(server.address) as clone:
-        clone.set("/still", b"1").wait(GENEROUS_S)
+        clone.set("/still", b"1").wait(WAIT_S)
 
 
 def flood(server: ServerProcess, offset: int, kind: int, messages: Iterator[list[bytes]], seconds: float = 4.0) -> None:
@@ -130,34 +131,34 @@ def test_a_reader_that_stops_reading_is_cut_off_and_comes_back(server: ServerPro
         reader.subscribe(topic)
         reader.connect(port(server, 1))
         clone = ending.enter_context(Clone(server.address, subtree="/read/"))
-        clone.set("/read/1", b"1").wait(GENEROUS_S)
+        clone.set("/read/1", b"1").wait(WAIT_S)
         reader.recv_multipart()
         growth = ending.enter_context(Growth(server))
         size, times = (100, 150) if topic == b"/" else (1000, 150)
         for _ in range(times):
-            clone.set_many({f"/read/{n}": os.urandom(size) for n in range(1000)}).wait(GENEROUS_S)
-        clone.flush(GENEROUS_S)
-        wait_for("a cut", lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"))
-        clone.set("/read/last", b"1").wait(GENEROUS_S)
+            clone.set_many({f"/read/{n}": os.urandom(size) for n in range(1000)}).wait(WAIT_S)
+        clone.flush(WAIT_S)
+        until(lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"), "a cut")
+        clone.set("/read/last", b"1").wait(WAIT_S)
         assert len(clone) == 1001
         reader.set(zmq.RCVTIMEO, 200)
 
         def comes() -> bool:
-            clone.set("/read/last", b"1").wait(GENEROUS_S)
+            clone.set("/read/last", b"1").wait(WAIT_S)
             with suppress(zmq.Again):
                 while b"/read/last" not in b"".join(reader.recv_multipart()):
                     pass
                 return True
             return False
 
-        wait_for("what is new", comes)
+        until(comes, "what is new")
     assert growth.most < (220 if topic == b"/" else 150), "1,000 and 527 before"
 
 
 def raw_connection(address: str, kind: bytes) -> socket.socket:
     """A connection that speaks ZMTP by hand, past its handshake: libzmq sends no message before it has all of it."""
     host, _, number = address.removeprefix("tcp://").rpartition(":")
-    raw = socket.create_connection((host, int(number)), timeout=GENEROUS_S)
+    raw = socket.create_connection((host, int(number)), timeout=WAIT_S)
     raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
     greeting = b""
     while len(greeting) < 64:
@@ -180,7 +181,7 @@ def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: byt
         for _ in range(400 * MIB // size):
             raw.sendall(frame)
             time.sleep(size / (200 * MIB))  # a fast network, and not a loopback
-    wait_for("the cut", lambda: (server.status() or {"counts": {}})["counts"].get("messages_without_an_end"))
+    until(lambda: (server.status() or {"counts": {}})["counts"].get("messages_without_an_end"), "the cut")
     serves(server)
     assert growth.most < most, "whatever was sent: 400 here"
 
@@ -192,14 +193,14 @@ def test_more_connections_than_descriptors(server: ServerProcess) -> None:
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     assert soft == hard, "it takes as many as it may have"
     with Clone(server.address) as clone, ExitStack() as ending:
-        clone.wait_until_synced(GENEROUS_S)
+        clone.wait_until_synced(WAIT_S)
         most = len(os.listdir(f"/proc/{pid}/fd")) + 20
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
         for i in range(40):
             ending.enter_context(socket.create_connection(("127.0.0.1", int(port(server, i % 3).rpartition(":")[2]))))
-        wait_for("the last descriptor", lambda: "no file can be opened" in server.log.read_text())
+        until(lambda: "no file can be opened" in server.log.read_text(), "the last descriptor")
         for i in range(20):
-            clone.set("/still", b"%d" % i).wait(GENEROUS_S)
+            clone.set("/still", b"%d" % i).wait(WAIT_S)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
     serves(server)
 
@@ -211,7 +212,7 @@ def test_long_subscriptions(server: ServerProcess) -> None:
         reader.connect(port(server, 1))
         for i in range(12_000):
             reader.subscribe(b"/%d/" % i + os.urandom(500).hex().encode())
-        wait_for("the cut", lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"))
+        until(lambda: (server.status() or {"counts": {}})["counts"].get("subscribers_cut"), "the cut")
         serves(server)
     assert growth.most < 64, "603 before; 11 to 37 now"
 
@@ -220,7 +221,7 @@ def test_many_readers_that_ask_and_read_nothing(server: ServerProcess) -> None:
     """Snapshots of a map of 64 MiB that changes, so that each is an image of its own."""
     with Clone(server.address) as clone:
         for i in range(64):
-            clone.set(f"/{i}", os.urandom(MIB)).wait(GENEROUS_S)
+            clone.set(f"/{i}", os.urandom(MIB)).wait(WAIT_S)
         with Growth(server) as growth, zmq.Context() as context, ExitStack() as ending:
             for i in range(16):
                 reader = ending.enter_context(context.socket(zmq.DEALER))
@@ -231,7 +232,7 @@ def test_many_readers_that_ask_and_read_nothing(server: ServerProcess) -> None:
                 for n in range(20):
                     options = {"chp": 3, "id": n, "credit": 64}
                     reader.send_multipart([b"ICANHAZ?", b"", msgpack.packb(options)])
-                clone.set(f"/{i}", os.urandom(MIB)).wait(GENEROUS_S)
+                clone.set(f"/{i}", os.urandom(MIB)).wait(WAIT_S)
             time.sleep(3)
             serves(server)
     assert growth.most < 400, "1,000 before"

@@ -11,8 +11,7 @@ from chp_client import Clone
 from chp_server.testing import free_port
 from chp_server.tools.check_command import DAMAGED, check
 from tests.process.test_server_start import Running
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 def start(cwd: Path, name: str, *more: str) -> Running:
@@ -55,7 +54,9 @@ def test_a_peer_that_has_it_sends_it(tmp_path: Path) -> None:
     def server(name: str) -> Running:
         role = "--primary" if name == "a" else "--backup"
         other = addresses["b" if name == "a" else "a"]
-        return start(tmp_path, name, role, "--bind", addresses[name], "--peer", other)
+        # Each waits for the other, however long that takes to start
+        patient = "--solo-wait-s", str(WAIT_S)
+        return start(tmp_path, name, role, "--bind", addresses[name], "--peer", other, *patient)
 
     a, b = server("a"), server("b")
     a.wait_for("in_sync")

@@ -10,8 +10,9 @@ import pytest
 
 from chp_client import Clone, Refused
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
@@ -21,7 +22,7 @@ def fill(clone: Clone, most: int) -> tuple[int, str]:
     """Set values of a MiB until one is refused; how many were done, and why no more."""
     for i in range(most):
         try:
-            clone.set(f"/large/{i}", os.urandom(MIB)).wait(GENEROUS_S)
+            clone.set(f"/large/{i}", os.urandom(MIB)).wait(WAIT_S)
         except Refused as refused:
             return i, str(refused)
     return most, ""
@@ -35,9 +36,9 @@ def test_a_pair_at_its_bound_refuses_sets_and_does_all_else(tmp_path: Path) -> N
             assert status is not None and status["room"]["memory"] < 260 * MIB
         for i in range(done):
             clone.delete(f"/large/{i}")
-        clone.flush(GENEROUS_S)
-        wait_for("room", lambda: all(status and not status["room"]["full"] for status in pair.statuses()))
-        clone.set("/small", b"1").wait(GENEROUS_S)
+        clone.flush(WAIT_S)
+        until(lambda: all(status and not status["room"]["full"] for status in pair.statuses()), "room")
+        clone.set("/small", b"1").wait(WAIT_S)
         pair.wait_in_sync()
 
 
@@ -45,7 +46,7 @@ def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytes
     real: Any = subprocess.Popen
 
     def limited(*args: Any, **more: Any) -> Any:
-        bound = 700 * MIB
+        bound = 500 * MIB
         return real(*args, **more, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (bound, bound)))
 
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None)
@@ -57,7 +58,7 @@ def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytes
             done, why = fill(clone, 700)
             assert done > 20 and "(full): memory: " in why
             assert server.process is not None and server.process.poll() is None
-            clone.delete("/large/0").wait(GENEROUS_S)
+            clone.delete("/large/0").wait(WAIT_S)
         assert "Traceback" not in server.log.read_text()
     finally:
         server.kill()
@@ -67,11 +68,11 @@ def test_keys_are_bounded(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--max-keys", "10").start()
     try:
         with Clone(server.address) as clone:
-            clone.set_many({f"/{i}": b"1" for i in range(10)}).wait(GENEROUS_S)
+            clone.set_many({f"/{i}": b"1" for i in range(10)}).wait(WAIT_S)
             with pytest.raises(Refused, match=r"10 are here, and 10 may be.*--max-keys"):
-                clone.set("/more", b"1").wait(GENEROUS_S)
-            clone.set("/1", b"2").wait(GENEROUS_S)
-            clone.delete("/2").wait(GENEROUS_S)
-            clone.set("/more", b"1").wait(GENEROUS_S)
+                clone.set("/more", b"1").wait(WAIT_S)
+            clone.set("/1", b"2").wait(WAIT_S)
+            clone.delete("/2").wait(WAIT_S)
+            clone.set("/more", b"1").wait(WAIT_S)
     finally:
         server.kill()

@@ -17,8 +17,9 @@ import pytest
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_server.testing import free_port
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from .cluster import ProcessPair, ServerProcess
 from .faults import Load, both_kept_all, ended, equal, nothing_lost, other, wait_active
 
 pytestmark = pytest.mark.slow
@@ -70,7 +71,7 @@ def test_rolling_restart_of_both_servers_under_load(tmp_path: Path) -> None:
             passive.signal(signal.SIGTERM)
             assert ended(passive) == 0
             log = active.log
-            wait_for("it to be missed", lambda log=log: "peer left" in log.read_text())  # type: ignore[misc]
+            until(lambda log=log: "peer left" in log.read_text(), "it to be missed")  # type: ignore[misc]
             passive.start()
             pair.wait_in_sync()
             time.sleep(DEFAULT.switch_pace_s if n else 0)  # a hand-over at a time
@@ -104,7 +105,7 @@ def test_switch_is_refused_while_it_would_lose_sets(tmp_path: Path) -> None:
         active = pair.active()
         assert active is not None
         other(pair, active).kill()
-        wait_for("it to be alone", lambda: (active.status() or {}).get("in_sync") is False)
+        until(lambda: (active.status() or {}).get("in_sync") is False, "it to be alone")
         argv = [sys.executable, "-m", "chp_client.cli", "switch", "--servers", ",".join(pair.servers)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode not in (0, 1), done  # 1 would be a defect
@@ -115,8 +116,8 @@ def test_switch_is_refused_while_it_would_lose_sets(tmp_path: Path) -> None:
 
 def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> None:
     with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
-        clone.set_many({f"/a/{i}": b"%d" % i * 100 for i in range(2000)}).wait(GENEROUS_S)
-        clone.set("/ttl", b"1", ttl=600).wait(GENEROUS_S)
+        clone.set_many({f"/a/{i}": b"%d" % i * 100 for i in range(2000)}).wait(WAIT_S)
+        clone.set("/ttl", b"1", ttl=600).wait(WAIT_S)
         wanted = dict(clone)
         with Load(pair.servers, 1) as load:  # the pair goes on serving meanwhile
             (said,) = chp(pair.servers, "backup", "chp.db")
@@ -126,23 +127,23 @@ def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> 
             load.end()
             (report,) = chp(pair.servers, "check", str(path))
             assert report["sound"] and report["number"] == said["number"]
-        clone.set_many({f"/a/{i}": b"changed" for i in range(500)}).wait(GENEROUS_S)
-        clone.set("/b/new", b"1").wait(GENEROUS_S)
-        clone.delete("/a/1999").wait(GENEROUS_S)
+        clone.set_many({f"/a/{i}": b"changed" for i in range(500)}).wait(WAIT_S)
+        clone.set("/b/new", b"1").wait(WAIT_S)
+        clone.delete("/a/1999").wait(WAIT_S)
         chp(pair.servers, "restore", "--yes", "chp.db")
-        wait_for("every client to follow", lambda: {k: v for k, v in clone.items() if k[:2] != "/w"} == wanted)
+        until(lambda: {k: v for k, v in clone.items() if k[:2] != "/w"} == wanted, "every client to follow")
         entry = clone.entry("/ttl")
         assert entry is not None and entry.ttl is not None and 0 < entry.ttl <= 600
         equal(pair.both)
         victim = pair.active()
         assert victim is not None
         victim.kill()  # and the restored state survives a failover and a restart
-        clone.set("/after", b"1").wait(GENEROUS_S)
+        clone.set("/after", b"1").wait(WAIT_S)
         victim.start()
         pair.wait_in_sync()
         equal(pair.both)
         with Clone(pair.servers) as fresh:
-            fresh.wait_until_synced(GENEROUS_S)
+            fresh.wait_until_synced(WAIT_S)
             assert {k: v for k, v in fresh.items() if k[:2] != "/w"} == {**wanted, "/after": b"1"}
     _start_from(path, tmp_path / "new", wanted)
 
@@ -156,9 +157,9 @@ def _start_from(path: Path, directory: Path, wanted: dict[str, bytes]) -> None:
     try:
         wait_active(server)
         with Clone([server.address]) as clone:
-            clone.wait_until_synced(GENEROUS_S)
+            clone.wait_until_synced(WAIT_S)
             assert {k: v for k, v in clone.items() if k[:2] != "/w"} == wanted
-            clone.set("/goes-on", b"1").wait(GENEROUS_S)
+            clone.set("/goes-on", b"1").wait(WAIT_S)
     finally:
         server.kill()
 

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,16 @@ from .cluster import ProcessPair
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, somebody's tests, a package beside
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
+    "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
-OTHERS = {"gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+OTHERS = {
+    "cli.md": {"console"},
+    "gateway/start.md": {"console"},
+    "gateway/watch.md": {"js"},
+    "spark-cluster.md": {"bash"},
+    "spark.md": {"bash"},
+}
 
 
 def pages() -> list[Path]:
@@ -30,22 +36,17 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT / "docs"))
 
 
+pytestmark = pytest.mark.process_pair(peer_timeout_s=60.0)  # pages, not failovers
 BLOCKS = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
 RUN = [
     (path, i) for path, i in BLOCKS if programs(path)[i].startswith(("import ", "from "))
 ]  # the others are of a program that stands above
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    with ProcessPair(tmp_path_factory.mktemp("pair"), peer_timeout_s=60.0) as started:  # pages, not failovers
-        yield started
-
-
 @pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])
-def test_the_program_runs(pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
+def test_the_program_runs(process_pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
     text = programs(path)[i]
-    for port, address in zip(("5556", "5566"), pair.servers, strict=True):
+    for port, address in zip(("5556", "5566"), process_pair.servers, strict=True):
         text = text.replace(f"127.0.0.1:{port}", address.removeprefix("tcp://"))
     argv = [sys.executable, "-W", "error", "-c", text]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
@@ -57,7 +58,7 @@ def test_what_is_a_part_of_a_program_is_python() -> None:
     parts = [programs(path)[i] for path, i in BLOCKS if (path, i) not in RUN]
     for text in parts:
         compile(text, "page", "exec")
-    assert len(parts) <= 2, "each page's blocks begin with their imports, so that they are run"
+    assert len(parts) <= 3, "each page's blocks begin with their imports, so that they are run"
 
 
 def test_each_page_with_a_program_has_a_test_that_runs_it() -> None:

@@ -15,8 +15,9 @@ import pytest
 from chp_client import Clone
 from chp_client.port.feed import Feed
 from chp_client.recipes import Counter, Party
+from tests.talk import until
 
-from .cluster import ProcessPair, wait_for
+from .cluster import ProcessPair
 from .contender import KEY, LIMIT, PATH, TTL_S
 
 pytestmark = pytest.mark.slow
@@ -79,7 +80,7 @@ class Torment:
     def more(self, n: int = 8) -> None:
         """Wait until there are `n` more tokens, or sums."""
         before = len({token for token, _ in self.rows()})
-        wait_for(f"{n} more of {self.path.name}", lambda: len({t for t, _ in self.rows()}) >= before + n)
+        until(lambda: len({t for t, _ in self.rows()}) >= before + n, f"{n} more of {self.path.name}")
 
     def holder(self) -> Worker:
         """Who wrote last: it holds it, or did a moment ago."""
@@ -95,7 +96,7 @@ class Torment:
 
     def kill_active(self) -> None:
         """kill -9, and start it again once the other serves."""
-        wait_for("an active", self.pair.active)
+        until(self.pair.active, "an active")
         active = self.pair.active()
         assert active is not None, "it was there a moment ago"
         active.kill()
@@ -190,7 +191,7 @@ def test_who_dies_or_stands_still_is_gone_from_a_party_and_who_wakes_is_back(pai
         everybody = {f"w{i}" for i in range(WORKERS)}
 
         def becomes(names: set[str]) -> None:
-            wait_for(f"{sorted(names)}, not {sorted(party)}", lambda: set(party) == names)
+            until(lambda: set(party) == names, f"{sorted(names)}, not {sorted(party)}")
 
         becomes(everybody)
         torment.workers[0].process.send_signal(signal.SIGSTOP)

@@ -21,8 +21,8 @@ from chp_client.recording.files import POSITION, SCHEMA, file_name, files, pq
 from chp_client.recording.recorder import RecordingWriter, record
 from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S
 
-GENEROUS_S = 60.0
 FULL = """
 import os, resource, signal, sys
 from pathlib import Path
@@ -49,14 +49,14 @@ def test_without_a_server_no_directory_is_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", [4, 100, 1500])
 def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Path, room: int) -> None:
     argv = [sys.executable, "-c", FULL, str(tmp_path), str(room)]
-    died = subprocess.run(argv, capture_output=True, text=True, timeout=GENEROUS_S, check=False)
+    died = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert died.stderr.strip().splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/_writing.part'"
     assert "During handling" not in died.stderr and "Exception ignored" not in died.stderr
     assert not files(tmp_path) and RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
 def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
-    lone: TestServer, monkeypatch: pytest.MonkeyPatch
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = zmq.Socket.send_multipart
     went: list[list[bytes]] = []
@@ -67,9 +67,9 @@ def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
             raise zmq.Again  # as when the connection is gone
         return send(socket, frames, *args, **options)
 
-    with Clone(lone.address) as clone, Feed([lone.address]) as feed:
+    with Clone(server.address) as clone, Feed([server.address]) as feed:
         for i in range(20):
-            clone.set("/large", bytes([i]) * MIB).wait(GENEROUS_S)
+            clone.set("/large", bytes([i]) * MIB).wait(WAIT_S)
         monkeypatch.setattr(zmq.Socket, "send_multipart", gone_once)
         seen = [record.values[0][0] for records in feed.fetch(0) for record in records]
     assert seen == list(range(20)) and len(went) == 1
@@ -81,12 +81,12 @@ def test_a_position_that_is_not_ours_is_none(tmp_path: Path) -> None:
         assert RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
-def test_a_file_that_can_not_be_read_is_named(lone: TestServer, tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_read_is_named(server: TestServer, tmp_path: Path) -> None:
     broken = tmp_path / file_name(0, 5)
     broken.write_bytes(b"not Parquet")
     with pytest.raises(BadInput, match=f"{broken} can't be read"):
-        record(lone.address, tmp_path)
+        record(server.address, tmp_path)
     pq.write_table(SCHEMA.empty_table(), tmp_path / file_name(0, 2))
     broken.rename(broken := tmp_path / file_name(3, 5))
-    with Clone(lone.address, subtree=None) as clone, pytest.raises(BadInput, match=f"{broken} can't be read"):
+    with Clone(server.address, subtree=None) as clone, pytest.raises(BadInput, match=f"{broken} can't be read"):
         replay(tmp_path, clone)

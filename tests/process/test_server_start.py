@@ -15,9 +15,9 @@ import pytest
 
 from chp_client.port.admin import Admin
 from chp_server.testing import free_port
+from tests.talk import WAIT_S
 from tests.wire.classic import ClassicClient
 
-GENEROUS_S = 30.0
 UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
 
 
@@ -52,14 +52,14 @@ class Running:
             return next((line for line in self.lines if words in line), None)
 
         with self._changed:
-            line = self._changed.wait_for(found, GENEROUS_S)
+            line = self._changed.wait_for(found, WAIT_S)
         assert line, f"no {words!r} in {self.lines}"
         return line
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal, and wait for the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(GENEROUS_S)
+        return self.process.wait(WAIT_S)
 
 
 Start = Callable[..., Running]
@@ -71,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def begin(*argv: str) -> Running:
             running = Running(*argv, cwd=tmp_path)
-            stack.callback(running.process.wait, GENEROUS_S)
+            stack.callback(running.process.wait, WAIT_S)
             stack.callback(running.process.kill)
             return running
 
@@ -81,9 +81,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A server that is expected to end by itself."""
     command = [sys.executable, "-m", "chp_server.main", *argv]
-    return subprocess.run(
-        command, cwd=cwd, env=environ(), capture_output=True, text=True, timeout=GENEROUS_S, check=False
-    )
+    return subprocess.run(command, cwd=cwd, env=environ(), capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 def local() -> str:
@@ -112,7 +110,7 @@ def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) 
     os.close(reader)
     command = [sys.executable, "-m", "chp_server.main", flag]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environ(), stdout=writer, stderr=subprocess.PIPE, timeout=GENEROUS_S, check=False
+        command, cwd=tmp_path, env=environ(), stdout=writer, stderr=subprocess.PIPE, timeout=WAIT_S, check=False
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -270,7 +268,7 @@ def test_who_lets_others_in_is_told_so_all_the_time(start: Start) -> None:
     port = free_port()
     server = start("--bind", f"tcp://*:{port}", "--insecure", "--store", "memory:")
     assert "WARN" in server.wait_for(f"insecure bind=tcp://*:{port}")
-    with Admin([f"tcp://127.0.0.1:{port}"], GENEROUS_S) as admin:
+    with Admin([f"tcp://127.0.0.1:{port}"], WAIT_S) as admin:
         assert admin.ask(f"tcp://127.0.0.1:{port}", "status").facts["insecure"] is True
 
 
@@ -280,7 +278,7 @@ def test_what_a_server_writes_is_its_own_users_alone(start: Start, tmp_path: Pat
         bind = local()
         server = start("--bind", bind, "--data", "data")
         server.wait_for("active")
-        with Admin([bind], GENEROUS_S) as admin:
+        with Admin([bind], WAIT_S) as admin:
             admin.ask(bind, "backup")
         assert server.end() == 0
     finally:

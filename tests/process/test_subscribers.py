@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from chp_server.testing import free_port
+from tests.talk import until
 
-from .cluster import ServerProcess, wait_for
+from .cluster import ServerProcess
 
 OLD = b"\x01\x00\x05\x00"  # a peer of ZMTP 1.0, which subscribes to everything, as libzmq takes it
 TIMES = 150
@@ -42,14 +43,14 @@ def assert_lives(server: ServerProcess) -> None:
     """Assert that the server has not ended and answers."""
     assert server.process is not None
     assert server.process.poll() is None, f"it ended with {server.process.returncode}"
-    wait_for("its status", server.status)
+    until(server.status, "its status")
 
 
 def test_the_server_outlives_chp1_subscribers_that_leave_at_once(tmp_path: Path) -> None:
     noise = random.Random(5)
     server = lone(tmp_path)
     try:
-        wait_for("the server", server.status)
+        until(server.status, "the server")
         for _ in range(TIMES):
             visit(int(server.address.rpartition(":")[2]) + 1, noise)
         assert_lives(server)
@@ -74,7 +75,7 @@ def test_the_server_outlives_subscribers_that_leave_while_it_is_paused(tmp_path:
 
     visitors = [threading.Thread(target=visits, args=(seed,)) for seed in range(8)]
     try:
-        wait_for("the server", server.status)
+        until(server.status, "the server")
         for visitor in visitors:
             visitor.start()
         chance, end = random.Random(7), time.monotonic() + seconds

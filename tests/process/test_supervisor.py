@@ -13,8 +13,9 @@ import pytest
 
 from chp_server.shell.supervisor import Supervisor
 from chp_server.testing import free_port
+from tests.talk import until
 
-from .cluster import ServerProcess, wait_for
+from .cluster import ServerProcess
 
 
 class Systemd:
@@ -111,20 +112,20 @@ def test_a_pair_is_ready_when_it_serves_and_stands_in_sync(tmp_path: Path) -> No
     primary, backup = told["primary"], told["backup"]
     try:
         servers["primary"].start()
-        wait_for("a turn of the primary", lambda: primary.has("WATCHDOG=1"))
-        wait_for("its standing", lambda: primary.has_like("STATUS=primary, not in sync: it holds no store"))
+        until(lambda: primary.has("WATCHDOG=1"), "a turn of the primary")
+        until(lambda: primary.has_like("STATUS=primary, not in sync: it holds no store"), "its standing")
         assert "READY=1" not in primary.heard, "it waits for its peer"
         servers["backup"].start()
-        wait_for("the primary", lambda: primary.has("READY=1"))
-        wait_for("the backup", lambda: backup.has("READY=1"))
-        assert primary.has("STATUS=active") and backup.has("STATUS=passive, in sync")
+        until(lambda: primary.has("READY=1"), "the primary")
+        until(lambda: backup.has("READY=1"), "the backup")
+        until(lambda: primary.has("STATUS=active") and backup.has("STATUS=passive, in sync"), "both say what they are")
         servers["backup"].signal(signal.SIGSTOP)
         backup.has("")  # what came until then
         backup.heard.clear()
         time.sleep(1)
         assert not backup.has("WATCHDOG=1"), "systemd would end it"
         servers["backup"].signal(signal.SIGCONT)
-        wait_for("a turn of the backup", lambda: backup.has("WATCHDOG=1"))
+        until(lambda: backup.has("WATCHDOG=1"), "a turn of the backup")
         for role, server in servers.items():
             server.signal(signal.SIGTERM)
             assert server.process is not None and server.process.wait(30) == 0

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from chp_client import Clone
+from tests.talk import WAIT_S, until
 
-from .cluster import GENEROUS_S, ProcessPair, wait_for
+from .cluster import ProcessPair
 from .postgres import Postgres, private
 
 pytestmark = pytest.mark.slow
@@ -31,18 +32,18 @@ def test_messages_and_groups_are_there_after_both_servers_were_killed(tmp_path: 
         server.environ["CHP_SERVER_STORE"] = database.url(f"chp_{server.role}")
     with pair, Clone(pair.servers, codec="json") as clone:
         orders, queue = clone.topic("orders"), clone.topic("queue")
-        queue.create("acknowledged", timeout=GENEROUS_S)
+        queue.create("acknowledged", timeout=WAIT_S)
         for first in range(0, N, 100):
             keys = [f"k{i % 7}" for i in range(first, first + 100)]
-            orders.publish_many(list(range(first, first + 100)), keys).wait(GENEROUS_S)
-        queue.publish_many(list(range(N))).wait(GENEROUS_S)
+            orders.publish_many(list(range(first, first + 100)), keys).wait(WAIT_S)
+        queue.publish_many(list(range(N))).wait(WAIT_S)
         done: list[int] = []
         with orders.consumer("billing") as consumer:
             batch = next(consumer)
             done += batch.values
-            batch.commit({"/done": len(done)}, publish={"invoices": [f"of {n}" for n in done]}, timeout=GENEROUS_S)
+            batch.commit({"/done": len(done)}, publish={"invoices": [f"of {n}" for n in done]}, timeout=WAIT_S)
         assert len(done) > 0
-        wait_for("both to have all of it", lambda: {kept(database, s.role) for s in pair.both} == {2 * N + len(done)})
+        until(lambda: {kept(database, s.role) for s in pair.both} == {2 * N + len(done)}, "both to have all of it")
         for server in pair.both:
             server.kill()
         for server in pair.both:
@@ -51,12 +52,12 @@ def test_messages_and_groups_are_there_after_both_servers_were_killed(tmp_path: 
         found = [(m.offset, m.key, m.value) for batch in orders.read(wait=False) for m in batch]
         assert found == [(i, f"k{i % 7}", i) for i in range(N)], "all of it, in order, with keys"
         assert clone.topic("invoices").facts()["next"] == clone["/done"] == len(done)
-        orders.publish(N, key="k0").wait(GENEROUS_S)
+        orders.publish(N, key="k0").wait(WAIT_S)
         with orders.consumer("billing") as consumer:
             while len(done) <= N:
                 batch = next(consumer)
                 done += batch.values
-                batch.commit({"/done": len(done)}, timeout=GENEROUS_S)
+                batch.commit({"/done": len(done)}, timeout=WAIT_S)
         assert sorted(done) == list(range(N + 1)), "the group went on where it was: each once"
         with queue.consumer("w") as consumer:
             taken: list[int] = []
@@ -64,7 +65,7 @@ def test_messages_and_groups_are_there_after_both_servers_were_killed(tmp_path: 
                 taken += next(consumer).values
             assert taken == list(range(N))
             assert consumer.take(0.1) is None
-        wait_for("what is acknowledged to go", lambda: queue.facts()["first"] == N)
-        orders.remove(GENEROUS_S)
+        until(lambda: queue.facts()["first"] == N, "what is acknowledged to go")
+        orders.remove(WAIT_S)
         left = clone.topic("invoices").facts()["next"]
-        wait_for("its rows to go", lambda: {kept(database, server.role) for server in pair.both} == {left})
+        until(lambda: {kept(database, server.role) for server in pair.both} == {left}, "its rows to go")

@@ -17,7 +17,8 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import free_port
-from tests.process.cluster import GENEROUS_S, ProcessPair, ServerProcess, wait_for
+from tests.process.cluster import ProcessPair, ServerProcess
+from tests.talk import WAIT_S, until
 
 SOLO_S = 1.0
 PATIENCE_S = 3 * SOLO_S  # long enough for whoever would begin to serve after `solo_wait_s`
@@ -36,12 +37,12 @@ def pair(tmp_path: Path) -> Iterator[ProcessPair]:
 def fill(servers: list[str], n: int, start: int = 0) -> None:
     with Clone(servers) as clone:
         clone.set_many({f"/{i}": b"%d" % i for i in range(start, start + n)})
-        clone.flush(timeout=GENEROUS_S)
+        clone.flush(timeout=WAIT_S)
 
 
 def held(servers: list[str]) -> dict[str, bytes]:
     with Clone(servers) as clone:
-        clone.wait_until_synced(timeout=GENEROUS_S)
+        clone.wait_until_synced(timeout=WAIT_S)
         return dict(clone.items())
 
 
@@ -56,9 +57,9 @@ def state(server: ServerProcess) -> str:
 
 def serves_nobody_for_a_while(server: ServerProcess) -> None:
     """It lives, and does not begin, however long it is alone."""
-    until = time.monotonic() + PATIENCE_S
-    wait_for("an answer", server.status)
-    while time.monotonic() < until:
+    end = time.monotonic() + PATIENCE_S
+    until(server.status, "an answer")
+    while time.monotonic() < end:
         assert state(server) not in ("active", "passive")
         time.sleep(0.1)
     assert server.process is not None and server.process.poll() is None
@@ -66,7 +67,7 @@ def serves_nobody_for_a_while(server: ServerProcess) -> None:
 
 def end_code(server: ServerProcess) -> int:
     assert server.process is not None
-    return server.process.wait(GENEROUS_S)
+    return server.process.wait(WAIT_S)
 
 
 def status_of(*servers: ServerProcess) -> tuple[int, str]:
@@ -74,7 +75,7 @@ def status_of(*servers: ServerProcess) -> tuple[int, str]:
     addresses = ",".join(server.address for server in servers)
     done = subprocess.run(
         [sys.executable, "-m", "chp_client.cli", "status", "--servers", addresses],
-        capture_output=True, text=True, timeout=GENEROUS_S, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -136,7 +137,7 @@ def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp
         pair.backup.start()
         serves_nobody_for_a_while(pair.backup)
         with Clone(pair.servers) as clone:
-            assert clone.set("/new", b"1").wait(GENEROUS_S).durability == "journaled"
+            assert clone.set("/new", b"1").wait(WAIT_S).durability == "journaled"
         assert held(pair.servers) == {**numbers(10), "/new": b"1"}
         ours, theirs = (server.status() for server in pair.both)
         assert ours and theirs and ours["store"] != theirs["store"]
@@ -198,7 +199,7 @@ def test_a_staging_server_begun_from_a_backup_is_not_productions_peer(tmp_path: 
         fill(pair.servers, 10)
         backup = tmp_path / "backup.db"
         asked = [sys.executable, "-m", "chp_client.cli", "backup", "--servers", ",".join(pair.servers)]
-        assert subprocess.run(asked, timeout=GENEROUS_S, check=False).returncode == 0
+        assert subprocess.run(asked, timeout=WAIT_S, check=False).returncode == 0
         (written,) = [f for server in pair.both for f in server.data.rglob("backup-*.db")]
         shutil.copy(written, backup)
         pair.backup.kill()
@@ -221,11 +222,11 @@ def test_an_empty_server_of_a_pair_begins_alone_only_if_it_is_told_to(tmp_path: 
     pair.primary.kill()
     told = ServerProcess(tmp_path, "primary", pair.primary.address, pair.backup.address, "--bootstrap", *FLAGS).start()
     try:
-        wait_for("it to serve", lambda: state(told) == "active")
+        until(lambda: state(told) == "active", "it to serve")
     finally:
         told.kill()
     pair.primary.start()  # now it has a store: it needs no word to serve alone
-    wait_for("it to serve", lambda: state(pair.primary) == "active")
+    until(lambda: state(pair.primary) == "active", "it to serve")
 
 
 def test_settings_that_differ_are_said_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import wait_for
+from tests.talk import until
+
 from .hosts import TwoHosts, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why)]
@@ -73,8 +74,10 @@ def status(hosts: TwoHosts) -> tuple[int, str]:
 def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
     with TwoHosts(tmp_path / "hosts", kind) as hosts:
         assert set_up(hosts) == ""
-        wait_for("a pair in sync", lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None])
-        done = hosts.a.run("chp --as /etc/chp/alice.toml set /a 1 && chp --as /etc/chp/alice.toml get /a")
+        until(lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None], "a pair in sync")
+        done = hosts.a.run(
+            "chp --client-file /etc/chp/alice.toml set /a 1 && chp --client-file /etc/chp/alice.toml get /a"
+        )
         assert (done.returncode, done.stdout) == (0, "1"), done
         asked = hosts.a.run(f"python3 -c '{_ASKS}'")  # by each way to ask that is no Clone
         assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked
@@ -88,7 +91,7 @@ def test_a_link_local_address_has_its_interface(tmp_path: Path) -> None:
         hosts.a.start("chp-server --insecure --bind tcp://*:5556 --store memory:")
         (found,) = re.findall(r"inet6 (fe80::[0-9a-f:]+)/", hosts.a.run("ip -6 addr show dev eth0").stdout)
         there = f"chp --servers 'tcp://[{found}%eth0]:5556' set /a 1"
-        wait_for("a server at a link-local address", lambda: hosts.b.run(there).returncode == 0)
+        until(lambda: hosts.b.run(there).returncode == 0, "a server at a link-local address")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_a_link_local_address_has_its_interface(tmp_path: Path) -> None:
 def test_a_server_names_what_was_left_out(tmp_path: Path, without: int, server: str, says: str) -> None:
     with TwoHosts(tmp_path / "hosts") as hosts:
         set_up(hosts, without=without)
-        wait_for("the server to end", lambda: hosts[server].ended() != [None])
+        until(lambda: hosts[server].ended() != [None], "the server to end")
         assert hosts[server].ended() == [2] and says in hosts[server].said()
 
 
@@ -121,5 +124,5 @@ def test_a_server_names_what_was_left_out(tmp_path: Path, without: int, server: 
 def test_the_status_names_what_was_left_out(tmp_path: Path, without: int, says: str) -> None:
     with TwoHosts(tmp_path / "hosts") as hosts:
         set_up(hosts, without=without)
-        wait_for(says, lambda: says in status(hosts)[1])
+        until(lambda: says in status(hosts)[1], says)
         assert status(hosts)[0] != 0

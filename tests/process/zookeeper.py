@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from chp_server.testing import free_port
-
-from .cluster import wait_for
+from tests.talk import until
 
 CONFIG = """\
 tickTime=200
@@ -80,7 +79,7 @@ class ZooKeeper:
         with self.log.open("ab") as log:
             argv = self._prefix + command(config)
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=self._directory)
-        wait_for("ZooKeeper to start", lambda: self._ended() or self._serves())
+        until(lambda: self._ended() or self._serves(), "ZooKeeper to start")
         if self._ended():
             raise ZooKeeperError(f"it does not start: {self._said()[-300:]}")
         return self

@@ -1,13 +1,11 @@
-"""One Spark session for all tests here; a server, and a Clone of all that it holds."""
+"""One Spark session for all tests here, and the classes that it loads."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chp_client import Clone
 from chp_client.spark import session, stop
-from chp_server.testing import TestServer
 
 from . import classes
 
@@ -35,16 +33,3 @@ def spark() -> Iterator[object]:
     found = session("tests", cores=2, quick_start=True)
     yield found
     stop(found)
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer(heartbeat_s=0.1) as made:
-        yield made
-
-
-@pytest.fixture
-def clone(server: TestServer) -> Iterator[Clone]:
-    with Clone(server.address) as made:
-        made.wait_until_synced(30)
-        yield made

@@ -22,6 +22,7 @@ from typing import Any, Self
 from chp_client import Clone
 from chp_client.port.ask import QuestionPort
 from chp_client.spark.reading.changes import ChangePosition, read_changes
+from tests.talk import join_all
 
 ROOT = Path(__file__).parents[2]
 GENEROUS_S = 400.0
@@ -124,8 +125,7 @@ class Readers:
         self._stop.set()
         for clone in self._clones.values():
             clone.close(0)
-        for thread in self._threads:
-            thread.join(60)
+        join_all(*self._threads)
 
 
 def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | None]]:

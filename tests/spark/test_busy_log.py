@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chp_server.testing import TestServer
-from tests.wire.busy_log import LAST, Busy, fill
+from tests.wire.busy_log import LAST, Busy, shared
 
 pytestmark = pytest.mark.spark
 MIB = 1 << 20
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
-    return fill(tmp_path_factory.mktemp("busy") / "journal.sqlite", 16 * MIB)
+    return shared(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from chp.limits import Limits
 from chp_client import Clone
 from chp_client.spark import foreach_batch
 from chp_server.testing import TestServer
+from tests.talk import QUICK
 
 pytestmark = pytest.mark.spark
 WRONG = [
@@ -25,8 +26,9 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[TestServer]:
-    with TestServer(heartbeat_s=0.1) as made, Clone(made.address, None) as clone:
+def filled() -> Iterator[TestServer]:
+    """A server of one key, for all tests here."""
+    with TestServer(**QUICK) as made, Clone(made.address, None) as clone:
         clone.set("/n/1", b"1").wait(60)
         yield made
 
@@ -63,14 +65,14 @@ def each_batch(spark: Any, folder: Path, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", [batch_read, stream_read, stream_write, each_batch])
 def test_wrong_options(  # noqa: PLR0917
     spark: Any,
-    server: TestServer,
+    filled: TestServer,
     tmp_path: Path,
     way: Callable[[Any, Path, dict[str, str]], None],
     options: dict[str, str],
     said: str,
 ) -> None:
     with pytest.raises((PySparkException, ChpError), match=said):
-        way(spark, tmp_path, {"servers": server.address, **options})
+        way(spark, tmp_path, {"servers": filled.address, **options})
 
 
 @pytest.mark.parametrize("way", [batch_read, stream_read, stream_write])
@@ -79,7 +81,7 @@ def test_no_servers_at_all(spark: Any, tmp_path: Path, way: Callable[[Any, Path,
         way(spark, tmp_path, {})
 
 
-def test_a_stream_s_columns(spark: Any, server: TestServer, tmp_path: Path) -> None:
+def test_a_stream_s_columns(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     """Known before its first batch."""
     stream = rows(spark, tmp_path).selectExpr("key", "cast(value as double) value")
     wrong = [
@@ -88,43 +90,43 @@ def test_a_stream_s_columns(spark: Any, server: TestServer, tmp_path: Path) -> N
         (stream, {}, "column 'value' is double; a value is binary or text"),
     ]
     for i, (frame, options, said) in enumerate(wrong):
-        writer = frame.writeStream.format("chp").options(servers=server.address, **options)
+        writer = frame.writeStream.format("chp").options(servers=filled.address, **options)
         with pytest.raises(PySparkException, match=said):
             run(writer, tmp_path / f"checkpoint{i}")
 
 
-def test_a_stream_s_values(spark: Any, server: TestServer, tmp_path: Path) -> None:
+def test_a_stream_s_values(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     """A batch that has one is not written, not in part either."""
     with pytest.raises(PySparkException, match="key 'key' is null in row"):
         frame = rows(spark, tmp_path).selectExpr("if(value = '1', null, key) key", "value")
-        run(frame.writeStream.format("chp").options(servers=server.address), tmp_path / "1")
+        run(frame.writeStream.format("chp").options(servers=filled.address), tmp_path / "1")
     with pytest.raises(PySparkException, match="a value of 16777217 bytes"):
         frame = spark.readStream.text(str(tmp_path / "in")).selectExpr("'/n/2' key", "repeat('x', 16777217) value")
-        run(frame.writeStream.format("chp").options(servers=server.address), tmp_path / "2")
-    with Clone(server.address) as clone:
+        run(frame.writeStream.format("chp").options(servers=filled.address), tmp_path / "2")
+    with Clone(filled.address) as clone:
         clone.wait_until_synced(60)
         assert dict(clone) == {"/n/1": b"1"}
 
 
-def test_replacing_is_confirmed_by_each_way(spark: Any, server: TestServer, tmp_path: Path) -> None:
+def test_replacing_is_confirmed_by_each_way(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     counts = rows(spark, tmp_path).groupBy("key").count().selectExpr("key", "cast(count as string) value")
-    writer = counts.writeStream.format("chp").outputMode("complete").options(servers=server.address, subtree="/n/")
+    writer = counts.writeStream.format("chp").outputMode("complete").options(servers=filled.address, subtree="/n/")
     with pytest.raises(PySparkException, match=r"overwrite deletes every key in '/n/'.*confirm.overwrite=true"):
         run(writer, tmp_path / "checkpoint")
     with pytest.raises(ChpError, match=r"confirm\.overwrite=true"):
-        foreach_batch(overwrite=True, servers=server.address)
+        foreach_batch(overwrite=True, servers=filled.address)
     with pytest.raises(ChpError, match="option version is the batch id here"):
-        foreach_batch(servers=server.address, version=1)
+        foreach_batch(servers=filled.address, version=1)
 
 
 def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path) -> None:
-    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address, None) as clone:
+    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as filled, Clone(filled.address, None) as clone:
         for i in range(100):
             clone.set("/n", b"%d" % i).wait(60)
         offsets = {"are not retained any more": (1, 2), "never were in this store": (7, 1_000_000)}
         for i, (what, (epoch, sequence)) in enumerate(offsets.items()):
             start = json.dumps({"epoch": epoch, "sequence": sequence})
-            options = {"servers": server.address, "startingOffsets": start}
+            options = {"servers": filled.address, "startingOffsets": start}
             said = f"the changes after {epoch}.{sequence} {what}.*; those there are begin after 1.*failOnDataLoss=false"
             with pytest.raises(PySparkException, match=said):
                 stream_read(spark, tmp_path / f"{i}", options)

@@ -9,7 +9,7 @@ import pytest
 
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer
-from tests.process.cluster import wait_for
+from tests.talk import until
 
 from .kills import Job, Readers, changes, numbers, once, sum_of_increments, write_files
 
@@ -40,7 +40,7 @@ class Source:
 
     def let_expire(self) -> None:
         """Wait until the key with a ttl is gone."""
-        wait_for("a key to expire", lambda: "/src/short-lived" not in self._clone)
+        until(lambda: "/src/short-lived" not in self._clone, "a key to expire")
 
 
 def points(folder: Path, where: dict[str, tuple[int, str]]) -> Callable[[], bool]:

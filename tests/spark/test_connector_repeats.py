@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chp_server.testing import TestServer
-from tests.process.cluster import wait_for
+from tests.talk import until
 
 from .kills import Job, Readers, numbers, once, write_files
 from .repeating_job import BATCHES, ROWS, SAVES
@@ -41,4 +41,4 @@ def test_speculative_failed_and_repeated_tasks_write_once(tmp_path: Path) -> Non
         assert server.server is not None
         core = server.server.core
         assert core.commits.counts["commits"] == len(SAVES) + len(BATCHES)
-        wait_for("nothing to be left staged", lambda: not core.state.staging.transactions, 10)
+        until(lambda: not core.state.staging.transactions, "nothing to be left staged", 10)

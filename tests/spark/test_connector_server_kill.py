@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from tests.process.cluster import wait_for
 from tests.process.faults import DyingPair, DyingServer, equal
+from tests.talk import until
 
 from . import faulty
 from .kills import Readers, numbers, once, sum_of_increments, write_files
@@ -66,7 +66,7 @@ class Killing:
         """When the write has stopped, let it go on into an active that dies at the point; the server that died."""
         stop, point = where
         what = f"{self._name}.{version}.{stop}"
-        wait_for(f"{what} to be reached", lambda: (self._folder / f"at.{what}").exists() or not alive())
+        until(lambda: (self._folder / f"at.{what}").exists() or not alive(), f"{what} to be reached")
         assert alive(), f"the write ended before {what}"
         self._pair.wait_in_sync()
         victim = self._pair.active()

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ from tests.process.cluster import ProcessPair
 
 from .repeating_job import QUICK_JAVA
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+# A page is no failover, so a slow peer is not taken for dead
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.process_pair(peer_timeout_s=60.0),
+]
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    with ProcessPair(tmp_path_factory.mktemp("pair"), peer_timeout_s=60.0) as started:  # a page, not a failover
-        yield started
 
 
 def program() -> str:
@@ -34,13 +33,13 @@ def program() -> str:
     return "\n".join(parts)
 
 
-def test_the_page_is_a_program_that_runs(pair: ProcessPair, tmp_path: Path) -> None:
+def test_the_page_is_a_program_that_runs(process_pair: ProcessPair, tmp_path: Path) -> None:
     text = program()
-    for port, address in zip(("5556", "5566"), pair.servers, strict=True):
+    for port, address in zip(("5556", "5566"), process_pair.servers, strict=True):
         text = text.replace(f"tcp://127.0.0.1:{port}", address)
     (tmp_path / "page.py").write_text(text)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(pair.servers), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    env = {**os.environ, "PATH": path, "CHP_SERVERS": ",".join(process_pair.servers), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     done = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=500, check=False
     )

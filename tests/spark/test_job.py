@@ -11,7 +11,7 @@ from chp_client import Clone
 from chp_client.spark import foreach
 from chp_server.testing import TestServer
 from examples.rates import ecb, feeder, figures, job
-from tests.process.cluster import wait_for
+from tests.talk import synced, until
 
 from .present import core_of, entry_of
 
@@ -20,11 +20,10 @@ FIRST, LAST = dt.date(2025, 6, 2), dt.date(2026, 1, 9)
 
 
 @pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    """An application."""
-    with Clone(lone.address, subtree="/rates/") as held:
-        held.wait_until_synced(30)
-        yield held
+def held(server: TestServer) -> Iterator[Clone]:
+    """An application that holds the figures."""
+    with synced(server.address, "/rates/") as made:
+        yield made
 
 
 def expected(days: list[ecb.Day]) -> dict[str, bytes]:
@@ -44,7 +43,7 @@ def assert_close(found: dict[str, bytes], wanted: dict[str, bytes]) -> None:
             assert float(found[key]) == pytest.approx(float(value), rel=1e-8, abs=2e-10), key
 
 
-def test_days_become_figures(spark: Any, lone: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_days_become_figures(spark: Any, server: TestServer, held: Clone, tmp_path: Path) -> None:
     days = ecb.history(FIRST, LAST)
     cut = next(n for n, (day, _) in enumerate(days) if day > dt.date(2025, 12, 30))
     folder, ledger = tmp_path / "days", job.Ledger()
@@ -52,24 +51,24 @@ def test_days_become_figures(spark: Any, lone: TestServer, clone: Clone, tmp_pat
     feeder.write_days(folder, "backlog", days[:cut])
 
     def as_published() -> bool:
-        return {key: value.decode() for key, value in clone.items()} == ledger.items
+        return {key: value.decode() for key, value in held.items()} == ledger.items
 
-    sink = job.noted(job.publisher(lone.address), ledger)
+    sink = job.noted(job.publisher(server.address), ledger)
     query = job.start(spark, folder, tmp_path / "work", sink, ttl_s=77)
     try:
         query.processAllAvailable()
-        wait_for("the first batch", as_published)
-        assert_close(dict(clone), expected(days[:cut]))
-        assert "/rates/EUR/BGN/last" in clone
+        until(as_published, "the first batch")
+        assert_close(dict(held), expected(days[:cut]))
+        assert "/rates/EUR/BGN/last" in held
         for day in days[cut:]:
             feeder.write_days(folder, day[0].isoformat(), [day])
         query.processAllAvailable()
     finally:
         query.stop()
-    wait_for("the last batch", as_published)
-    assert_close(dict(clone), expected(days))
-    assert "/rates/EUR/BGN/last" not in clone  # it ended
-    live, kept = entry_of(clone, "/rates/EUR/USD/last"), entry_of(clone, "/rates/EUR/USD/average_30")
+    until(as_published, "the last batch")
+    assert_close(dict(held), expected(days))
+    assert "/rates/EUR/BGN/last" not in held  # it ended
+    live, kept = entry_of(held, "/rates/EUR/USD/last"), entry_of(held, "/rates/EUR/USD/average_30")
     assert live is not None and live.ttl is not None and 0 < live.ttl <= 77
     assert kept is not None and kept.ttl is None
     assert live.revision == kept.revision, "a batch is one record"
@@ -93,26 +92,26 @@ def test_a_batch_run_again_publishes_the_same(spark: Any, tmp_path: Path) -> Non
 
 
 def test_a_batch_that_was_published_is_published_once(
-    spark: Any, lone: TestServer, clone: Clone, tmp_path: Path
+    spark: Any, server: TestServer, held: Clone, tmp_path: Path
 ) -> None:
     """As when the job dies after the commit, before Spark notes that the batch is done."""
     (tmp_path / "days").mkdir()
     feeder.write_days(tmp_path / "days", "day", ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 5)))
-    publish, revisions = job.publisher(lone.address), []
+    publish, revisions = job.publisher(server.address), []
 
     def twice(rows: Any, batch_id: int) -> None:
         for _ in range(2):
             foreach._sent.clear()  # as in a process of its own
             publish(rows, batch_id)
-            wait_for("the figures", lambda: "/rates/EUR/USD/last" in clone)
-            revisions.append(entry_of(clone, "/rates/EUR/USD/last").revision)
+            until(lambda: "/rates/EUR/USD/last" in held, "the figures")
+            revisions.append(entry_of(held, "/rates/EUR/USD/last").revision)
 
     query = job.start(spark, tmp_path / "days", tmp_path / "work", twice)
     try:
         query.processAllAvailable()
     finally:
         query.stop()
-    counts = core_of(lone).commits.counts
+    counts = core_of(server).commits.counts
     assert (counts["commits"], counts["commits_repeated"]) == (1, 1)
     assert len(revisions) == 2 and len(set(revisions)) == 1
 

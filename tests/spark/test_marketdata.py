@@ -17,7 +17,7 @@ from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
 from examples.marketdata import bars, ticks
 from examples.rates.ecb import history
-from tests.process.cluster import wait_for
+from tests.talk import until
 
 ROOT = Path(__file__).parents[2]
 MINUTE = 60_000
@@ -51,14 +51,14 @@ def test_a_bar_by_hand() -> None:
     assert len(found) == 2
 
 
-def test_a_derived_recording_replays(lone: TestServer, tmp_path: Path) -> None:
+def test_a_derived_recording_replays(server: TestServer, tmp_path: Path) -> None:
     made = ticks.derive(minutes=3)
     ticks.write_recording(tmp_path, made)
     assert len(files(tmp_path)) == 1
-    with Clone([lone.address], None) as writer, Clone([lone.address], "/ticks/") as clone:
+    with Clone([server.address], None) as writer, Clone([server.address], "/ticks/") as clone:
         assert replay(tmp_path, writer, speed=1000).rows == len(made)
         last = {tick.key: tick.value for tick in made}
-        wait_for("the last ticks", lambda: dict(clone) == last)
+        until(lambda: dict(clone) == last, "the last ticks")
 
 
 @pytest.mark.spark

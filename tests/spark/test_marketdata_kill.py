@@ -9,7 +9,7 @@ from chp_client import Clone
 from chp_client.recording.replayer import replay
 from chp_server.testing import TestServer
 from examples.marketdata import bars, ticks
-from tests.process.cluster import wait_for
+from tests.talk import until
 
 from .kills import Job, changes
 
@@ -29,13 +29,13 @@ def record(folder: Path, made: list[ticks.Tick]) -> list[Path]:
     return found
 
 
-def test_bars_after_kills_between_staging_and_commit_and_after_commit(lone: TestServer, tmp_path: Path) -> None:
+def test_bars_after_kills_between_staging_and_commit_and_after_commit(server: TestServer, tmp_path: Path) -> None:
     """State and bars are as if the query had never died; what comes too late changes nothing."""
     made = ticks.derive(minutes=15)
     undisturbed = bars.reference(made)
     parts = record(tmp_path, made)
-    arguments = (JOB, tmp_path, lone.address, str(tmp_path), json.dumps(FAULTS))
-    with Clone(lone.address, "/bars/") as application, Clone(lone.address, None) as player:
+    arguments = (JOB, tmp_path, server.address, str(tmp_path), json.dumps(FAULTS))
+    with Clone(server.address, "/bars/") as application, Clone(server.address, None) as player:
         application.wait_until_synced(60)
         with Job(*arguments) as job:
             job.until((tmp_path / "ready").exists, "the query has begun")
@@ -53,8 +53,8 @@ def test_bars_after_kills_between_staging_and_commit_and_after_commit(lone: Test
             replay(parts[3], player, speed=None)
             (tmp_path / "end").touch()
             job.finish()
-        wait_for("the bars to stay", equal)
-    check_increments(lone.address, len(made))
+        until(equal, "the bars to stay")
+    check_increments(server.address, len(made))
 
 
 def check_increments(server: str, ticks_made: int) -> None:

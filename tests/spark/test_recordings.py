@@ -10,8 +10,8 @@ from chp_client.port.feed import FeedRecord
 from chp_client.recording.files import LOCK, PART, POSITION, files
 from chp_client.recording.recorder import GROUP_ROWS, RecordingWriter
 from chp_server.testing import TestServer
-from tests.process.cluster import wait_for
 from tests.process.test_recording import recorded, set_some
+from tests.talk import until
 
 pytestmark = pytest.mark.spark
 
@@ -45,10 +45,10 @@ def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path)
     assert spark.read.parquet(str(tmp_path)).where("epoch = 2").count() == GROUP_ROWS
 
 
-def test_a_recording_of_a_server(spark: Any, lone: TestServer, tmp_path: Path) -> None:
-    with recorded([lone.address], tmp_path, start="begin", every_s=0.1):
-        set_some(lone, 50)
-        wait_for("files", lambda: files(tmp_path))
+def test_a_recording_of_a_server(spark: Any, server: TestServer, tmp_path: Path) -> None:
+    with recorded([server.address], tmp_path, start="begin", every_s=0.1):
+        set_some(server, 50)
+        until(lambda: files(tmp_path), "files")
         assert spark.read.parquet(str(tmp_path)).count() <= 50
     rows = spark.read.parquet(str(tmp_path)).orderBy("epoch", "sequence").collect()
     assert [bytes(row.value) for row in rows] == [b"%d" % i for i in range(50)]

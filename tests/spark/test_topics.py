@@ -18,7 +18,7 @@ from chp_client.spark import BadDataFrame
 from chp_client.spark.options import BadOption, parse
 from chp_client.spark.values.messages import MessageShape
 from chp_server.testing import TestServer
-from tests.wire.hand import until
+from tests.talk import until
 
 ROWS = [(f"k{i % 7}" if i % 3 else None, f"value {i}") for i in range(3000)]
 

@@ -158,27 +158,27 @@ def asks(subtree: str, start: int) -> tuple[str, list[bytes]]:
 
 @pytest.mark.parametrize("subtree", ["", "/a/"])
 def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(subtree: str) -> None:
-    lone = Lone()
+    server = Lone()
     for other in ("", "/a/", "/b/"):
-        lone.turn(("sub", [b"\x01" + channel_topic(other)]))
-    start = lone.core.state.number
+        server.turn(("sub", [b"\x01" + channel_topic(other)]))
+    start = server.core.state.number
     for no in range(1, 4):
-        lone.turn(kvset(no, {"/a/x": b"%d" % no, "/b/x": b"-"}))
-    assert lone.told(subtree, HEARTBEAT)[-1][8:] == [start, lone.digest(subtree, start)]
+        server.turn(kvset(no, {"/a/x": b"%d" % no, "/b/x": b"-"}))
+    assert server.told(subtree, HEARTBEAT)[-1][8:] == [start, server.digest(subtree, start)]
     for after in (0, start):  # a snapshot, a resume
-        lone.turn(asks(subtree, after))
-        lone.turn()
-        end = msgpack.unpackb(lone.replies[-1])[0]
-        assert end[0] == KTHXBAI and end[6] is bool(after) and end[7:9] == [start, lone.digest(subtree, start)]
-    lone.core.begin_turn(lone.now, 0.0)
-    lone.core.rise_above(5)
-    first = lone.core.state.number
-    lone.turn(kvset(4, {"/a/x": b"4"}))
-    assert lone.told(subtree, HEARTBEAT)[-1][8:] == [first, lone.digest(subtree, first)]
-    assert lone.digest(subtree, first)
+        server.turn(asks(subtree, after))
+        server.turn()
+        end = msgpack.unpackb(server.replies[-1])[0]
+        assert end[0] == KTHXBAI and end[6] is bool(after) and end[7:9] == [start, server.digest(subtree, start)]
+    server.core.begin_turn(server.now, 0.0)
+    server.core.rise_above(5)
+    first = server.core.state.number
+    server.turn(kvset(4, {"/a/x": b"4"}))
+    assert server.told(subtree, HEARTBEAT)[-1][8:] == [first, server.digest(subtree, first)]
+    assert server.digest(subtree, first)
 
 
 def test_a_copy_without_a_channel_tells_of_none() -> None:
-    lone = Lone()
-    lone.turn(asks("/nobody/", 0))
-    assert msgpack.unpackb(lone.replies[-1])[0][7:9] == [0, 0]
+    server = Lone()
+    server.turn(asks("/nobody/", 0))
+    assert msgpack.unpackb(server.replies[-1])[0][7:9] == [0, 0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +18,10 @@ from chp_client.cli.app import chp
 from chp_client.cli.data import write
 from chp_client.cli.faults import Misused
 from chp_client.cli.out import Out
+from tests.talk import run
 from tests.unit.cli_standin import Shared, StandIn
 
-Run = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("shared")
 
 
 @pytest.fixture
@@ -33,14 +33,6 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Shared:
     )
     monkeypatch.delenv("CHP_SERVERS", raising=False)
     return made
-
-
-@pytest.fixture
-def run(shared: Shared) -> Run:
-    def run(*args: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(chp, list(args), input=stdin, prog_name="chp")
-
-    return run
 
 
 @pytest.fixture
@@ -57,7 +49,7 @@ def one_line(result: Result) -> str:
 # -- get
 
 
-def test_get_gives_exactly_the_bytes_to_a_pipe(run: Run, shared: Shared) -> None:
+def test_get_gives_exactly_the_bytes_to_a_pipe(shared: Shared) -> None:
     shared.put("/a/x", b"\x00\xff no line end")
     result = run("get", "/a/x")
     assert (result.exit_code, result.stdout_bytes) == (0, b"\x00\xff no line end")
@@ -66,13 +58,13 @@ def test_get_gives_exactly_the_bytes_to_a_pipe(run: Run, shared: Shared) -> None
 
 
 @pytest.mark.usefixtures("terminal")
-def test_get_ends_the_line_on_a_terminal_and_escapes(run: Run, shared: Shared) -> None:
+def test_get_ends_the_line_on_a_terminal_and_escapes(shared: Shared) -> None:
     shared.put("/a", b"one\ntwo\x1b[2J")
     assert run("get", "/a").stdout == "one\ntwo\\x1b[2J\n"
     assert run("get", "--raw", "/a").stdout_bytes == b"one\ntwo\x1b[2J"
 
 
-def test_get_of_several_keys_has_a_line_each(run: Run, shared: Shared) -> None:
+def test_get_of_several_keys_has_a_line_each(shared: Shared) -> None:
     shared.put("/a/x", b"1")
     shared.put("/b/y", b"2")
     result = run("get", "/a/x", "/b/y")
@@ -80,21 +72,28 @@ def test_get_of_several_keys_has_a_line_each(run: Run, shared: Shared) -> None:
     assert shared.opened == [["/a/", "/b/"]]
 
 
-def test_get_in_json_has_revision_and_ttl(run: Run, shared: Shared) -> None:
+def test_get_in_json_has_revision_and_ttl(shared: Shared) -> None:
     shared.put("/a", b"\xff", ttl=12.3456)
     assert json.loads(run("get", "/a", "--json").stdout) == {
         "key": "/a", "base64": "/w==", "revision": "3.1", "ttl": 12.346
     }  # fmt: skip
 
 
-def test_get_of_what_is_not_there(run: Run, shared: Shared) -> None:
+def test_get_of_what_is_not_there(shared: Shared) -> None:
     shared.put("/a", b"1")
     result = run("get", "/a", "/b")
     assert (result.exit_code, result.stdout) == (1, "/a\t1\n")
     assert one_line(result) == "chp get: no key '/b'; `chp ls` lists what is there\n"
 
 
-def test_no_server_has_its_own_exit_code(run: Run, shared: Shared) -> None:
+def test_get_without_the_first_slash_names_the_key_that_is_meant(shared: Shared) -> None:
+    shared.put("/config/x", b"1")
+    result = run("get", "config/x")
+    assert result.exit_code == 1
+    assert one_line(result) == "chp get: no key 'config/x'; did you mean /config/x?\n"
+
+
+def test_no_server_has_its_own_exit_code(shared: Shared) -> None:
     shared.synced = False
     result = run("get", "/a")
     assert result.exit_code == 3
@@ -105,7 +104,7 @@ def test_no_server_has_its_own_exit_code(run: Run, shared: Shared) -> None:
 # -- set
 
 
-def test_set_is_silent_in_a_pipe_and_holds_nothing(run: Run, shared: Shared) -> None:
+def test_set_is_silent_in_a_pipe_and_holds_nothing(shared: Shared) -> None:
     result = run("set", "/a", "hello", "--ttl", "5m")
     assert (result.exit_code, result.output) == (0, "")
     assert (shared.entries["/a"].value, shared.entries["/a"].ttl) == (b"hello", 300)
@@ -113,18 +112,18 @@ def test_set_is_silent_in_a_pipe_and_holds_nothing(run: Run, shared: Shared) -> 
 
 
 @pytest.mark.usefixtures("terminal")
-def test_set_says_so_on_a_terminal(run: Run) -> None:
+def test_set_says_so_on_a_terminal() -> None:
     assert run("set", "/a", "1").stdout == "set /a  revision 3.1, replicated\n"
 
 
-def test_set_takes_bytes_from_standard_input_and_from_a_file(run: Run, shared: Shared, tmp_path: Path) -> None:
+def test_set_takes_bytes_from_standard_input_and_from_a_file(shared: Shared, tmp_path: Path) -> None:
     assert run("set", "/a", "-", stdin=b"\xff\n").exit_code == 0
     (tmp_path / "f").write_bytes(b"\x00file")
     assert run("set", "/b", "--file", str(tmp_path / "f")).exit_code == 0
     assert (shared.entries["/a"].value, shared.entries["/b"].value) == (b"\xff\n", b"\x00file")
 
 
-def test_set_if_revision(run: Run, shared: Shared) -> None:
+def test_set_if_revision(shared: Shared) -> None:
     shared.put("/a", b"1")
     assert run("set", "/a", "2", "--if-revision", "3.1").exit_code == 0
     result = run("set", "/a", "3", "--if-revision", "3.1")
@@ -152,7 +151,7 @@ def test_set_if_revision(run: Run, shared: Shared) -> None:
         (["del", ""], "the key is empty"),
         (["del"], "Missing argument"),
         (["get"], "Missing argument"),
-        (["watch", "--start", "yesterday"], "now, snapshot, or a revision"),
+        (["watch", "--from", "yesterday"], "'yesterday' is not 'end', 'snapshot', 'begin' or a revision"),
         (["bench", "--prefix", "no-slash"], "must be '' or begin and end with '/'"),
         (["restore", "/etc/passwd"], "is a path"),
         (["backup", "../x.db"], "is a path"),
@@ -167,23 +166,25 @@ def test_set_if_revision(run: Run, shared: Shared) -> None:
         (["lss"], "did you mean `chp ls`"),
         (["put", "/a", "1"], "did you mean `chp set`"),
         (["zzzzz"], "`chp --help` lists them"),
+        (["topic", "lst"], "did you mean `chp topic ls`"),
+        (["access", "zzzzz"], "`chp access --help` lists them"),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(run: Run, shared: Shared, args: list[str], says: str) -> None:
+def test_a_wrong_command_line_is_told_in_one_line(shared: Shared, args: list[str], says: str) -> None:
     result = run(*args)
     assert result.exit_code == 2, result.output
     assert says in one_line(result)
     assert not shared.entries
 
 
-def test_a_missing_file_is_not_found(run: Run) -> None:
+def test_a_missing_file_is_not_found() -> None:
     for args in (["set", "/a", "--file", "/none"], ["load", "/none"]):
         result = run(*args)
         assert result.exit_code == 1
         assert "No such file" in one_line(result)
 
 
-def test_a_set_that_nobody_acknowledges(run: Run, shared: Shared) -> None:
+def test_a_set_that_nobody_acknowledges(shared: Shared) -> None:
     shared.acknowledges = False
     assert run("set", "/a", "1").exit_code == 3
 
@@ -191,14 +192,28 @@ def test_a_set_that_nobody_acknowledges(run: Run, shared: Shared) -> None:
 # -- del
 
 
-def test_del_of_keys_there_or_not(run: Run, shared: Shared) -> None:
+def test_del_of_keys_there_or_not(shared: Shared) -> None:
     shared.put("/a", b"1")
     assert run("del", "/a", "/none").exit_code == 0
     assert shared.entries == {}
     assert shared.opened == [[]]
 
 
-def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
+def test_del_of_a_folder_that_is_no_key_deletes_nothing_and_says_so(shared: Shared) -> None:
+    for key in ("/d/a", "/d/b", "/e/a", "/f"):
+        shared.put(key, b"1")
+    two = run("del", "/f", "/d/")
+    assert (two.exit_code, one_line(two)) == (
+        1, "chp del: no key '/d/'; 2 keys begin with it: chp del --prefix /d/\n"
+    )  # fmt: skip
+    assert "1 key begins with it" in run("del", "/e/").stderr
+    assert len(shared.entries) == 4
+    assert run("del", "/nothing/").exit_code == 0
+    shared.put("/d/", b"a key of that name")
+    assert run("del", "/d/").exit_code == 0 and "/d/" not in shared.entries
+
+
+def test_del_of_a_prefix_asks_or_needs_yes(shared: Shared) -> None:
     for key in ("/a/x", "/a/y", "/b"):
         shared.put(key, b"1")
     result = run("del", "--prefix", "/a/")
@@ -210,8 +225,8 @@ def test_del_of_a_prefix_asks_or_needs_yes(run: Run, shared: Shared) -> None:
     assert list(shared.entries) == ["/b"]
 
 
-def test_del_of_a_prefix_does_what_is_answered(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chp_client.cli.data.write.somebody_to_ask", lambda: True)
+def test_del_of_a_prefix_does_what_is_answered(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chp_client.cli.data.write.can_ask", lambda: True)
     for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
         shared.put("/a/x", b"1")
         result = run("del", "--prefix", "/a/", stdin=answer)
@@ -222,7 +237,7 @@ def test_del_of_a_prefix_does_what_is_answered(run: Run, shared: Shared, monkeyp
 # -- ls
 
 
-def test_ls(run: Run, shared: Shared) -> None:
+def test_ls(shared: Shared) -> None:
     for key in ("/b/x", "/a/y", "/a/x", "c"):
         shared.put(key, b"12345", ttl=60 if key == "/a/x" else None)
     assert run("ls").stdout == "/a/x\n/a/y\n/b/x\nc\n"
@@ -241,7 +256,7 @@ def test_ls(run: Run, shared: Shared) -> None:
     ]
 
 
-def test_du(run: Run, shared: Shared) -> None:
+def test_du(shared: Shared) -> None:
     for key, size in (("/b/x", 1), ("/a/b/1", 10), ("/a/b/2", 20), ("/a/c", 100), ("c", 3)):
         shared.put(key, bytes(size))
     assert run("du").stdout == "146\t3\t/a/\n5\t1\t/b/\n4\t1\tc\n155\t5\tall\n"
@@ -256,7 +271,7 @@ def test_du(run: Run, shared: Shared) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_ls_long_is_aligned_on_a_terminal(run: Run, shared: Shared) -> None:
+def test_ls_long_is_aligned_on_a_terminal(shared: Shared) -> None:
     shared.put("/a", b"1" * 2048, ttl=90)
     assert run("ls", "-l").stdout == "REVISION     TTL     SIZE  KEY\n     3.1  1m 30s  2.0 KiB  /a\n"
 
@@ -268,12 +283,12 @@ def _change(key: str, value: bytes | None, sequence: int, *, expired: bool = Fal
     return SimpleNamespace(key=key, value=value, revision=number(3, sequence), expired=expired)
 
 
-def test_watch(run: Run, shared: Shared) -> None:
+def test_watch(shared: Shared) -> None:
     shared.changes = [
         _change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3), _change("/b", None, 4, expired=True)
     ]  # fmt: skip
     assert run("watch", "--count", "2").stdout_bytes == b"set\t/a\t\xff1\ndel\t/a\n"
-    assert [json.loads(line) for line in run("watch", "/", "--json", "--start", "3.7").stdout.splitlines()] == [
+    assert [json.loads(line) for line in run("watch", "/", "--json", "--from", "3.7").stdout.splitlines()] == [
         {"op": "set", "key": "/a", "base64": "/zE=", "revision": "3.1"},
         {"op": "del", "key": "/a", "revision": "3.2"},
         {"op": "set", "key": "/b", "value": "", "revision": "3.3"},
@@ -284,17 +299,45 @@ def test_watch(run: Run, shared: Shared) -> None:
     assert run("watch").stdout_bytes.splitlines()[-1] == b"del\t/b\texpired"
 
 
-def test_watch_from_a_number_that_the_store_has_not_reached(run: Run, shared: Shared) -> None:
-    assert run("watch", "--start", "3.1042").exit_code == 0
-    result = run("watch", "--start", "3.1043")
+def test_watch_from_a_number_that_the_store_has_not_reached(shared: Shared) -> None:
+    assert run("watch", "--from", "3.1042").exit_code == 0
+    result = run("watch", "--from", "3.1043")
     assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
     assert ("watch", "", number(3, 1043)) not in shared.opened
+
+
+def test_watch_begins_where_the_table_says_and_names_the_new_words(shared: Shared) -> None:
+    for word, start in (("end", "end"), ("snapshot", "snapshot"), ("begin", "begin"), ("3.7", number(3, 7))):
+        assert run("watch", "--from", word).exit_code == 0
+        assert shared.opened[-1] == ("watch", "", start)
+    for old, new in (("now", "end"), ("earliest", "begin"), ("latest", "end")):
+        result = run("watch", "--from", old)
+        assert result.exit_code == 2 and f"'--from': {old!r} is gone; use {new!r}" in one_line(result)
+    for command in ("watch", "record"):
+        result = run(command, *["there"][: command == "record"], "--start", "now")
+        assert (result.exit_code, one_line(result)) == (2, f"chp {command}: --start is gone; use --from\n")
+    assert "from begin, or from a revision" in one_line(run("replay", "there", "--from", "snapshot"))
+
+
+def test_a_watch_of_a_pattern_is_refused_unless_a_key_begins_so(shared: Shared) -> None:
+    shared.put("/a/x", b"1")
+    result = run("watch", "/a/*")
+    assert (result.exit_code, one_line(result)) == (2, "chp watch: '/a/*': a watch is by prefix; use '/a/'\n")
+    shared.put("/a/*", b"1")
+    assert run("watch", "/a/*").exit_code == 0
+
+
+def test_a_forced_hand_over_is_to_one_of_the_servers_named() -> None:
+    pair = ("--servers", "a:1,b:1")
+    assert "name the one that is to serve with --to" in one_line(run("switch", "--force", *pair))
+    assert "tcp://c:1 is none of the servers named" in one_line(run("switch", "--force", "--to", "tcp://c:1", *pair))
+    assert "--to is for --force" in one_line(run("switch", "--to", "tcp://b:1", *pair))
 
 
 # -- dump and load
 
 
-def test_dump_and_load_bring_everything_back(run: Run, shared: Shared, tmp_path: Path) -> None:
+def test_dump_and_load_bring_everything_back(shared: Shared, tmp_path: Path) -> None:
     values = {"/a": b"text", "/b": b"\x00\xff", "/c": b"", "/d\u2028": "käse\n".encode()}
     for key, value in values.items():
         shared.put(key, value, ttl=30.5 if key == "/b" else None)
@@ -308,12 +351,12 @@ def test_dump_and_load_bring_everything_back(run: Run, shared: Shared, tmp_path:
     assert {k: e.ttl for k, e in shared.entries.items()} == {"/a": None, "/b": 30.5, "/c": None, "/d\u2028": None}
 
 
-def test_load_names_the_line_that_is_nested_too_deeply(run: Run) -> None:
+def test_load_names_the_line_that_is_nested_too_deeply() -> None:
     result = run("load", "-", stdin=b"[" * 100_000)
     assert result.exit_code == 2 and "line 1: not JSON" in result.stderr
 
 
-def test_load_sends_portions_that_share_a_ttl(run: Run, shared: Shared) -> None:
+def test_load_sends_portions_that_share_a_ttl(shared: Shared) -> None:
     lines = [json.dumps({"key": f"/{i}", "value": "x"}) for i in range(2500)]
     lines.append(json.dumps({"key": "/t", "value": "x", "ttl": 5}))
     result = run("load", "-", stdin="\n".join(lines).encode())
@@ -325,7 +368,7 @@ def test_load_sends_portions_that_share_a_ttl(run: Run, shared: Shared) -> None:
     assert shared.many[-1] == (1, 60.0)
 
 
-def test_load_dry_run_sets_nothing(run: Run, shared: Shared) -> None:
+def test_load_dry_run_sets_nothing(shared: Shared) -> None:
     assert "1 key checked" in run("load", "-n", "-", stdin=b'{"key": "/a", "value": "1"}').stderr
     assert shared.entries == {}
 
@@ -344,7 +387,7 @@ def test_load_dry_run_sets_nothing(run: Run, shared: Shared) -> None:
         (b"\xff\xfe", "not JSON"),
     ],
 )
-def test_load_names_the_line_that_is_wrong(run: Run, line: bytes, says: str) -> None:
+def test_load_names_the_line_that_is_wrong(line: bytes, says: str) -> None:
     result = run("load", "-", stdin=b'{"key": "/ok", "value": "1"}\n\n' + line + b"\n")
     assert result.exit_code == 2
     assert "-, line 3: " in one_line(result)
@@ -352,7 +395,7 @@ def test_load_names_the_line_that_is_wrong(run: Run, line: bytes, says: str) -> 
 
 
 def test_a_dump_that_fails_leaves_the_one_before(
-    run: Run, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared.put("/a", b"1")
     file = tmp_path / "d"
@@ -370,9 +413,7 @@ def test_a_dump_that_fails_leaves_the_one_before(
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (before, [file])
 
 
-def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(
-    run: Run, shared: Shared, tmp_path: Path
-) -> None:
+def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(shared: Shared, tmp_path: Path) -> None:
     shared.put("/a", b"1")
     link, fifo = tmp_path / "link", tmp_path / "fifo"
     link.symlink_to("file")
@@ -386,13 +427,13 @@ def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(
     assert link.is_symlink() and fifo.is_fifo()
 
 
-def test_dump_to_a_place_that_cannot_be(run: Run, tmp_path: Path) -> None:
+def test_dump_to_a_place_that_cannot_be(tmp_path: Path) -> None:
     result = run("dump", "-o", str(tmp_path / "no" / "d"))
     assert result.exit_code == 1
     assert "can't be written: No such file" in one_line(result)
 
 
-def test_load_says_what_is_set_when_a_line_is_wrong(run: Run, shared: Shared) -> None:
+def test_load_says_what_is_set_when_a_line_is_wrong(shared: Shared) -> None:
     lines = b"".join(b'{"key": "/k/%d", "value": "v"}\n' % i for i in range(1500))
     wrong = run("load", "-", stdin=lines + b"nonsense\n")
     assert "-, line 1501: " in one_line(wrong) and "; 1,000 keys of the lines before it are set" in wrong.stderr
@@ -403,7 +444,7 @@ def test_load_says_what_is_set_when_a_line_is_wrong(run: Run, shared: Shared) ->
 # -- the shared options
 
 
-def test_shared_options_stand_before_or_after(run: Run, shared: Shared) -> None:
+def test_shared_options_stand_before_or_after(shared: Shared) -> None:
     shared.put("/a", b"1")
     assert run("--json", "get", "/a").stdout == run("get", "/a", "--json").stdout
 
@@ -431,7 +472,7 @@ def test_which_servers(
         assert (result.exit_code, seen.pop()) == (0, expected)
 
 
-def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_SERVERS", "nonsense")
     wrong = run("ls")
     assert wrong.exit_code == 2
@@ -443,18 +484,21 @@ def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(run: Run, m
 # -- help, and life without click
 
 
-def test_without_any_word_it_shows_its_help(run: Run) -> None:
+def test_without_any_word_it_shows_its_help() -> None:
     shown = run()
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "\n  get " in shown.stderr and "  Examples:\n" in shown.stderr
+    for name, command in (("topic", "groups"), ("access", "grant")):
+        shown = run(name)
+        assert (shown.exit_code, shown.stdout) == (2, "") and f"\n  {command} " in shown.stderr
 
 
-def test_the_help_fits_a_terminal_of_80_columns(run: Run) -> None:
+def test_the_help_fits_a_terminal_of_80_columns() -> None:
     for args in ([], *([name] for name in chp.commands)):
         assert max(map(len, run(*args, "--help").stdout.splitlines())) <= 80, args
 
 
-def test_every_command_has_help_with_examples(run: Run) -> None:
+def test_every_command_has_help_with_examples() -> None:
     for name in chp.commands:
         shown = run(name, "--help")
         assert shown.exit_code == 0
@@ -472,7 +516,7 @@ def test_without_click_the_message_says_what_to_install(monkeypatch: pytest.Monk
     assert capsys.readouterr().err == "chp: click and rich not installed; run: pip install 'chp-clone[cli]'\n"
 
 
-def test_a_reader_that_went_away_ends_it_quietly(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_went_away_ends_it_quietly(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(self: Out, data: bytes) -> None:
         raise BrokenPipeError
 
@@ -484,7 +528,7 @@ def test_a_reader_that_went_away_ends_it_quietly(run: Run, shared: Shared, monke
     assert shared.closed == 1
 
 
-def test_a_full_disk_is_told_in_one_line(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_in_one_line(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Out, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -496,9 +540,7 @@ def test_a_full_disk_is_told_in_one_line(run: Run, shared: Shared, monkeypatch: 
     assert one_line(result) == "chp ls: the answer can't be written: No space left on device\n"
 
 
-def test_closed_streams_are_no_defect(
-    run: Run, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_streams_are_no_defect(shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(Misused, match="standard input is closed"):
         write.standard_input()
@@ -509,7 +551,7 @@ def test_closed_streams_are_no_defect(
     assert ended.value.code == 0
 
 
-def test_ctrl_c_is_quiet(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_quiet(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Out, data: bytes) -> None:
         raise KeyboardInterrupt
 
@@ -521,7 +563,7 @@ def test_ctrl_c_is_quiet(run: Run, shared: Shared, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", ["ls", "dump"])
-def test_nothing_there_is_an_answer_and_is_said(run: Run, shared: Shared, command: str) -> None:
+def test_nothing_there_is_an_answer_and_is_said(shared: Shared, command: str) -> None:
     shared.put("/a", b"1")
     for prefix, said in (("nope", "no keys begin with 'nope'\n"), ("/nope/", "no keys begin with '/nope/'\n")):
         result = run(command, prefix)

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from chp.numbers import Revision
 from chp_client import Consumer, Fenced, Message
 from chp_client.cli import store as store_module
-from chp_client.cli.app import chp
+from tests import talk
 
 Run = Callable[..., Result]
 
@@ -94,7 +94,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(topic: StandIn, *words: str) -> Result:
         clone = SimpleNamespace(topic=lambda name: topic, close=lambda timeout: None)
         monkeypatch.setattr(store_module, "make_clone", lambda settings, subtrees: clone)
-        return CliRunner().invoke(chp, ["sub", "orders", "--group", "g", "--no-wait", *words], prog_name="chp")
+        return talk.run("sub", "orders", "--group", "g", "--no-wait", *words)
 
     return run
 

@@ -6,20 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from chp.limits import DEFAULT
 from chp_client import State
-from chp_client.cli import pair, store, text
-from chp_client.cli.app import chp
+from chp_client.cli import pair, store
 from chp_client.cli.faults import RefusedByServer
 from chp_client.cli.out import json_line
 from chp_client.cli.servers import operate, status
+from tests.talk import run
 from tests.unit.cli_standin import Shared, StandIn
-
-
-def test_a_text_that_is_too_long_ends_with_an_ellipsis() -> None:
-    assert [text.clip("abcd", width) for width in (5, 4, 3, 1)] == ["abcd", "abcd", "ab…", "…"]
 
 
 def test_json_has_bytes_in_hex_and_what_it_does_not_know_as_text() -> None:
@@ -32,7 +27,7 @@ def test_json_has_bytes_in_hex_and_what_it_does_not_know_as_text() -> None:
 def test_the_largest_value_can_be_set(monkeypatch: pytest.MonkeyPatch, size: int, code: int) -> None:
     shared = Shared()
     monkeypatch.setattr(store, "make_clone", lambda settings, subtrees: StandIn(shared, subtrees))
-    result = CliRunner().invoke(chp, ["set", "/a", "-"], input=bytes(size), prog_name="chp")
+    result = run("set", "/a", "-", stdin=bytes(size))
     assert result.exit_code == code and len(shared.entries) == (not code)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 
 import pytest
-from click.testing import CliRunner
 
 from chp_client.cli import plugins
-from chp_client.cli.app import chp
+from tests.talk import run
 
 
 def greet(args: list[str]) -> int:
@@ -28,7 +27,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plug_in_is_listed_after_our_own() -> None:
-    shown = CliRunner().invoke(chp, ["--help"], prog_name="chp").stdout
+    shown = run("--help").stdout
     words = " ".join(shown.split())
     assert "greet Greet somebody." in words
     assert "broken (can't be loaded)" in words
@@ -36,26 +35,26 @@ def test_a_plug_in_is_listed_after_our_own() -> None:
 
 
 def test_it_gets_all_arguments_and_its_number_is_the_exit_code() -> None:
-    result = CliRunner().invoke(chp, ["greet", "--help", "-x", "--", "you"], prog_name="chp")
+    result = run("greet", "--help", "-x", "--", "you")
     assert result.stdout.startswith("hello --help -x")
     assert result.exit_code == 3
 
 
 def test_a_broken_one_harms_only_itself() -> None:
-    result = CliRunner().invoke(chp, ["broken", "x"], prog_name="chp")
+    result = run("broken", "x")
     assert result.exit_code == 4
     assert "'broken' of no.such.module:thing can't be loaded" in result.stderr
 
 
 def test_it_is_meant_when_it_is_misspelt_and_never_hides_ours() -> None:
-    assert "did you mean `chp greet`" in CliRunner().invoke(chp, ["gret"], prog_name="chp").stderr
-    assert "Print the values of keys" in CliRunner().invoke(chp, ["get", "--help"], prog_name="chp").stdout
+    assert "did you mean `chp greet`" in run("gret").stderr
+    assert "Print the values of keys" in run("get", "--help").stdout
 
 
 def test_json_may_stand_before_a_plug_in_too() -> None:
-    assert CliRunner().invoke(chp, ["--json", "greet", "you"], prog_name="chp").stdout == "hello --json you\n"
+    assert run("--json", "greet", "you").stdout == "hello --json you\n"
 
 
 def test_a_plug_in_needs_no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_SERVERS", "nonsense")
-    assert CliRunner().invoke(chp, ["greet"], prog_name="chp").stdout == "hello\n"
+    assert run("greet").stdout == "hello\n"

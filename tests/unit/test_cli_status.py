@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 from rich.console import Console
 
+from chp.facts import FACTS
 from chp.numbers import number
 from chp_client import Refused
 from chp_client.cli import faults, pair, probe
@@ -202,6 +204,19 @@ def test_who_greets_is_not_taken_for_stopped(
         thread.join()
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"), [(zmq.XPUB, probe.NOT_FIRST), (zmq.SUB, probe.NOT_FIRST), (zmq.ROUTER, probe.BUSY)]
+)
+def test_another_port_of_a_server_is_told_from_a_busy_one(kind: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "CONNECT_S", 30.0)
+    monkeypatch.setattr(probe, "GREETING_S", 30.0)
+    monkeypatch.setattr(socket, "create_connection", CONNECT)
+    with zmq.Context() as context, context.socket(kind) as there:
+        there.linger = 0
+        address = f"tcp://127.0.0.1:{there.bind_to_random_port('tcp://127.0.0.1')}"
+        assert probe.why_silent(address, gone(address), with_key=False) == why
+
+
 def test_a_state_may_be_told_as_a_number_too() -> None:
     states = [pair.ServerStatus(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
@@ -333,3 +348,10 @@ def test_what_the_comparison_of_contents_found(
     seen = look({A: says(A, "active", scrub=scrub)}, monkeypatch=monkeypatch)
     found = {title: cells for title, *cells in status.rows(seen)}
     assert found.get("compared", [""])[0] == cell
+
+
+def test_the_table_of_facts_names_the_rows_as_they_are() -> None:
+    titles = {"state", *(title for title, _ in status._ROWS)}
+    named = {fact.row for fact in FACTS if fact.row}
+    assert named <= titles
+    assert titles - named == {"behind by", "updates/s", "records/s"}

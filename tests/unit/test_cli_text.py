@@ -11,7 +11,7 @@ from chp.keys import check_subtree
 from chp.limits import DEFAULT
 from chp.numbers import number
 from chp_client.cli import text
-from chp_client.cli.data.tree import draw
+from chp_client.cli.text import draw
 
 
 @given(st.binary(max_size=60))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chp_client import BadInput, Clone
+from tests.talk import NOBODY
 from tests.unit.client_frames import OTHER, Talk, n
 
 
@@ -30,5 +31,5 @@ def test_each_channel_that_is_held_has_to_be_there() -> None:
 
 
 def test_a_clone_that_only_writes_has_nothing_to_sync() -> None:
-    with Clone("tcp://127.0.0.1:9", subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
+    with Clone(NOBODY, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
         clone.sync(1)

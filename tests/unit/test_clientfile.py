@@ -1,6 +1,6 @@
 """Client files: what is read, what is said of a wrong one, and that nothing shows or hands on a secret.
 
-covers: chp_client/clientfile.py, `chp --as`, `chp keygen --server`, Spark's clientFile
+covers: chp_client/clientfile.py, `chp --client-file`, `chp keygen --server`, Spark's clientFile
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import pickle
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from chp.errors import BadInput
 from chp_client import ClientFile, Clone
-from chp_client.cli.app import chp
 from chp_client.clientfile import credentials_of
 from chp_client.spark import options
+from tests.talk import run
 from tests.wire import keys
 
 ALICE, OTHER = keys.new_pair(), keys.new_pair()
 SERVERS = ("tcp://127.0.0.1:1", "tcp://127.0.0.1:5")
+VARIABLES = ("CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT")
 
 
 @pytest.fixture
@@ -87,21 +87,34 @@ def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -
 def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
     keys.write(tmp_path, "server", OTHER)
     name = f"{SERVERS[0]}={tmp_path / 'server.pub'}"
-    done = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice"), "--server", name])
+    done = run("keygen", str(tmp_path / "alice"), "--server", name)
     assert done.exit_code == 0, done.output
     found = ClientFile.read(tmp_path / "alice.toml")
     assert tuple(found) == SERVERS[:1] and found.credentials[SERVERS[0]].server_keys == (OTHER.public,)
     assert not (tmp_path / "alice.secret").exists()
     for wrong in (SERVERS[0], f"{SERVERS[0]}={tmp_path / 'nothing.pub'}", f"a:1={tmp_path / 'server.pub'}"):
-        bad = CliRunner().invoke(chp, ["keygen", str(tmp_path / "bob"), "--server", wrong])
+        bad = run("keygen", str(tmp_path / "bob"), "--server", wrong)
         assert bad.exit_code == 2 and "--server" in bad.output, bad.output
 
 
-def test_a_command_finds_a_file_by_name_and_says_what_is_wrong(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    missing = CliRunner().invoke(chp, ["--as", "bob", "status"])
-    assert missing.exit_code == 2 and str(tmp_path / "chp" / "bob.toml") in missing.output
-    other = CliRunner().invoke(chp, ["--servers", "tcp://x:1", "status"], env={"CHP_CLIENT": str(file)})
-    assert other.exit_code == 2 and "is no server of the client file" in other.output
+def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_servers(file: Path, tmp_path: Path) -> None:
+    def said(*words: str, **environ: str) -> str:
+        done = run(*words, env={**dict.fromkeys(VARIABLES), **environ})
+        assert done.exit_code == 2 and done.output.count("\n") == 1, done.output
+        return done.output
+
+    assert str(tmp_path / "bob.toml") in said("status", "--client-file", str(tmp_path / "bob.toml"))
+    assert f"--servers and --client-file {file} both name servers" in said(
+        "--servers", "tcp://x:1", "status", "--client-file", str(file)
+    )
+    assert "CHP_SERVERS and CHP_CLIENT_FILE both name servers" in said(
+        "status", CHP_SERVERS="tcp://x:1", CHP_CLIENT_FILE=str(file)
+    )
+
+
+def test_who_types_an_old_word_is_told_the_new_one(file: Path) -> None:
+    for words in (["--as", "bob", "status"], ["status", "--as", "bob"]):
+        done = run(*words)
+        assert (done.exit_code, done.output.partition(": ")[2]) == (2, "--as is gone; use --client-file PATH\n")
+    done = run("status", env={**dict.fromkeys(VARIABLES), "CHP_CLIENT": str(file)})
+    assert done.exit_code == 2 and "CHP_CLIENT is gone; use CHP_CLIENT_FILE" in done.output

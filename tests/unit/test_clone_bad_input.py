@@ -17,15 +17,13 @@ import pytest
 
 from chp.errors import BadKey, BadTtl, BadValue
 from chp_client import BadInput, Clone, Closed
-
-NOBODY = "tcp://127.0.0.1:9"
+from tests.talk import NOBODY, unconnected
 
 
 @pytest.fixture
 def clone() -> Iterator[Clone]:
-    made = Clone(NOBODY, subtree="/a/")
-    yield made
-    made.close(0.0)
+    with unconnected(subtree="/a/") as made:
+        yield made
 
 
 @pytest.mark.parametrize(

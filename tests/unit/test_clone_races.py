@@ -25,6 +25,7 @@ from chp_client.agent import dispatch
 from chp_client.agent.aioparts import AsyncWatch
 from chp_client.agent.watch import Watch, WatchQueue
 from chp_client.core.events import Changed
+from tests.talk import NOBODY, unconnected
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b"3"}
 
@@ -50,10 +51,9 @@ def meddler() -> Meddler:
 
 @pytest.fixture
 def clone(meddler: Meddler) -> Iterator[Clone]:
-    made = Clone("tcp://127.0.0.1:9", codec=meddler)
-    made.update(INITIAL)
-    yield made
-    made.close(0.0)
+    with unconnected(codec=meddler) as made:
+        made.update(INITIAL)
+        yield made
 
 
 GROUP = [f"/group/{i:04}" for i in range(10_000)]
@@ -63,7 +63,7 @@ class Changing:
     """A Clone of which another program sets and deletes many keys together, for so many rounds."""
 
     def __init__(self, rounds: int = 30) -> None:
-        self.clone = Clone("tcp://127.0.0.1:9")
+        self.clone = Clone(NOBODY)
         self.clone.set_many(INITIAL)
         self._rounds, self._thread = rounds, threading.Thread(target=self._change)
 
@@ -130,7 +130,7 @@ def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Cl
 
 def test_an_async_clone_names_the_remedy_too() -> None:
     async def run() -> None:
-        async with AsyncClone("tcp://127.0.0.1:9") as made:
+        async with AsyncClone(NOBODY) as made:
             made.submit("/a", b"1")
             keys = list(made)
             made.mailbox.core.shown.clear()
@@ -148,7 +148,7 @@ def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> 
 
 def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Meddler) -> None:
     meddler.act = clone.clear
-    other = Clone("tcp://127.0.0.1:9")
+    other = Clone(NOBODY)
     other.update(clone)
     assert other == INITIAL and not clone
     other.close(0.0)
@@ -156,7 +156,7 @@ def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Me
 
 def test_an_async_clone_iterates_over_what_there_was() -> None:
     async def use() -> None:
-        clone = AsyncClone("tcp://127.0.0.1:9")
+        clone = AsyncClone(NOBODY)
         for view in (clone.items, clone.values, clone.keys):
             for key, value in INITIAL.items():
                 clone.submit(key, value)

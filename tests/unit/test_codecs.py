@@ -10,6 +10,7 @@ from chp_client import BadInput, Clone
 from chp_client.agent.watch import Watch, WatchQueue
 from chp_client.codecs import Decoding, Json, OnBad
 from chp_client.core.events import Changed
+from tests.talk import unconnected
 
 
 def told(key: str, data: bytes, error: Exception) -> Any:
@@ -74,10 +75,9 @@ def test_what_on_bad_may_be(wrong: Any) -> None:
 
 @pytest.fixture
 def clone() -> Iterator[Clone]:
-    made = Clone("tcp://127.0.0.1:9", codec="json")
-    made.mailbox.core.shown.update({"/a/1": b"1", "/a/2": b"{", "/b": b"2"})
-    yield made
-    made.close(0.0)
+    with unconnected(codec="json") as made:
+        made.mailbox.core.shown.update({"/a/1": b"1", "/a/2": b"{", "/b": b"2"})
+        yield made
 
 
 def test_items_by_the_same_rule(clone: Clone) -> None:

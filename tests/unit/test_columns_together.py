@@ -58,14 +58,14 @@ def test_what_goes_together_is_done(keys: list[str], extras: dict[str, Any]) -> 
 
 
 def test_an_attempt_that_a_commit_does_not_name_is_dropped() -> None:
-    lone = Servers()
+    server = Servers()
     for no, (key, attempt) in enumerate((("/a", "0.0"), ("/b", "0.1"), ("/c", "0.1")), 1):
         frames = kvset(no, [key], [b"1"], {"stage": [TRANSACTION, attempt]})
-        lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
-    assert not lone.cores[0].state.map.revisions
+        server.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
+    assert not server.cores[0].state.map.revisions
     commit = kvset(4, [], [], {"commit": [TRANSACTION, "job", 1, [["0.1", 2]], None]})
-    lone.turn(lambda core: core.collect(commit))
-    assert set(lone.cores[0].state.map.revisions) == {"/b", "/c"}
+    server.turn(lambda core: core.collect(commit))
+    assert set(server.cores[0].state.map.revisions) == {"/b", "/c"}
 
 
 @pytest.mark.parametrize("runs", [[], [[5, 2]], [[5, 0], [6, 1]], [[5, 1], [6, 1]], [[-1, 1]]])

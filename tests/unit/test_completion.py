@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click import Context
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 from chp_client.cli import completion
 from chp_client.cli import store as store_module
 from chp_client.cli.app import chp
+from tests.talk import run
 from tests.unit.cli_standin import Shared, StandIn
 
 
@@ -74,12 +74,12 @@ def test_without_a_pair_or_with_bad_settings_nothing_is_offered(
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_the_script_of_each_shell_asks_chp(shell: str) -> None:
-    done = CliRunner().invoke(chp, ["completion", shell], prog_name="chp")
+    done = run("completion", shell)
     assert done.exit_code == 0 and f"_CHP_COMPLETE={shell}_complete" in done.stdout
 
 
 def test_an_unknown_shell_is_refused_by_name() -> None:
-    done = CliRunner().invoke(chp, ["completion", "tcsh"], prog_name="chp")
+    done = run("completion", "tcsh")
     assert done.exit_code == 2 and "'tcsh'" in done.stderr and "'fish'" in done.stderr
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import zmq
-from click.testing import CliRunner
 
 from chp import keyfiles
 from chp.keyfiles import KeyPair
-from chp_client.cli.app import chp
 from chp_server.access.keyring import AGAIN_S, Keyring
 from chp_server.exits import CannotStart, Exit
+from tests.talk import run
 from tests.wire import keys
 
 PAIR = keys.new_pair()
@@ -139,14 +138,14 @@ def test_only_the_peer_is_the_peer(tmp_path: Path) -> None:
 
 
 def test_keygen_writes_a_pair_and_nothing_over_another(tmp_path: Path) -> None:
-    done = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice")])
+    done = run("keygen", str(tmp_path / "alice"))
     assert done.exit_code == 0, done.output
     secret, public = tmp_path / "alice.secret", tmp_path / "alice.pub"
     made = keyfiles.read_secret(secret.read_text())
     assert zmq.curve_public(made.secret) == made.public == keyfiles.read_public(public.read_text())
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert made.secret.decode() not in done.output + public.read_text()
-    again = CliRunner().invoke(chp, ["keygen", str(tmp_path / "alice")])
+    again = run("keygen", str(tmp_path / "alice"))
     assert again.exit_code == 2 and "alice.pub is there already" in again.output
     assert keyfiles.read_secret(secret.read_text()) == made
 
@@ -154,5 +153,5 @@ def test_keygen_writes_a_pair_and_nothing_over_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "a b", "alice.pub", "nowhere/alice", "../"])
 def test_keygen_refuses_what_is_no_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(chp, ["keygen", name])
+    done = run("keygen", name)
     assert done.exit_code == 2 and not list(tmp_path.iterdir())

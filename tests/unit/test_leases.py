@@ -10,14 +10,13 @@ from threading import Event
 
 import msgpack
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from chp.batch import Segment
 from chp.columns import ANYBODY
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_client import Clone
-from chp_client.cli.app import chp
 from chp_client.errors import Closed
 from chp_server.core.state.leases import LeaseOwner, LeaseTable, listed
 from chp_server.core.state.state import ReplicatedState
@@ -104,17 +103,9 @@ def test_leases_are_listed_a_thousand_at_a_time_in_the_order_of_their_names() ->
     assert [int(x["lease"], 16) for x in listed(leases, after, 1.0)["leases"]] == list(range(1000, 1500))
 
 
-@pytest.fixture
-def run(lone: TestServer) -> Callable[..., Result]:
-    def run(*args: str) -> Result:
-        return CliRunner().invoke(chp, ["--servers", lone.address, *args], prog_name="chp")
-
-    return run
-
-
-def test_an_operator_sees_leases_and_ends_one(lone: TestServer, run: Callable[..., Result]) -> None:
+def test_an_operator_sees_leases_and_ends_one(server: TestServer, run: Callable[..., Result]) -> None:
     assert run("leases").output == ""
-    with Clone([lone.address]) as clone, clone.lease(ttl=600) as lease, clone.lease(ttl=60) as other:
+    with Clone([server.address]) as clone, clone.lease(ttl=600) as lease, clone.lease(ttl=60) as other:
         lease.set_many({"/a": b"1", "/b": b"2"}).wait(30)
         other.set("/c", b"3").wait(30)
         found = [json.loads(line) for line in run("leases", "--json").output.splitlines()]

@@ -139,9 +139,9 @@ def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores
 
 def restarted(**config: object) -> ServerCore:
     """A primary with a store, that was active alone in epoch 1, and starts again at 100 s."""
-    lone = ServerCore(CoreConfig(primary=True, name="P", bootstrap=True), b"P" * 16, 0.0)
-    lone.begin_turn(0.0, 0.0)
-    rows = [op for op in lone.end_turn().journal if isinstance(op, Append)]
+    server = ServerCore(CoreConfig(primary=True, name="P", bootstrap=True), b"P" * 16, 0.0)
+    server.begin_turn(0.0, 0.0)
+    rows = [op for op in server.end_turn().journal if isinstance(op, Append)]
     made = ServerCore(CoreConfig(primary=True, name="P", has_peer=True), b"Q" * 16, 100.0)
     for op in rows:
         row = LoggedRow(op.first, op.last, op.body)

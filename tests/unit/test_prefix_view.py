@@ -10,16 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from chp_client import AsyncClone, BadInput, Clone
+from tests.talk import NOBODY, unconnected
 
 KEYS = [f"/r/{i:05d}" for i in range(5000)]
 
 
 @pytest.fixture
 def clone() -> Iterator[Clone]:
-    clone = Clone("tcp://127.0.0.1:9")
-    clone.update({key: key.encode() for key in reversed(KEYS)} | {"/q": b"", "/s/1": b"", "/r": b""})
-    yield clone
-    clone.close(0.0)
+    with unconnected() as made:
+        made.update({key: key.encode() for key in reversed(KEYS)} | {"/q": b"", "/s/1": b"", "/r": b""})
+        yield made
 
 
 def test_it_is_a_mapping_in_order(clone: Clone) -> None:
@@ -94,9 +94,9 @@ def test_mistakes_are_named(clone: Clone) -> None:
     for bad in (lambda: clone.prefix(3), lambda: clone.prefix("/", after=b"x"), lambda: clone.prefix("/").page(0)):  # type: ignore[arg-type]
         with pytest.raises(BadInput):
             bad()
-    with Clone("tcp://127.0.0.1:9", subtree="/a/") as narrow, pytest.raises(BadInput, match="read it with a Clone"):
+    with Clone(NOBODY, subtree="/a/") as narrow, pytest.raises(BadInput, match="read it with a Clone"):
         narrow.prefix("/b/")
-    with Clone("tcp://127.0.0.1:9", subtree=None) as writer, pytest.raises(BadInput, match="only writes"):
+    with Clone(NOBODY, subtree=None) as writer, pytest.raises(BadInput, match="only writes"):
         writer.prefix("/b/")
     with pytest.raises(BadInput, match="clear"):
         clone.delete_prefix("")
@@ -133,7 +133,7 @@ def test_a_child_process_can_read(clone: Clone) -> None:
 
 def test_an_async_clone_has_it_too() -> None:
     async def run() -> list[str]:
-        async with AsyncClone("tcp://127.0.0.1:9") as clone:
+        async with AsyncClone(NOBODY) as clone:
             clone.submit("/b", b"")
             clone.submit("/a", b"")
             assert list(clone.prefix("/").page(1)) == ["/a"]

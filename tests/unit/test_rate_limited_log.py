@@ -16,8 +16,7 @@ from chp_client.core.rate_limited_log import LOST_S, NEVER, STALE_S, RateLimited
 from chp_client.port import feed as feed_module
 from chp_client.port.feed import Feed
 from chp_server.testing import TestServer
-
-WAIT_S = 60.0
+from tests.talk import WAIT_S, until
 
 
 class TestWhen:
@@ -50,13 +49,15 @@ class TestWhen:
 
 
 def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
-    for _ in range(int(WAIT_S * 100)):
-        found = [record.getMessage() for record in caplog.records if text in record.getMessage()]
-        if found:
-            assert len(found) == 1 and all(r.name == "chp_client" for r in caplog.records)
-            return found[0]
-        threading.Event().wait(0.01)
-    raise AssertionError(f"{text!r} was not logged: {caplog.text}")
+    found: list[str] = []
+
+    def logged() -> bool:
+        found[:] = [record.getMessage() for record in caplog.records if text in record.getMessage()]
+        return bool(found)
+
+    until(logged, lambda: f"{text!r} is logged: {caplog.text}")
+    assert len(found) == 1 and all(r.name == "chp_client" for r in caplog.records)
+    return found[0]
 
 
 class TestAClone:
@@ -99,7 +100,7 @@ def test_numbers_need_no_looking_up() -> None:
 
 def test_the_command_line_says_so_on_standard_error() -> None:
     program = (
-        "import logging\nfrom chp_client.cli.out import speak\nspeak(); speak()\n"
+        "import logging\nfrom chp_client.cli.out import show_warnings\nshow_warnings(); show_warnings()\n"
         "logging.getLogger('chp_client').warning('no copy yet: %s', 'tcp://a:1')\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True)

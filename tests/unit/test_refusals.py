@@ -41,53 +41,53 @@ def a_set(key: str = "/a") -> bytes:
 
 @pytest.mark.parametrize(("body", "code"), [(GARBAGE, "bad"), (TOO_LARGE, "size")])
 def test_what_nobody_would_do_leaves_no_row_if_its_session_is_new(body: bytes, code: str) -> None:
-    lone = Talk(disk_free_min=KEPT)
+    server = Talk(disk_free_min=KEPT)
     sessions = [b"%016d" % i for i in range(100)]
-    turn = turn_of(lone, *((session, 1, body) for session in sessions))
+    turn = turn_of(server, *((session, 1, body) for session in sessions))
     assert [told(turn, session) for session in sessions] == [[[1, code]]] * 100
-    assert not turn.journal and not lone.core.state.sessions
-    again = turn_of(lone, (sessions[0], 1, body), (sessions[0], 2, body))
+    assert not turn.journal and not server.core.state.sessions
+    again = turn_of(server, (sessions[0], 1, body), (sessions[0], 2, body))
     assert told(again, sessions[0]) == [[1, code], [2, code]] and not again.journal
 
 
 def test_it_is_written_with_what_its_session_does_next() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    turn_of(lone, (ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
-    turn = turn_of(lone, (ONE, 3, a_set()), (ONE, 4, GARBAGE))
+    server = Talk(disk_free_min=KEPT)
+    turn_of(server, (ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
+    turn = turn_of(server, (ONE, 3, a_set()), (ONE, 4, GARBAGE))
     assert told(turn) == [[[3, 3]], [4, "bad"]], "a session that is known has a row for each"
-    assert [no for _, no in lone.core.state.refusals] == [1, 2, 4] and len(turn.journal) == 1
-    assert told(turn_of(lone, (ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
+    assert [no for _, no in server.core.state.refusals] == [1, 2, 4] and len(turn.journal) == 1
+    assert told(turn_of(server, (ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
 
 
 def test_sets_that_are_refused_leave_the_disks_reserve_alone() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    assert turn_of(lone, (ONE, 1, a_set())).journal
-    full = [turn_of(lone, (ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
+    server = Talk(disk_free_min=KEPT)
+    assert turn_of(server, (ONE, 1, a_set())).journal
+    full = [turn_of(server, (ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
     assert [told(turn) for turn in full] == [[[no, "full"]] for no in range(2, 12)]
     assert not any(turn.journal for turn in full)
-    gone = turn_of(lone, (ONE, 12, Segment(["/a"], [b""], {"d": [0]}).encode()), seen=LITTLE)
+    gone = turn_of(server, (ONE, 12, Segment(["/a"], [b""], {"d": [0]}).encode()), seen=LITTLE)
     assert told(gone) == [[[12, 12]]] and gone.journal, "a delete has room"
-    later = turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 11, a_set("/b")), (ONE, 13, a_set("/c")))
+    later = turn_of(server, (ONE, 2, a_set("/b")), (ONE, 11, a_set("/b")), (ONE, 13, a_set("/c")))
     assert told(later)[1:] == [[2, "full"], [11, "full"]], "a copy of what was refused is not done"
-    assert list(lone.core.state.map.values) == ["/c"]
+    assert list(server.core.state.map.values) == ["/c"]
 
 
 def test_nothing_is_written_to_a_disk_without_room() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    turn_of(lone, (ONE, 1, Segment(["/a", "/b"], [b"1", b"1"], {"t": [[0], [1500]]}).encode()))
+    server = Talk(disk_free_min=KEPT)
+    turn_of(server, (ONE, 1, Segment(["/a", "/b"], [b"1", b"1"], {"t": [[0], [1500]]}).encode()))
     delete = Segment(["/b"], [b""], {"d": [0]}).encode()
-    turns = [turn_of(lone, (ONE, 2 + i, [a_set(), delete][i % 2]), seen=NOTHING) for i in range(6)]
+    turns = [turn_of(server, (ONE, 2 + i, [a_set(), delete][i % 2]), seen=NOTHING) for i in range(6)]
     assert [told(turn) for turn in turns] == [[[2 + i, "full"]] for i in range(6)]
     assert not any(turn.journal for turn in turns) and all(turn.publish for turn in turns), "it is heard"
-    status = lone.core.status()["room"]
+    status = server.core.status()["room"]
     assert status["read_only"] and status["why"].startswith("read-only: disk full (0 MiB are free); free some")
-    ended_at = lone.now - 1.0
-    assert set(lone.map) == {"/a", "/b"} and lone.core.next_deadline() > ended_at, (
+    ended_at = server.now - 1.0
+    assert set(server.map) == {"/a", "/b"} and server.core.next_deadline() > ended_at, (
         "it is not busy with what it can't do"
     )
-    turn_of(lone)
-    assert set(lone.core.state.map.values) == {"/b"}, "its time is over"
-    assert told(turn_of(lone, (ONE, 8, delete))) == [[[8, 8]]]
+    turn_of(server)
+    assert set(server.core.state.map.values) == {"/b"}, "its time is over"
+    assert told(turn_of(server, (ONE, 8, delete))) == [[[8, 8]]]
 
 
 SYNC = Segment([], []).encode()
@@ -99,26 +99,26 @@ def acks(turn: Turn) -> list[Any]:
 
 
 def test_a_batch_that_changes_nothing_needs_no_room() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    turn_of(lone, (ONE, 1, a_set()))
-    at = lone.core.state.number
+    server = Talk(disk_free_min=KEPT)
+    turn_of(server, (ONE, 1, a_set()))
+    at = server.core.state.number
     for session, no in ((ONE, 2), (ONE, 3), (b"reader", 1), (b"reader", 2)):
-        turn = turn_of(lone, (session.ljust(16, b"-"), no, SYNC), seen=NOTHING)
+        turn = turn_of(server, (session.ljust(16, b"-"), no, SYNC), seen=NOTHING)
         assert acks(turn) == [[[[no, no, at]], APPLIED]] and not turn.journal
-    again = turn_of(lone, (ONE, 2, SYNC), (ONE, 4, SYNC), seen=NOTHING)
+    again = turn_of(server, (ONE, 2, SYNC), (ONE, 4, SYNC), seen=NOTHING)
     assert acks(again) == [[[[no, no, at]], APPLIED] for no in (2, 4)]
-    assert told(turn_of(lone, (ONE, 5, a_set("/b")), seen=NOTHING)) == [[5, "full"]]
-    later = turn_of(lone, (ONE, 4, SYNC), (ONE, 5, a_set("/b")), (ONE, 6, a_set("/c")))
-    assert told(later) == [[[6, 6]], [[4, 4]], [5, "full"]] and set(lone.map) == {"/a", "/c"}
-    assert told(turn_of(lone, (ONE, 4, SYNC))) == [[[4, 4]]]
+    assert told(turn_of(server, (ONE, 5, a_set("/b")), seen=NOTHING)) == [[5, "full"]]
+    later = turn_of(server, (ONE, 4, SYNC), (ONE, 5, a_set("/b")), (ONE, 6, a_set("/c")))
+    assert told(later) == [[[6, 6]], [[4, 4]], [5, "full"]] and set(server.map) == {"/a", "/c"}
+    assert told(turn_of(server, (ONE, 4, SYNC))) == [[[4, 4]]]
 
 
 def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    turn_of(lone, (ONE, 1, a_set()))
-    turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)
-    assert told(turn_of(lone, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)) == [[2, "full"], [[3, 3]]]
-    assert told(turn_of(lone, (ONE, 4, SYNC), (ONE, 2, a_set("/b")))) == [[[4, 4]], [2, "full"]]
+    server = Talk(disk_free_min=KEPT)
+    turn_of(server, (ONE, 1, a_set()))
+    turn_of(server, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)
+    assert told(turn_of(server, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)) == [[2, "full"], [[3, 3]]]
+    assert told(turn_of(server, (ONE, 4, SYNC), (ONE, 2, a_set("/b")))) == [[[4, 4]], [2, "full"]]
 
 
 def test_a_pair_without_room_never_calls_it_replicated() -> None:
@@ -134,14 +134,14 @@ def test_a_pair_without_room_never_calls_it_replicated() -> None:
 
 
 def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
-    lone = Talk(disk_free_min=KEPT)
-    turn_of(lone, (ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
+    server = Talk(disk_free_min=KEPT)
+    turn_of(server, (ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
     for no in range(2, 6):
-        assert told(turn_of(lone, (ONE, no, Segment([], [], {"refresh": b"L" * 16}).encode()), seen=NOTHING)) == [
+        assert told(turn_of(server, (ONE, no, Segment([], [], {"refresh": b"L" * 16}).encode()), seen=NOTHING)) == [
             [no, "full"]
         ]
-    turn_of(lone)
-    assert b"L" * 16 in lone.core.state.leases
+    turn_of(server)
+    assert b"L" * 16 in server.core.state.leases
 
 
 def test_the_other_server_hears_of_it_before_it_takes_over() -> None:

@@ -49,11 +49,11 @@ KEPT: dict[str, Any] = {"disk_free_min": 64 * MIB}
     ],
 )
 def test_sets_without_room_are_refused_with_figures_and_the_remedy(seen: ResourceUsage, figures: str) -> None:
-    lone = Talk(**KEPT)
-    (said,) = refused(lone, SET, seen=seen)
+    server = Talk(**KEPT)
+    (said,) = refused(server, SET, seen=seen)
     assert said.startswith("full ")
     assert re.search(figures, said)
-    assert not refused(lone, SET, seen=ResourceUsage()), "and there is room again"
+    assert not refused(server, SET, seen=ResourceUsage()), "and there is room again"
 
 
 GROWING = [
@@ -73,13 +73,13 @@ OTHERS = [
 
 def begun(**settings: Any) -> Talk:
     """One that holds something of each kind."""
-    lone = Talk(**settings)
+    server = Talk(**settings)
     things = [
         Segment(["/kept"], [b"1"]), Segment([], [], {"lease": [LEASE, 5000]}),
         Segment(["/x"], [b"1"], {"stage": [TRANSACTION, "0"]}),
     ]  # fmt: skip
-    assert not refused(lone, *things)
-    return lone
+    assert not refused(server, *things)
+    return server
 
 
 @pytest.mark.parametrize("segment", GROWING, ids=Segment.describe)
@@ -93,51 +93,51 @@ def test_deletes_and_ends_are_done(segment: Segment) -> None:
 
 
 def test_between_two_measurements_what_was_taken_is_added_up() -> None:
-    lone, half = Talk(**KEPT), Segment(["/a"], [bytes(3 * MIB)])
-    assert not refused(lone, half, half, seen=disk(80))
-    assert len(refused(lone, half)) == 1, "12 of 16 MiB are spoken for, as a set is written twice"
-    assert not refused(lone, half, seen=disk(80)), "it was looked at, and no more is in use"
+    server, half = Talk(**KEPT), Segment(["/a"], [bytes(3 * MIB)])
+    assert not refused(server, half, half, seen=disk(80))
+    assert len(refused(server, half)) == 1, "12 of 16 MiB are spoken for, as a set is written twice"
+    assert not refused(server, half, seen=disk(80)), "it was looked at, and no more is in use"
 
 
 def test_a_server_at_its_bound_does_not_change_its_mind_with_every_set() -> None:
-    lone = Talk()
-    assert refused(lone, SET, seen=memory(1001))
-    assert refused(lone, SET, seen=memory(951)), "a twentieth has to be free"
-    assert not refused(lone, SET, seen=memory(949))
-    assert not refused(lone, SET, seen=memory(999)), "and then up to the bound"
+    server = Talk()
+    assert refused(server, SET, seen=memory(1001))
+    assert refused(server, SET, seen=memory(951)), "a twentieth has to be free"
+    assert not refused(server, SET, seen=memory(949))
+    assert not refused(server, SET, seen=memory(999)), "and then up to the bound"
 
 
 def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
-    lone = Talk(keys_max=3)
-    assert not refused(lone, Segment(["/1", "/2"], [b"", b""]))
-    (said,) = refused(lone, Segment(["/2", "/3", "/4"], [b"", b"", b""]))
+    server = Talk(keys_max=3)
+    assert not refused(server, Segment(["/1", "/2"], [b"", b""]))
+    (said,) = refused(server, Segment(["/2", "/3", "/4"], [b"", b"", b""]))
     assert "2 are here, and 3 may be" in said and "--max-keys" in said
-    assert not refused(lone, Segment(["/2", "/3", "/3"], [b"", b"", b""]))
-    assert refused(lone, Segment(["/4"], [b""])) and not refused(lone, Segment(["/3"], [b"new"]))
-    assert lone.core.status()["room"]["why"]
-    assert not refused(lone, Segment(["/3"], [b""], {"d": [0]}), Segment(["/4"], [b""]))
+    assert not refused(server, Segment(["/2", "/3", "/3"], [b"", b"", b""]))
+    assert refused(server, Segment(["/4"], [b""])) and not refused(server, Segment(["/3"], [b"new"]))
+    assert server.core.status()["room"]["why"]
+    assert not refused(server, Segment(["/3"], [b""], {"d": [0]}), Segment(["/4"], [b""]))
 
 
 def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done() -> None:
-    lone = begun()
-    lone.core.measured(memory(1001))
+    server = begun()
+    server.core.measured(memory(1001))
     for key, value in (("/new", b"1"), ("/kept", b"")):
-        lone.core.collect(kvset(key, value))
-    lone.turn()
-    assert not lone.core.state.map.values and lone.core.commits.counts["refused_full"] == 1
+        server.core.collect(kvset(key, value))
+    server.turn()
+    assert not server.core.state.map.values and server.core.commits.counts["refused_full"] == 1
 
 
 def test_what_expires_goes_without_room_too() -> None:
-    lone = Talk()
-    lone.do(Segment(["/a"], [b"1"], {"t": 500}))
-    lone.do(seen=memory(1001))
-    assert not lone.core.state.map.values
+    server = Talk()
+    server.do(Segment(["/a"], [b"1"], {"t": 500}))
+    server.do(seen=memory(1001))
+    assert not server.core.state.map.values
 
 
 def test_the_status_has_the_figures() -> None:
-    lone = Talk(keys_max=5, **KEPT)
-    refused(lone, SET, seen=ResourceUsage(10 * MIB, 20 * MIB, None, 63 * MIB))
-    room = lone.core.status()["room"]
+    server = Talk(keys_max=5, **KEPT)
+    refused(server, SET, seen=ResourceUsage(10 * MIB, 20 * MIB, None, 63 * MIB))
+    room = server.core.status()["room"]
     assert room.pop("why").startswith("disk: 63 MiB")
     assert room == {
         "full": True, "memory": 10 * MIB, "memory_max": 20 * MIB, "disk_free": 63 * MIB, "disk_free_min": 64 * MIB,

@@ -6,10 +6,9 @@ import msgpack
 import pytest
 
 from chp.batch import Segment, packb
-from chp.keys import public_session
 from chp.numbers import number
 from chp_server.core.updates.turn import Append
-from tests.wire.played import OTHER_SESSION, PEER, SERVER, Frames, Servers, kvset
+from tests.wire.played import PEER, SERVER, Frames, Servers, kvset
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_a_record_is_passed_on_and_journaled_as_it_was(pair: Servers) -> None:
 
 
 def test_what_is_handed_over_twice_is_done_once_and_answered_alike(pair: Servers) -> None:
-    batch = [[[public_session(OTHER_SESSION), 1]], True, [Segment(["/r"], [b"1"], None).encode()], {}]
+    batch = [[], True, [Segment(["/r"], [b"1"], None).encode()], {}]
     replay = [b"REPLAY", packb([PEER, 7, number(1, 1), [batch]])]
     assert hear(pair, replay) == 0
     for _ in range(3):

@@ -15,7 +15,8 @@ from chp_server.store.sql.sqlite import SqliteDatabase
 from chp_server.store.sql.sqlite_files import LogTail
 from chp_server.store.store_url import open_journal
 from chp_server.testing import TestServer
-from tests.wire.hand import Hand, receive, until
+from tests.talk import until
+from tests.wire.hand import Hand, receive
 
 
 def test_stop_after_the_end_writes_to_nobody_s_descriptor() -> None:

@@ -1,6 +1,7 @@
 """A journal as a busy application makes it: transactions with messages, and groups that commit.
 
     busy = fill(folder / "journal.sqlite", 16 << 20)       so many bytes of records, or a few more
+    busy = shared(tmp_path_factory)                        a copy of one that all processes of a test run share
     with TestServer(store=busy.store) as server: ...
 
 Each transaction sets two keys, publishes four messages, and counts once; each of three groups commits now and then. A
@@ -9,8 +10,14 @@ server's core makes the records, without sockets, so that a log of minutes takes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from chp.topics import ALL_SLOTS, pack_messages, pack_slots
 from chp_server.core.state.record_log import LoggedRow
@@ -23,6 +30,7 @@ EVERY = 8  # transactions between two commits of a group
 A_TURN = 400
 MESSAGES = [[TOPIC, 4, pack_messages(None, [b"paid", b"packed", b"sent", b"told"])]]
 LAST = "/o/last"  # each transaction writes its number there
+SHARED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -61,3 +69,17 @@ def fill(store: Path, record_bytes: int) -> Busy:
     journal.sync()
     journal.close()
     return Busy(f"sqlite:{store}", talk.core.state.number, done)
+
+
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Busy:
+    """Return a copy of the journal that the first process to ask makes for all of them."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made, facts = root / "busy-log", root / "busy-log.json"
+    with open(root / "busy-log.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not facts.exists():
+            facts.write_text(json.dumps(asdict(fill(made, SHARED_BYTES))))
+    own = tmp_path_factory.mktemp("busy") / "journal.sqlite"
+    shutil.copytree(made, own)
+    return replace(Busy(**json.loads(facts.read_text())), store=f"sqlite:{own}")

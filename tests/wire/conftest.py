@@ -1,15 +1,27 @@
-"""A Clone of all that the lone server holds."""
+"""A gateway for all tests of a file, and a pair with keys."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from chp_client import Clone
-from chp_server.testing import TestServer
+from chp_server.testing import Pair
+from tests import talk
+from tests.wire import keys
+from tests.wire.gateways import RunningGateway
+
+
+@pytest.fixture(scope="module")
+def gateway(request: pytest.FixtureRequest) -> Iterator[RunningGateway]:
+    """A gateway to a pair of its own; the file's mark `gateway` has its flags and limits."""
+    mark = request.node.get_closest_marker("gateway")
+    flags, limits = (mark.args, mark.kwargs) if mark else ((), {})
+    with Pair(**talk.PATIENT) as pair, RunningGateway(pair.servers, *flags, **limits) as made:
+        yield made
 
 
 @pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(30)
+def keyed_pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two servers with keys, which know each other and alice."""
+    with keys.pair_with_keys(tmp_path, ("alice", keys.ALICE)) as made:
         yield made

@@ -12,16 +12,18 @@ import httpx
 from chp_client.gateway.gateway import Gateway
 from chp_client.gateway.main import arguments, server_of
 from chp_client.gateway.request_fields import RequestLimits
+from tests.talk import join_all
 
 
 class RunningGateway:
-    """One gateway; `stop` ends it as SIGTERM does, `client` speaks to it."""
+    """A gateway at `servers`; `stop` ends it as SIGTERM does, and `client` speaks to it."""
 
     def __init__(self, servers: list[str], *flags: str, limits: RequestLimits | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         given = ["--servers", ",".join(servers), "--listen", f"127.0.0.1:{self.port}", *flags]
+        self.servers = servers
         self.server = server_of(arguments().parse_args(given), limits)
         self.gateway: Gateway = self.server.config.app.gateway  # type: ignore[union-attr]
         self._thread = threading.Thread(target=self.server.run, args=([self._listener],), daemon=True)
@@ -36,10 +38,10 @@ class RunningGateway:
                 threading.Event().wait(0.05)
 
     def stop(self) -> None:
-        """End it; twice is fine."""
+        """End the gateway; a second call does nothing."""
         self.client.close()
         self.server.handle_exit(15, None)
-        self._thread.join(20)
+        join_all(self._thread)
         self._listener.close()
 
     def __enter__(self) -> Self:

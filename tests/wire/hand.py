@@ -85,15 +85,6 @@ def arrived(socket: Socket) -> Iterator[Frames]:
         yield socket.recv_multipart()
 
 
-def until(condition: Callable[[], object], what: str = "", timeout_s: float = GENEROUS_S) -> None:
-    """Wait for something that another thread brings about."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s} s: {what}")
-        zmq.select([], [], [], 0.01)
-
-
 class Hand:
     """One client's sockets at one server."""
 

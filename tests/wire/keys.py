@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -18,8 +19,11 @@ Socket = zmq.Socket[bytes]
 
 
 def new_pair() -> KeyPair:
-    """Keys of somebody."""
+    """Make a key pair of a user or server."""
     return KeyPair(*zmq.curve_keypair())
+
+
+ALICE = new_pair()
 
 
 def write(path: Path, name: str, pair: KeyPair) -> None:
@@ -59,17 +63,22 @@ def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, 
     return a, b
 
 
-def pair_with_keys(base: Path, *users: tuple[str, KeyPair]) -> Pair:
-    """Two servers, not started yet, that know each other and these users; backups go to BASE/backups."""
-    pair = Pair()
+def pair_with_keys(base: Path, *users: tuple[str, KeyPair], **settings: Any) -> Pair:
+    """Make two servers that know each other and these users; backups go to BASE/backups. The caller starts them."""
+    pair = Pair(**settings)
     for server, folder in zip((pair.primary, pair.backup), pair_of_directories(base, *users), strict=True):
         server.config = dataclasses.replace(server.config, keys=str(folder), backup_dir=str(base / "backups"))
     return pair
 
 
 def public_of(directory: Path) -> bytes:
-    """A server's public key."""
+    """Return a server's public key."""
     return keyfiles.read_public((directory / "server.pub").read_text())
+
+
+def known(pair: Pair) -> dict[str, bytes]:
+    """Return the public keys of both servers by their addresses."""
+    return {server.address: public_of(Path(str(server.config.keys))) for server in (pair.primary, pair.backup)}
 
 
 @contextmanager

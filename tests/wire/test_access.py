@@ -25,10 +25,10 @@ from chp_client.clientfile import ClientFile
 from chp_client.core.events import State
 from chp_client.port.admin import Admin, AdminReply
 from chp_server.testing import Pair, TestServer
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 
-WAIT_S = 30.0
 QUIET_S = 0.5
 SECRET, NAME = b"do-not-tell-anybody", "/secret/name-of-it"
 ROOT, BOB = keys.new_pair(), keys.new_pair()
@@ -47,8 +47,7 @@ class Who:
 
     def __init__(self, pair: Pair, base: Path) -> None:
         self.pair, self.base = pair, base
-        servers = pair.primary, pair.backup
-        known = {server.address: keys.public_of(Path(str(server.config.keys))) for server in servers}
+        known = keys.known(pair)
         self.files = {
             name: keys.client_file(base / f"{name}.toml", key, known) for name, key in (("root", ROOT), ("bob", BOB))
         }
@@ -86,8 +85,16 @@ def told_a_secret(base: Path) -> Iterator[Who]:
         yield who
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Who]:
+    """One pair for all tests that change neither its rules nor its servers."""
+    with told_a_secret(tmp_path_factory.mktemp("told")) as made:
+        yield made
+
+
 @pytest.fixture
 def who(tmp_path: Path) -> Iterator[Who]:
+    """A pair of the test's own."""
     with told_a_secret(tmp_path) as made:
         yield made
 
@@ -120,14 +127,14 @@ TOPICS = [
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_no_subscription_hears_the_secret(who: Who, topic: bytes) -> None:
-    with who.socket(zmq.SUB, 1) as sub:
+def test_no_subscription_hears_the_secret(told: Who, topic: bytes) -> None:
+    with told.socket(zmq.SUB, 1) as sub:
         sub.subscribe(topic)
         refusal = sub.recv_multipart()
         assert refusal[0][: len(topic)] == topic and len(refusal[0]) == len(topic) + 8
         header, _ = decode(refusal[4])
         assert isinstance(header, headers.Refused) and header.code == "access", header
-        writes(who)
+        writes(told)
         tells_nothing(heard(sub))
 
 
@@ -160,8 +167,8 @@ QUESTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", QUESTIONS)
 @pytest.mark.parametrize("subtree", ["", "/", "/secret/"])
-def test_no_question_is_answered_with_it(who: Who, options: dict[str, Any], subtree: str) -> None:
-    with who.socket(zmq.DEALER, 0) as dealer:
+def test_no_question_is_answered_with_it(told: Who, options: dict[str, Any], subtree: str) -> None:
+    with told.socket(zmq.DEALER, 0) as dealer:
         dealer.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 4, "id": 5, **options})])
         answer = dealer.recv_multipart()
         header, _ = decode(answer[4])
@@ -169,18 +176,18 @@ def test_no_question_is_answered_with_it(who: Who, options: dict[str, Any], subt
         tells_nothing([answer, *heard(dealer)])
 
 
-def test_a_slice_of_somebody_else_s_image_is_not_to_be_had(who: Who) -> None:
+def test_a_slice_of_somebody_else_s_image_is_not_to_be_had(told: Who) -> None:
     image = {"chp": 4, "id": 5, "from": 0, "image": b"i" * 16, "credit": 8}
-    with who.socket(zmq.DEALER, 0, ROOT) as root, who.socket(zmq.DEALER, 0) as bob:
+    with told.socket(zmq.DEALER, 0, ROOT) as root, told.socket(zmq.DEALER, 0) as bob:
         root.send_multipart([ICANHAZ, b"/secret/", packb({**image, "parts": 1})])
         root.recv_multipart()
         bob.send_multipart([ICANHAZ, b"/pub/", packb({**image, "part": 0})])
-        tells_nothing(told := heard(bob))
-        assert told, "he is answered"
+        tells_nothing(came := heard(bob))
+        assert came, "he is answered"
 
 
-def test_a_reader_of_chp_1_gets_nothing(who: Who) -> None:
-    with who.socket(zmq.DEALER, 0) as dealer:
+def test_a_reader_of_chp_1_gets_nothing(told: Who) -> None:
+    with told.socket(zmq.DEALER, 0) as dealer:
         for subtree in (b"", b"/secret/"):
             dealer.send_multipart([ICANHAZ, subtree])
         tells_nothing(heard(dealer))
@@ -189,16 +196,16 @@ def test_a_reader_of_chp_1_gets_nothing(who: Who) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "switch", "leases", "backup", "restore", "access", "nonsense"])
-def test_no_admin_command_is_done(who: Who, command: str) -> None:
-    with who.socket(zmq.DEALER, 0) as dealer:
+def test_no_admin_command_is_done(told: Who, command: str) -> None:
+    with told.socket(zmq.DEALER, 0) as dealer:
         dealer.send_multipart([ICANHAZ, STX + command.encode() + ETX, packb({"chp": 4, "id": 5, "rules": {}, "on": 0})])
         header, _ = decode(dealer.recv_multipart()[4])
         assert isinstance(header, headers.Refused) and header[:2] == (5, "access") and repr(command) in header.detail
 
 
-def test_the_channel_of_another_s_session_is_not_to_be_heard(who: Who) -> None:
+def test_the_channel_of_another_s_session_is_not_to_be_heard(told: Who) -> None:
     session = b"root's session.."
-    with who.socket(zmq.PUB, 2, ROOT) as pub, who.socket(zmq.SUB, 1, ROOT) as own, who.socket(zmq.SUB, 1) as sub:
+    with told.socket(zmq.PUB, 2, ROOT) as pub, told.socket(zmq.SUB, 1, ROOT) as own, told.socket(zmq.SUB, 1) as sub:
         topic = session_topic(public_session(session))
         own.subscribe(topic)
         own.recv_multipart()

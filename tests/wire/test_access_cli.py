@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from chp_client.cli.app import chp
-from chp_server.testing import Pair
+from tests import talk
 from tests.wire import keys
 
 ROOT, BOB = keys.new_pair(), keys.new_pair()
@@ -38,12 +36,8 @@ Run = Callable[..., Result]
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pair with keys, and root's and bob's client files."""
     folder = tmp_path_factory.mktemp("access")
-    a, b = keys.pair_of_directories(folder, ("root", ROOT), ("bob", BOB))
-    pair = Pair()
-    pair.primary.config = replace(pair.primary.config, keys=str(a))
-    pair.backup.config = replace(pair.backup.config, keys=str(b))
-    with pair:
-        servers = {pair.primary.address: keys.public_of(a), pair.backup.address: keys.public_of(b)}
+    with keys.pair_with_keys(folder, ("root", ROOT), ("bob", BOB)) as pair:
+        servers = keys.known(pair)
         for name, key in (("root", ROOT), ("bob", BOB)):
             keys.client_file(folder / f"{name}.toml", key, servers)
         yield folder
@@ -51,15 +45,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def run(base: Path) -> Run:
-    def run(who: str, *args: str) -> Result:
-        words = ["--as", str(base / f"{who}.toml")]
-        return CliRunner().invoke(chp, ["access", args[0], *words, *args[1:]], prog_name="chp")
-
-    return run
+    """A function that runs `chp access` as a user."""
+    return lambda who, *words: talk.run("access", words[0], "--client-file", str(base / f"{who}.toml"), *words[1:])
 
 
 def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path) -> None:
-    assert run("root", "show").output == "there are no rules: whoever is let in may do everything\n"
+    assert run("root", "show").output == "there are no rules: every admitted client may do everything\n"
     assert run("bob", "test", "bob", "write", "/x").output == "bob may write /x\n"
     refused = run("root", "grant", "bob", "read", "/pub/")
     assert refused.exit_code == 4 and "chp access grant root admin access" in refused.output
@@ -94,7 +85,7 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
     assert denied.exit_code == 4 and "ask root" in denied.output and denied.output.count("\n") == 1
 
     for command in ("status", "leases", "clients"):
-        result = CliRunner().invoke(chp, [command, "--as", str(base / "bob.toml")], prog_name="chp")
+        result = talk.run(command, "--client-file", str(base / "bob.toml"))
         assert result.exit_code == 4 and "denied" in result.output and "UNREACHABLE" not in result.output, command
 
 
@@ -140,7 +131,7 @@ def test_a_dry_run_tells_what_would_be_refused(run: Run, tmp_path: Path) -> None
     file = tmp_path / "nobody.toml"
     file.write_text("")
     told = run("root", "apply", str(file), "--dry-run")
-    assert told.exit_code == 2 and "nobody could change these rules" in told.output
+    assert told.exit_code == 2 and "no user could change these rules" in told.output
     file.write_text(RULES + "#" * (1 << 20))
     told = run("root", "apply", str(file), "--dry-run")
     assert told.exit_code == 2 and "more than 1048576 bytes" in told.output, "half of a file is no file of rules"

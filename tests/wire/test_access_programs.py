@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,8 @@ from chp_client import Clone, Refused
 from chp_client.clientfile import ClientFile
 from chp_client.port.admin import Admin
 from chp_client.port.feed import Feed
-from chp_server.testing import Pair
+from tests.talk import WAIT_S, join_all, until
 from tests.wire import keys
-from tests.wire.hand import until
 from tests.wire.test_access import (
     BOB,
     NAME,
@@ -39,7 +37,6 @@ from tests.wire.test_access import (
     ROOT,
     RULES,
     SECRET,
-    WAIT_S,
     Who,
     heard,
     tells_nothing,
@@ -72,7 +69,7 @@ def refused_by(what: Callable[[], Any]) -> Refused:
 
 def chp(who: Who, user: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as a user."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(who.files[user]), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(who.files[user]), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S * 2, check=False)
 
 
@@ -154,7 +151,7 @@ def test_who_records_is_told_within_a_second_when_it_may_not_any_more(who_alone:
     who = who_alone
     with Feed(ClientFile.read(who.files["bob"]), "/pub/") as feed:
         came: list[Any] = []
-        ended: list[Refused] = []
+        refusals: list[Refused] = []
         began = threading.Event()
 
         def follow() -> None:
@@ -163,7 +160,7 @@ def test_who_records_is_told_within_a_second_when_it_may_not_any_more(who_alone:
                     came.extend(records)
                     began.set()
             except Refused as refused:
-                ended.append(refused)
+                refusals.append(refused)
 
         thread = threading.Thread(target=follow)
         thread.start()
@@ -171,19 +168,15 @@ def test_who_records_is_told_within_a_second_when_it_may_not_any_more(who_alone:
         who.give(NO_RULE)
         with who.clone("root", subtree=None) as root:
             root.set("/pub/later", SECRET).wait(WAIT_S)
-        thread.join(WAIT_S)
-        assert ended and ended[0].code == "access"
+        join_all(thread)
+        assert refusals and refusals[0].code == "access"
         assert SECRET not in repr(came).encode()
 
 
 @pytest.fixture
 def who_alone(tmp_path: Path) -> Iterator[Who]:
     """A pair of one's own, whose rules may be changed."""
-    a, b = keys.pair_of_directories(tmp_path, ("root", ROOT), ("bob", BOB))
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder))
-    with pair:
+    with keys.pair_with_keys(tmp_path, ("root", ROOT), ("bob", BOB)) as pair:
         found = Who(pair, tmp_path)
         found.give(RULES)
         with found.clone("root", subtree=None) as root:

@@ -8,8 +8,8 @@ import pytest
 
 from chp_client import AsyncClone, Closed, State
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S
 
-WAIT_S = 60.0
 MANY = 100  # more than there are threads of an event loop's executor
 
 
@@ -52,9 +52,9 @@ def test_a_task_that_is_cancelled_with_a_lease_waits_for_no_server() -> None:
     asyncio.run(use())
 
 
-def test_who_goes_on_waiting_is_woken(lone: TestServer) -> None:
+def test_who_goes_on_waiting_is_woken(server: TestServer) -> None:
     async def use() -> None:
-        async with AsyncClone(lone.address) as clone:
+        async with AsyncClone(server.address) as clone:
             await asyncio.gather(*(clone.wait_until_synced(WAIT_S) for _ in range(MANY)))
             assert clone.state is State.SYNCED
             await clone.wait_until_synced()

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -17,29 +16,9 @@ from chp_client import AsyncClone, Clone, State
 from chp_client.errors import Closed, Conflict, Refused
 from chp_server.testing import Pair, TestServer
 from tests.process.linearizable import CAS, READ, Call, wrong
+from tests.talk import WAIT_S, join_all, synced, until
 
-WAIT_S = 60.0
 KEYS = {f"/{i}": b"%d" % i for i in range(40)}
-
-
-@pytest.fixture
-def lone() -> Iterator[TestServer]:
-    with TestServer(name="lone", store="memory:", solo_wait_s=0.1, heartbeat_s=0.05) as server:
-        yield server
-
-
-def synced(server: TestServer, **options: Any) -> Clone:
-    clone = Clone(server.address, **options)
-    clone.wait_until_synced(WAIT_S)
-    return clone
-
-
-@pytest.fixture
-def two(lone: TestServer) -> Iterator[list[Clone]]:
-    clones = [synced(lone), synced(lone)]
-    yield clones
-    for clone in clones:
-        clone.close(0.0)
 
 
 def together(*acts: Callable[[], object]) -> None:
@@ -55,22 +34,13 @@ def together(*acts: Callable[[], object]) -> None:
     threads = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert not failed and not any(thread.is_alive() for thread in threads), failed
+    join_all(*threads)
+    assert not failed
 
 
-def until(ready: Callable[[], bool]) -> None:
-    for _ in range(int(WAIT_S * 100)):
-        if ready():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it never came to that")
-
-
-def test_two_programs_that_drain_keys_by_popitem_take_each_once(two: list[Clone]) -> None:
-    two[0].set_many(KEYS).wait(WAIT_S)
-    until(lambda: len(two[1]) == len(KEYS))
+def test_two_programs_that_drain_keys_by_popitem_take_each_once(clones: list[Clone]) -> None:
+    clones[0].set_many(KEYS).wait(WAIT_S)
+    until(lambda: len(clones[1]) == len(KEYS))
     taken: list[tuple[str, bytes]] = []
 
     def drain(clone: Clone) -> None:
@@ -80,13 +50,13 @@ def test_two_programs_that_drain_keys_by_popitem_take_each_once(two: list[Clone]
         except KeyError:
             return
 
-    together(*(lambda clone=clone: drain(clone) for clone in two))
+    together(*(lambda clone=clone: drain(clone) for clone in clones))
     assert Counter(taken) == Counter(KEYS.items())
 
 
-def test_two_programs_that_pop_the_same_keys_take_each_once(two: list[Clone]) -> None:
-    two[0].set_many(KEYS).wait(WAIT_S)
-    until(lambda: len(two[1]) == len(KEYS))
+def test_two_programs_that_pop_the_same_keys_take_each_once(clones: list[Clone]) -> None:
+    clones[0].set_many(KEYS).wait(WAIT_S)
+    until(lambda: len(clones[1]) == len(KEYS))
     taken: list[bytes] = []
 
     def drain(clone: Clone) -> None:
@@ -95,22 +65,22 @@ def test_two_programs_that_pop_the_same_keys_take_each_once(two: list[Clone]) ->
             if value is not None:
                 taken.append(value)
 
-    together(*(lambda clone=clone: drain(clone) for clone in two))
+    together(*(lambda clone=clone: drain(clone) for clone in clones))
     assert Counter(taken) == Counter(KEYS.values())
 
 
-def test_one_value_is_everybodys_default(two: list[Clone]) -> None:
+def test_one_value_is_everybodys_default(clones: list[Clone]) -> None:
     got: list[list[bytes]] = [[], []]
 
     def put(i: int) -> None:
-        got[i] += [two[i].setdefault(key, b"%d" % i, timeout=WAIT_S) for key in KEYS]
+        got[i] += [clones[i].setdefault(key, b"%d" % i, timeout=WAIT_S) for key in KEYS]
 
     together(lambda: put(0), lambda: put(1))
-    assert got[0] == got[1] and [two[0][key] for key in KEYS] == got[0]
+    assert got[0] == got[1] and [clones[0][key] for key in KEYS] == got[0]
 
 
-def test_an_own_set_is_confirmed_before_it_is_taken(two: list[Clone]) -> None:
-    clone, other = two
+def test_an_own_set_is_confirmed_before_it_is_taken(clones: list[Clone]) -> None:
+    clone, other, _ = clones
     for i in range(50):
         clone["/k"] = b"%d" % i
         assert clone.pop("/k", timeout=WAIT_S) == b"%d" % i and "/k" not in clone
@@ -121,7 +91,7 @@ def test_an_own_set_is_confirmed_before_it_is_taken(two: list[Clone]) -> None:
 
 
 @pytest.mark.parametrize("in_turns", [True, False])
-def test_what_is_answered_of_one_key_is_linearizable(two: list[Clone], in_turns: bool) -> None:
+def test_what_is_answered_of_one_key_is_linearizable(clones: list[Clone], in_turns: bool) -> None:
     """Each call has its effect at one moment between its beginning and its answer, also where it changes nothing."""
     calls: list[Call] = []
 
@@ -130,10 +100,10 @@ def test_what_is_answered_of_one_key_is_linearizable(two: list[Clone], in_turns:
         for n, i in enumerate(whose):
             called, drawn = monotonic(), f"{i}.{n}"
             if rng.random() < 0.5:
-                taken = two[i].pop("/k", None, timeout=WAIT_S)
+                taken = clones[i].pop("/k", None, timeout=WAIT_S)
                 said = (READ, None, None) if taken is None else (CAS, None, taken.decode())
             else:
-                seen = two[i].setdefault("/k", drawn.encode(), timeout=WAIT_S).decode()
+                seen = clones[i].setdefault("/k", drawn.encode(), timeout=WAIT_S).decode()
                 said = (CAS, seen, None) if seen == drawn else (READ, seen, None)
             kind, value, expected = said
             calls.append(Call(f"{i}", kind, value, called, monotonic(), expected))
@@ -145,10 +115,10 @@ def test_what_is_answered_of_one_key_is_linearizable(two: list[Clone], in_turns:
     assert {call.kind for call in calls} == {CAS, READ} and not wrong(calls)
 
 
-def test_without_a_server_nothing_is_answered(lone: TestServer) -> None:
-    with synced(lone) as clone:
+def test_without_a_server_nothing_is_answered(server: TestServer) -> None:
+    with synced(server.address) as clone:
         clone.set("/k", b"1").wait(WAIT_S)
-        lone.kill()
+        server.kill()
         until(lambda: clone.state is State.STALE)
         for act in (clone.setdefault, clone.pop):
             with pytest.raises(TimeoutError, match="no acknowledgement within"):
@@ -158,8 +128,8 @@ def test_without_a_server_nothing_is_answered(lone: TestServer) -> None:
             clone.pop("/none", None)
 
 
-def test_what_another_program_was_acknowledged_is_seen(two: list[Clone]) -> None:
-    one, other = two
+def test_what_another_program_was_acknowledged_is_seen(clones: list[Clone]) -> None:
+    one, other, _ = clones
     for i in range(20):
         value = b"%d" % i
         one.set("/k", value).wait(WAIT_S)
@@ -172,8 +142,8 @@ def test_what_another_program_was_acknowledged_is_seen(two: list[Clone]) -> None
             other.popitem(timeout=WAIT_S)
 
 
-def test_a_delete_on_condition(two: list[Clone]) -> None:
-    clone, _ = two
+def test_a_delete_on_condition(clones: list[Clone]) -> None:
+    clone = clones[0]
     first = clone.set("/k", b"1").wait(WAIT_S).revision
     second = clone.set("/k", b"2").wait(WAIT_S).revision
     with pytest.raises(Conflict, match=f"'/k' is at {second}"):
@@ -183,7 +153,7 @@ def test_a_delete_on_condition(two: list[Clone]) -> None:
     assert "/k" not in clone
 
 
-def test_what_popitem_costs_does_not_grow_with_the_map(lone: TestServer) -> None:
+def test_what_popitem_costs_does_not_grow_with_the_map(server: TestServer) -> None:
     """It copies the keys once for all that it takes, not once for each."""
     copies = count()
 
@@ -192,7 +162,7 @@ def test_what_popitem_costs_does_not_grow_with_the_map(lone: TestServer) -> None
             next(copies)
             return super().__iter__()
 
-    with synced(lone) as clone:
+    with synced(server.address) as clone:
         clone.set_many({f"/{i}": b"" for i in range(300)}).wait(WAIT_S)
         clone._shown = Counting(clone._shown)
         taken = {clone.popitem(timeout=WAIT_S)[0] for _ in range(300)}
@@ -210,9 +180,9 @@ def test_it_goes_on_over_a_failover() -> None:
         assert taken == list(KEYS.values()) and list(clone) == ["/last"]
 
 
-def test_the_same_words_with_await(lone: TestServer) -> None:
+def test_the_same_words_with_await(server: TestServer) -> None:
     async def main() -> None:
-        async with AsyncClone(lone.address) as one, AsyncClone(lone.address) as two:
+        async with AsyncClone(server.address) as one, AsyncClone(server.address) as two:
             await one.wait_until_synced(WAIT_S)
             await two.wait_until_synced(WAIT_S)
             await one.set_many(KEYS, timeout=WAIT_S)
@@ -244,8 +214,8 @@ def test_the_same_words_with_await(lone: TestServer) -> None:
     asyncio.run(asyncio.wait_for(main(), 2 * WAIT_S))
 
 
-def test_what_can_not_be_told_is_said(lone: TestServer) -> None:
-    with Clone(lone.address, subtree=None) as writer:
+def test_what_can_not_be_told_is_said(server: TestServer) -> None:
+    with Clone(server.address, subtree=None) as writer:
         with pytest.raises(ValueError, match=r"only writes.*if_revision=0"):
             writer.setdefault("/a", b"")
         with pytest.raises(ValueError, match="only writes"):

@@ -26,10 +26,10 @@ from chp_server.access.audit import Audit
 from chp_server.core.updates.turn import Fact
 from chp_server.exits import CannotStart
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 
-WAIT_S = 30.0
 ROOT, BOB, EVE = keys.new_pair(), keys.new_pair(), keys.new_pair()
 RULES = {
     "roles": {},

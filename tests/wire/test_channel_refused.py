@@ -9,33 +9,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 from chp.limits import DEFAULT
 from chp_client import AsyncClone, Clone
-from chp_client.cli.app import chp
 from chp_server.testing import TestServer
-from tests.wire.hand import GENEROUS_S, REFUSED, Hand, parts_of, receive, topic
+from tests.talk import WAIT_S, run
+from tests.wire.hand import REFUSED, Hand, parts_of, receive, topic
 
 
 @pytest.fixture
 def full() -> Iterator[TestServer]:
     """A server of one channel, which somebody has."""
     with TestServer(replace(DEFAULT, channels_max=1)) as server, Clone(server.address, "/first/") as first:
-        first.wait_until_synced(GENEROUS_S)
+        first.wait_until_synced(WAIT_S)
         yield server
 
 
 def test_a_clone_says_why_and_comes_in_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
     with TestServer(replace(DEFAULT, channels_max=1)) as server:
         first = Clone(server.address, "/first/")
-        first.wait_until_synced(GENEROUS_S)
+        first.wait_until_synced(WAIT_S)
         with Clone(server.address, "/second/") as second:
             with caplog.at_level(logging.WARNING, "chp_client"), pytest.raises(TimeoutError, match="too many channels"):
                 second.wait_until_synced(2.0)
             assert "refused the subscription of '/second/', busy" in caplog.text
             first.close()
-            second.wait_until_synced(GENEROUS_S)
+            second.wait_until_synced(WAIT_S)
             assert "refused" not in second.describe()
 
 
@@ -50,7 +49,7 @@ def test_an_async_clone_says_why(full: TestServer) -> None:
 
 
 def test_chp_get_says_what_the_server_refuses_and_gives_no_advice_to_wait(full: TestServer) -> None:
-    result = CliRunner().invoke(chp, ["--servers", full.address, "--timeout", "2", "get", "/second/x"])
+    result = run("--servers", full.address, "--timeout", "2", "get", "/second/x")
     assert result.exit_code == 4
     assert "refuses the subscription of '/second/', busy: too many channels" in result.output
     assert "--timeout" not in result.output

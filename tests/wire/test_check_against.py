@@ -13,16 +13,14 @@ from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
 from chp_server.tools.against import Compared, Contents, Difference, HeldContents, NoContents, compare, compared
 from chp_server.tools.check_command import check
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S, synced
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def filled(tmp_path: Path) -> Iterator[Pair]:
     """A pair with journals that holds some keys, both in sync; nobody compares on its own."""
     stores = f"sqlite:{tmp_path / 'a'}", f"sqlite:{tmp_path / 'b'}"
-    with Pair(store=stores, scrub_s=0.0) as made, Clone(made.servers) as clone:
-        clone.wait_until_synced(WAIT_S)
+    with Pair(store=stores, scrub_s=0.0) as made, synced(made.servers) as clone:
         while clone.set_many({f"/k/{i}": b"%d" % i for i in range(300)}).wait(WAIT_S).durability != "replicated":
             pass
         clone.set("/ttl", b"1", ttl=600).wait(WAIT_S)
@@ -42,9 +40,9 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
 
 
 def test_journals_and_servers_of_a_pair_are_equal(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    filled: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    serves, follows = active(pair)
+    serves, follows = active(filled)
     for where in (str(tmp_path / "a"), str(tmp_path / "b"), follows.address, serves.address):
         for against in (serves.address, follows.address):
             assert check(["--json", where, "--against", against]) == 0
@@ -52,8 +50,8 @@ def test_journals_and_servers_of_a_pair_are_equal(
             assert (said["compared"], said["differences"], said["left_out"]) == (300, 0, 0)
 
 
-def test_keys_that_differ_are_named(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    serves, follows = active(pair)
+def test_keys_that_differ_are_named(filled: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    serves, follows = active(filled)
     assert follows.server is not None
     held = follows.server.core.state.map
     held.values["/k/5"] = b"x"
@@ -68,16 +66,16 @@ def test_keys_that_differ_are_named(pair: Pair, tmp_path: Path, capsys: pytest.C
 
 
 def test_an_older_journal_is_compared_as_far_as_it_goes(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    filled: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    serves, _ = active(pair)
+    serves, _ = active(filled)
     old = tmp_path / "old"
     old.mkdir()
     db, copy = sqlite3.connect(tmp_path / "a" / "journal.sqlite"), sqlite3.connect(old / "journal.sqlite")
     db.backup(copy)
     db.close()
     copy.close()
-    with Clone(pair.servers) as clone:
+    with Clone(filled.servers) as clone:
         clone.set_many({"/k/1": b"new", "/new": b"1"}).wait(WAIT_S)
         clone.delete_many(["/k/2"]).wait(WAIT_S)
     assert check(["--json", str(old), "--against", serves.address]) == 0
@@ -86,7 +84,7 @@ def test_an_older_journal_is_compared_as_far_as_it_goes(
 
 
 def test_another_store_is_nothing_to_compare_with(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    filled: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TestServer(role="alone", store="memory:", bind=f"tcp://127.0.0.1:{free_port()}") as other:
         assert check([str(tmp_path / "a"), "--against", other.address]) == 1

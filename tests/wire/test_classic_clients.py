@@ -6,7 +6,6 @@ updates it sees are plain, its map holds no reserved key, and no number goes bac
 
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -19,12 +18,6 @@ from chp_server.store.store_url import open_journal
 from chp_server.testing import Pair, TestServer, free_port
 from tests.wire.classic import DIALECTS, ClassicClient
 from tests.wire.test_golden_frames import REFUSED
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer(bind=f"tcp://127.0.0.1:{free_port()}", heartbeat_s=0.1) as running:
-        yield running
 
 
 @pytest.fixture(params=DIALECTS)
@@ -174,11 +167,10 @@ def test_a_malformed_message_changes_nothing(server: TestServer) -> None:
         asking.connect(server.address)
         client.until_ready()
         for i, (words, vector) in enumerate(REFUSED.items()):
-            frames = vector.frames
             if words.startswith("icanhaz"):
-                asking.send_multipart(frames)
+                asking.send_multipart(vector.frames)
             else:
-                client.send_raw(frames)
+                client.send_raw(vector.frames)
             client.set(b"/after/%d" % i, words.encode())
             client.until(partial(has_logged, client, i))
             assert client.log[i][4].decode() == words

@@ -8,25 +8,25 @@ from tests.wire.classic import DIALECTS, ClassicClient, ClassicServer
 
 
 @pytest.fixture(params=DIALECTS)
-def server(request: pytest.FixtureRequest) -> Iterator[ClassicServer]:
+def classic(request: pytest.FixtureRequest) -> Iterator[ClassicServer]:
     with ClassicServer(dialect=request.param, hugz_s=0.05) as running:
         yield running
 
 
-def test_a_client_gets_the_snapshot_then_the_updates(server: ClassicServer) -> None:
-    server.put(b"/a", b"1")
-    server.put(b"/b", b"2")
-    with ClassicClient([server.endpoint], server.dialect) as client:
+def test_a_client_gets_the_snapshot_then_the_updates(classic: ClassicServer) -> None:
+    classic.put(b"/a", b"1")
+    classic.put(b"/b", b"2")
+    with ClassicClient([classic.endpoint], classic.dialect) as client:
         client.until_ready()
         assert len(client.map) == 2
-        server.put(b"/a", b"3")
-        server.put(b"/b", b"")
+        classic.put(b"/a", b"3")
+        classic.put(b"/b", b"")
         client.until(lambda: client.map == {b"/a": b"3"})
         assert client.sequence == 4
 
 
-def test_sets_of_one_reach_the_other(server: ClassicServer) -> None:
-    one, two = (ClassicClient([server.endpoint], server.dialect, b"/x/") for _ in range(2))
+def test_sets_of_one_reach_the_other(classic: ClassicServer) -> None:
+    one, two = (ClassicClient([classic.endpoint], classic.dialect, b"/x/") for _ in range(2))
     with one, two:
         one.until_ready()
         two.until_ready()
@@ -38,8 +38,8 @@ def test_sets_of_one_reach_the_other(server: ClassicServer) -> None:
         assert b"/y/outside" in two.map, "a classic client shows its own sets, wherever they are"
 
 
-def test_a_ttl_ends_with_the_moment_in_the_delete(server: ClassicServer) -> None:
-    with ClassicClient([server.endpoint], server.dialect) as client:
+def test_a_ttl_ends_with_the_moment_in_the_delete(classic: ClassicServer) -> None:
+    with ClassicClient([classic.endpoint], classic.dialect) as client:
         client.until_ready()
         uuid = client.set(b"/short", b"v", ttl=1)
         client.until(lambda: len(client.log) == 2)
@@ -47,18 +47,18 @@ def test_a_ttl_ends_with_the_moment_in_the_delete(server: ClassicServer) -> None
         assert told[2] == deleted[2] == uuid
         assert told[3].rstrip(b"\n") in (b"ttl=1", b"ttl=1.0")
         assert float(deleted[3][4:]) > 1e9 and deleted[4] == b""
-        assert not client.map and not server.items
+        assert not client.map and not classic.items
 
 
-def test_old_updates_are_discarded_and_a_hugz_with_a_body_is_stored(server: ClassicServer) -> None:
-    with ClassicClient([server.endpoint], server.dialect) as client:
+def test_old_updates_are_discarded_and_a_hugz_with_a_body_is_stored(classic: ClassicServer) -> None:
+    with ClassicClient([classic.endpoint], classic.dialect) as client:
         client.until_ready()
-        server.put(b"/a", b"1")
+        classic.put(b"/a", b"1")
         client.until(lambda: client.sequence == 1)
-        server.publish_raw([b"/a", (1).to_bytes(8, "big"), b"", b"", b"old"])
+        classic.publish_raw([b"/a", (1).to_bytes(8, "big"), b"", b"", b"old"])
         client.until(lambda: client.discarded)
         assert client.map == {b"/a": b"1"}
-        server.publish_raw([b"HUGZ", (9).to_bytes(8, "big"), b"", b"", b"body"])
+        classic.publish_raw([b"HUGZ", (9).to_bytes(8, "big"), b"", b"", b"body"])
         client.until(lambda: client.map.get(b"HUGZ") == b"body")
 
 
@@ -72,9 +72,9 @@ def test_a_silent_server_is_left_for_the_other() -> None:
             client.until(lambda: client.current == 1 and client.map == {b"/a": b"second"})
 
 
-def test_a_passive_server_takes_requests_but_does_not_answer(server: ClassicServer) -> None:
-    server.active = False
-    with ClassicClient([server.endpoint], server.dialect) as client:
-        client.until(lambda: server.requests == [[b"ICANHAZ?", b""]])
+def test_a_passive_server_takes_requests_but_does_not_answer(classic: ClassicServer) -> None:
+    classic.active = False
+    with ClassicClient([classic.endpoint], classic.dialect) as client:
+        client.until(lambda: classic.requests == [[b"ICANHAZ?", b""]])
         client.turn(0.1)
         assert not client.synced

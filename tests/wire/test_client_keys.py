@@ -9,7 +9,6 @@ import asyncio
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -25,27 +24,16 @@ from chp_client.port.feed import Feed
 from chp_client.recording.recorder import record
 from chp_client.spark.live import live
 from chp_server.testing import Pair, TestServer
+from tests.talk import until
 from tests.wire import keys
-from tests.wire.hand import until
+from tests.wire.keys import ALICE
 
-ALICE, EVE = keys.new_pair(), keys.new_pair()
+EVE = keys.new_pair()
 LONG_S = 30.0
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two servers with keys, that know each other and alice."""
-    with keys.pair_with_keys(tmp_path, ("alice", ALICE)) as made:
-        yield made
-
-
-def known(pair: Pair) -> dict[str, bytes]:
-    """The servers and their public keys."""
-    return {s.address: keys.public_of(Path(str(s.config.keys))) for s in (pair.primary, pair.backup)}
-
-
-def test_who_is_known_is_let_in_everywhere(pair: Pair, tmp_path: Path) -> None:
-    file = ClientFile.read(keys.client_file(tmp_path / "alice.toml", ALICE, known(pair)))
+def test_who_is_known_is_let_in_everywhere(keyed_pair: Pair, tmp_path: Path) -> None:
+    file = ClientFile.read(keys.client_file(tmp_path / "alice.toml", ALICE, keys.known(keyed_pair)))
     with Clone(file) as clone:
         assert clone.set("/a", b"1").wait(LONG_S).durability == "replicated"
         clone.wait_until_synced(LONG_S)
@@ -57,7 +45,7 @@ def test_who_is_known_is_let_in_everywhere(pair: Pair, tmp_path: Path) -> None:
     with QuestionPort(file, LONG_S) as port:
         assert port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"] == 1
     asyncio.run(_async(file.path))
-    done = chp("--as", file.path, "get", "/a")
+    done = chp("--client-file", file.path, "get", "/a")
     assert (done.returncode, done.stdout) == (0, "1")
 
 
@@ -67,12 +55,12 @@ async def _async(path: str) -> None:
         assert clone["/a"] == b"1"
 
 
-def test_a_live_table_and_a_recorder_take_a_client_file(pair: Pair, tmp_path: Path) -> None:
+def test_a_live_table_and_a_recorder_take_a_client_file(keyed_pair: Pair, tmp_path: Path) -> None:
     path = tmp_path / "alice.toml"
     table = pickle.loads(pickle.dumps(live(client_file=path)))
     with pytest.raises(BadInput, match=r"alice\.toml can't be read"):
         table.get("/a")
-    keys.client_file(path, ALICE, known(pair))
+    keys.client_file(path, ALICE, keys.known(keyed_pair))
     with Clone(client_file=path) as clone:
         clone.set("/a", b"1").wait(LONG_S)
     assert table["/a"] == b"1" and ALICE.secret not in pickle.dumps(table)
@@ -90,8 +78,9 @@ def chp(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("who", ["unknown", "wrong server", "no key"])
-def test_who_is_not_let_in_is_told_why(pair: Pair, tmp_path: Path, who: str) -> None:
-    there = known(pair) if who != "wrong server" else dict.fromkeys(known(pair), EVE.public)
+def test_who_is_not_let_in_is_told_why(keyed_pair: Pair, tmp_path: Path, who: str) -> None:
+    known = keys.known(keyed_pair)
+    there = known if who != "wrong server" else dict.fromkeys(known, EVE.public)
     given = {"unknown": EVE, "wrong server": ALICE}.get(who)
     servers = list(there) if given is None else ClientFile.read(keys.client_file(tmp_path / "c.toml", given, there))
     why = {"unknown": "does not know", "wrong server": "has another key", "no key": "lets in only"}[who]
@@ -113,11 +102,11 @@ async def _refused(servers: list[str] | ClientFile) -> None:
         await clone.wait_until_synced(LONG_S)
 
 
-def test_who_is_made_known_is_let_in_by_itself(pair: Pair, tmp_path: Path) -> None:
-    with Clone(client_file=keys.client_file(tmp_path / "eve.toml", EVE, known(pair))) as clone:
+def test_who_is_made_known_is_let_in_by_itself(keyed_pair: Pair, tmp_path: Path) -> None:
+    with Clone(client_file=keys.client_file(tmp_path / "eve.toml", EVE, keys.known(keyed_pair))) as clone:
         with pytest.raises(Refused):
             clone.wait_until_synced(LONG_S)
-        for server in (pair.primary, pair.backup):
+        for server in (keyed_pair.primary, keyed_pair.backup):
             keys.admit(Path(str(server.config.keys)), "eve", EVE)
         until(lambda: clone.state is State.SYNCED, "it tries on")
         clone.set("/a", b"1").wait(LONG_S)

@@ -8,22 +8,13 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 
 from chp_client import Clone, Closed, State, Ticket
 from chp_server.testing import TestServer
-
-WAIT_S = 60.0
-
-
-@pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(WAIT_S)
-        yield made
+from tests.talk import WAIT_S
 
 
 def test_a_callback_that_raises_is_logged_and_harms_nobody(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
@@ -94,8 +85,8 @@ def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
     assert isinstance(result.result(WAIT_S), Closed)
 
 
-def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(lone: TestServer) -> None:
-    clone = Clone(lone.address)
+def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(server: TestServer) -> None:
+    clone = Clone(server.address)
     clone.wait_until_synced(WAIT_S)
     mailbox, agent = clone.mailbox, clone._agent.thread
     cycle: list[object] = [clone]

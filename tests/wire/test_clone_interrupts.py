@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -19,8 +18,8 @@ import pytest
 
 from chp_client import Clone, Revision
 from chp_server.testing import TestServer, free_port
+from tests.talk import WAIT_S, until
 
-WAIT_S = 60.0
 SOME = {f"/some/{i}": b"1" for i in range(20)}
 MANY = {f"/many/{i}": b"1" for i in range(3000)}
 OLD = {"/a": b"old", "/some/1": b"old"}
@@ -50,14 +49,6 @@ ACTS: dict[str, tuple[Callable[[Clone], Callable[[], object]], dict[str, bytes]]
 }
 
 
-def until(condition: Callable[[], object], what: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
-    tick = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, what()
-        tick.wait(0.001)
-
-
 def arrived(other: Clone, clone: Clone) -> bool:
     return bool(other.get("/end") == clone["/end"])
 
@@ -85,8 +76,8 @@ def interrupted(act: Callable[[], object], place: int) -> bool:
 
 
 @pytest.mark.parametrize("what", ACTS)
-def test_an_interrupted_set_is_made_wholly_or_not_at_all(lone: TestServer, what: str) -> None:
-    with Clone(lone.address) as clone, Clone(lone.address) as other:
+def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, what: str) -> None:
+    with Clone(server.address) as clone, Clone(server.address) as other:
         for each in (clone, other):
             each.wait_until_synced(WAIT_S)
         core, place, going_on = clone.mailbox.core, 0, True

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from chp.limits import MIB
 from chp_client import Clone, Conflict, Full, Ticket
-from chp_server.testing import TestServer
+from tests.talk import WAIT_S
 from tests.wire.classic import ClassicServer
 
-WAIT_S = 60.0
 KIB = 1024
 SETS: dict[str, Callable[[Clone, int], Ticket]] = {
     "large values": lambda clone, i: clone.set(f"/{i}", bytes(100 * KIB)),
@@ -20,13 +19,6 @@ SETS: dict[str, Callable[[Clone, int], Ticket]] = {
     "with a ttl": lambda clone, i: clone.set_many({f"/{i}/{j}": bytes(100) for j in range(1000)}, ttl=5),
     "conditions": lambda clone, i: clone.set(f"/{i}", bytes(100 * KIB), if_revision=0),
 }
-
-
-@pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(WAIT_S)
-        yield made
 
 
 @pytest.mark.parametrize("kind", SETS)

@@ -1,82 +1,79 @@
-"""covers: Clone.verify, feed/comparison.py: a copy whose contents differ while its fingerprint is the server's."""
+"""covers: Clone.verify, clone/comparison.py: a copy whose contents differ while its fingerprint is the server's."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from chp_client import AsyncClone, Clone
 from chp_client.core.copy.replica import Replica
 from chp_server.testing import TestServer
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 @pytest.fixture
-def clone(lone: TestServer) -> Iterator[Clone]:
-    with Clone(lone.address) as made:
-        made.wait_until_synced(WAIT_S)
-        made.set_many({f"/k/{i}": b"%d" % i for i in range(3000)}).wait(WAIT_S)
-        yield made
+def filled(clone: Clone) -> Clone:
+    """A Clone of 3,000 keys."""
+    clone.set_many({f"/k/{i}": b"%d" % i for i in range(3000)}).wait(WAIT_S)
+    return clone
 
 
 def replica(clone: Clone) -> Replica:
     return clone.mailbox.core.channels[0].replica
 
 
-def test_an_equal_copy_is_true_and_says_at_which_number(clone: Clone) -> None:
-    clone.set("/ttl", b"1", ttl=100).wait(WAIT_S)
-    del clone["/k/7"]
-    clone.flush(WAIT_S)
-    found = clone.verify(WAIT_S)
-    assert found and found.number == clone.revision and found.differing == () and found.keys == 3000
+def test_an_equal_copy_is_true_and_says_at_which_number(filled: Clone) -> None:
+    filled.set("/ttl", b"1", ttl=100).wait(WAIT_S)
+    del filled["/k/7"]
+    filled.flush(WAIT_S)
+    found = filled.verify(WAIT_S)
+    assert found and found.number == filled.revision and found.differing == () and found.keys == 3000
 
 
-def test_keys_whose_values_differ_are_named_though_the_fingerprint_is_equal(clone: Clone) -> None:
-    with clone.mailbox.lock:
-        clone.mailbox.core.shown["/k/5"], clone.mailbox.core.shown["/k/6"] = b"6", b"5"
-    found = clone.verify(WAIT_S)
+def test_keys_whose_values_differ_are_named_though_the_fingerprint_is_equal(filled: Clone) -> None:
+    with filled.mailbox.lock:
+        filled.mailbox.core.shown["/k/5"], filled.mailbox.core.shown["/k/6"] = b"6", b"5"
+    found = filled.verify(WAIT_S)
     assert not found and not found.ok and found.differing == ("/k/5", "/k/6") and found.differences == 2
-    assert clone.verify(contents=False), "which only adds up"
+    assert filled.verify(contents=False), "which only adds up"
 
 
-def test_a_key_that_only_one_side_has_is_named(clone: Clone) -> None:
-    with clone.mailbox.lock:
-        held = replica(clone).map
-        held.revisions["/other"], clone.mailbox.core.shown["/other"] = (
+def test_a_key_that_only_one_side_has_is_named(filled: Clone) -> None:
+    with filled.mailbox.lock:
+        held = replica(filled).map
+        held.revisions["/other"], filled.mailbox.core.shown["/other"] = (
             held.revisions.pop("/k/5"),
-            clone.mailbox.core.shown.pop("/k/5"),
+            filled.mailbox.core.shown.pop("/k/5"),
         )
-    assert clone.verify(WAIT_S).differing == ("/k/5", "/other")
+    assert filled.verify(WAIT_S).differing == ("/k/5", "/other")
 
 
-def test_a_ttl_that_only_one_side_has_is_named(clone: Clone) -> None:
-    with clone.mailbox.lock:
-        replica(clone).map.set_deadlines(["/k/9"], 1e9)
-    assert clone.verify(WAIT_S).differing == ("/k/9",)
+def test_a_ttl_that_only_one_side_has_is_named(filled: Clone) -> None:
+    with filled.mailbox.lock:
+        replica(filled).map.set_deadlines(["/k/9"], 1e9)
+    assert filled.verify(WAIT_S).differing == ("/k/9",)
 
 
-def test_at_most_a_hundred_are_named_and_all_counted(clone: Clone) -> None:
-    with clone.mailbox.lock:
-        clone.mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
-    found = clone.verify(WAIT_S)
+def test_at_most_a_hundred_are_named_and_all_counted(filled: Clone) -> None:
+    with filled.mailbox.lock:
+        filled.mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
+    found = filled.verify(WAIT_S)
     assert len(found.differing) == 100 and found.differences == 500
 
 
-def test_what_is_changed_meanwhile_is_left_out(clone: Clone, lone: TestServer) -> None:
+def test_what_is_changed_meanwhile_is_left_out(filled: Clone, server: TestServer) -> None:
     ending = threading.Event()
 
     def load() -> None:
-        with Clone(lone.address) as other:
+        with Clone(server.address) as other:
             other.wait_until_synced(WAIT_S)
             i = 0
             while not ending.is_set():
                 i += 1
                 other.set(f"/k/{i % 3000}", b"%d" % i)
-                clone.set(f"/own/{i % 10}", b"%d" % i)
+                filled.set(f"/own/{i % 10}", b"%d" % i)
                 if i % 3 == 0:
                     other.pop(f"/k/{i * 7 % 3000}", None)
                 if i % 50 == 0:
@@ -86,7 +83,7 @@ def test_what_is_changed_meanwhile_is_left_out(clone: Clone, lone: TestServer) -
     thread.start()
     try:
         for _ in range(10):
-            assert clone.verify(WAIT_S)
+            assert filled.verify(WAIT_S)
     finally:
         ending.set()
         thread.join()
@@ -99,14 +96,14 @@ def test_a_clone_that_follows_nobody_only_adds_up() -> None:
         assert found and found.number == 0
 
 
-def test_a_server_that_does_not_answer_is_named(clone: Clone, lone: TestServer) -> None:
+def test_a_server_that_does_not_answer_is_named(filled: Clone, server: TestServer) -> None:
     with pytest.raises(TimeoutError, match=r"compared in time.*tcp://"):
-        clone.verify(0.0)
+        filled.verify(0.0)
 
 
-def test_an_async_clone_compares_without_blocking_its_loop(lone: TestServer) -> None:
+def test_an_async_clone_compares_without_blocking_its_loop(server: TestServer) -> None:
     async def compare() -> bool:
-        async with AsyncClone(lone.address) as clone:
+        async with AsyncClone(server.address) as clone:
             await clone.wait_until_synced(WAIT_S)
             await clone.set("/a", b"1")
             return bool(await clone.verify(WAIT_S))
@@ -114,11 +111,11 @@ def test_an_async_clone_compares_without_blocking_its_loop(lone: TestServer) -> 
     assert asyncio.run(compare())
 
 
-def test_a_clone_that_is_closed_only_adds_up(lone: TestServer) -> None:
-    clone = Clone(lone.address)
+def test_a_clone_that_is_closed_only_adds_up(server: TestServer) -> None:
+    clone = Clone(server.address)
     clone.wait_until_synced(WAIT_S)
     clone.close()
-    with Clone(lone.address) as other:
+    with Clone(server.address) as other:
         other.set("/later", b"").wait(WAIT_S)  # a number that this copy never comes to
         found = clone.verify(1.0)
     assert found.ok and found.number == 0

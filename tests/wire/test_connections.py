@@ -15,8 +15,9 @@ from chp.keyfiles import KeyPair
 from chp.keys import channel_topic
 from chp.messages import ICANHAZ
 from chp_server.testing import TestServer
+from tests.talk import until
 from tests.wire import keys
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 
 ALICE, BOB = keys.new_pair(), keys.new_pair()
 WAIT_MS = 30_000

@@ -27,8 +27,8 @@ from chp_client import (
 )
 from chp_client.port.ask import QuestionPort
 from chp_server.testing import Pair, TestServer
+from tests.talk import join_all, until
 from tests.wire.still import stand_still
-from tests.wire.test_clone import until
 
 
 def values_of(consumer: Consumer, n: int) -> list[bytes]:
@@ -255,7 +255,7 @@ def test_what_always_raises_is_put_aside_and_the_rest_is_done_in_order() -> None
         with consumer:
             runner = Thread(target=consumer.run, args=(handler,), kwargs={"workers": 4, "backoff_s": 0.001})
             runner.start()
-            runner.join(30)
+            join_all(runner)
         assert len(tried) == 5
         assert sorted(offset for part in seen.values() for offset in part) == [i for i in range(n) if i != 711]
         assert all(part == sorted(part) for part in seen.values()), "each key in order"
@@ -304,7 +304,7 @@ def test_a_consumer_that_was_stopped_for_too_long_is_fenced_and_joins_anew() -> 
             again.commit({"/once": b"1"}, timeout=10)
 
 
-def test_the_same_for_tasks(lone: TestServer) -> None:
+def test_the_same_for_tasks(server: TestServer) -> None:
     async def run(address: str) -> None:
         async with AsyncClone([address]) as clone:
             topic = clone.topic("t")
@@ -329,7 +329,7 @@ def test_the_same_for_tasks(lone: TestServer) -> None:
             assert [group["lag"] for group in await topic.groups()] == [0]
             await topic.unsubscribe("g")
 
-    asyncio.run(run(lone.address))
+    asyncio.run(run(server.address))
 
 
 def test_at_most_once() -> None:

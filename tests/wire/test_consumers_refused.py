@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from time import monotonic
 
 import pytest
@@ -15,10 +14,8 @@ from chp_client.topics.chunk import joined
 from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.shell.resources import DiskMonitor
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S, until
 from tests.wire.still import stand_still
-from tests.wire.test_clone import until
-
-GENEROUS_S = 30.0
 
 
 class Disk:
@@ -35,20 +32,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-@pytest.fixture
-def clone(disk: Disk) -> Iterator[Clone]:
-    """A Clone at a lone server."""
-    with TestServer() as server, Clone([server.address], subtree=None) as clone:
-        yield clone
-
-
 def fill(disk: Disk, clone: Clone) -> None:
     """Fill the disk, and wait until the server refuses what is set."""
     disk.full = True
 
     def refused() -> bool:
         try:
-            clone.set("/full", b"").wait(GENEROUS_S)
+            clone.set("/full", b"").wait(WAIT_S)
         except Refused as error:
             return error.code == "full"
         return False
@@ -69,7 +59,7 @@ def lag(topic: Topic) -> int:
 def drain(consumer: Consumer, topic: Topic) -> set[bytes]:
     """Do what comes, as an application that does not wait for what it acknowledges; until all is acknowledged."""
     done: set[bytes] = set()
-    deadline = monotonic() + GENEROUS_S
+    deadline = monotonic() + WAIT_S
     while lag(topic) and monotonic() < deadline:
         if (batch := consumer.take(0.2)) is not None:
             done.update(batch.values)
@@ -122,7 +112,7 @@ def test_one_by_one_what_was_refused_and_what_nobody_has_seen_is_given_again(dis
         assert lag(orders) == 50
         disk.full = False
         accepted(clone)
-        seen, deadline = list[bytes](), monotonic() + GENEROUS_S
+        seen, deadline = list[bytes](), monotonic() + WAIT_S
         while lag(orders) and monotonic() < deadline:
             if (message := consumer.get(0.2)) is not None:
                 seen.append(message.value)
@@ -134,7 +124,7 @@ def accepted(clone: Clone) -> None:
 
     def taken() -> bool:
         try:
-            clone.set("/room", b"").wait(GENEROUS_S)
+            clone.set("/room", b"").wait(WAIT_S)
         except Refused:
             return False
         return True
@@ -212,7 +202,7 @@ def test_the_same_for_tasks(disk: Disk) -> None:
                     await nobody_waits
                 assert await consumer.take(0.1) is None
                 disk.full = False
-                await asyncio.wait_for(done_of(consumer, 100), GENEROUS_S)
+                await asyncio.wait_for(done_of(consumer, 100), WAIT_S)
                 assert [group["lag"] for group in await topic.groups()] == [0]
 
     with TestServer() as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
@@ -18,7 +17,7 @@ from chp_client import AsyncClone, BadInput, Clone, Consumer, Message, Refused
 from chp_client.topics import dead_letter
 from chp_client.topics.chunk import parts_of
 from chp_server.testing import TestServer
-from tests.wire.test_clone import until
+from tests.talk import join_all, until
 
 
 class NoText(Exception):
@@ -26,18 +25,6 @@ class NoText(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer() as made:
-        yield made
-
-
-@pytest.fixture
-def clone(server: TestServer) -> Iterator[Clone]:
-    with Clone([server.address], subtree=None) as made:
-        yield made
 
 
 def run(consumer: Consumer, bad: dict[int, Exception], last: int, tries: int = 2) -> list[int]:
@@ -138,8 +125,8 @@ def test_while_the_dead_topic_is_full_the_rest_is_done_once_and_only_the_letter_
             assert msgpack.unpackb(next(operator).values[0])["offset"] == 6
             until(lambda: orders.groups()[0]["lag"] == 0)
         consumer.stop()
-        runner.join(30)
-    assert not runner.is_alive() and handled == [*range(10), 10], "nothing was handled twice"
+        join_all(runner)
+    assert handled == [*range(10), 10], "nothing was handled twice"
 
 
 def test_who_is_stopped_while_nothing_can_be_put_aside_leaves_that_message_alone(

@@ -3,7 +3,7 @@
 from chp.keys import channel_topic
 from chp_client import Clone
 from chp_server.testing import TestServer
-from tests.wire.hand import until
+from tests.talk import until
 
 TOPIC = channel_topic("")
 

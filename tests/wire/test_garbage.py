@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chp_server.testing import Pair, TestServer
+from tests.talk import until
 from tests.wire.hand import (
     HEARTBEAT,
     HUGZ,
@@ -25,7 +26,6 @@ from tests.wire.hand import (
     receive,
     topic,
     u64,
-    until,
 )
 
 NOISE = random.Random(4)  # the same each time, so that a failure comes again and every process collects the same tests
@@ -156,27 +156,29 @@ PEER: list[Frames] = [
 
 
 @pytest.mark.parametrize("frames", REQUESTS, ids=lambda f: repr(f)[:60])
-def test_a_malformed_request_is_counted(lone: TestServer, hand: Hand, frames: Frames) -> None:
+def test_a_malformed_request_is_counted(server: TestServer, hand: Hand, frames: Frames) -> None:
     """chp1-facts line 19: one bad ICANHAZ hung the C server and stopped the Python one."""
     dealer = hand.dealer()
     dealer.send_multipart(frames)
-    until(lambda: garbage(lone, "snapshot") == 1, "counted")
+    until(lambda: garbage(server, "snapshot") == 1, "counted")
     still_serves(hand)
 
 
 @pytest.mark.parametrize("frames", SETS, ids=lambda f: repr(f)[:60])
-def test_a_malformed_set_is_counted_and_later_sets_are_published(lone: TestServer, hand: Hand, frames: Frames) -> None:
+def test_a_malformed_set_is_counted_and_later_sets_are_published(
+    server: TestServer, hand: Hand, frames: Frames
+) -> None:
     """chp1-facts line 19: one bad KVSET left the Python server deaf while HUGZ went on."""
     hand.collector().send_multipart(frames)
-    until(lambda: garbage(lone, "collector") == 1, "counted")
+    until(lambda: garbage(server, "collector") == 1, "counted")
     still_serves(hand)
 
 
 @pytest.mark.parametrize("frames", SUBSCRIPTIONS, ids=lambda f: repr(f)[:60])
-def test_what_is_no_subscription_is_counted(lone: TestServer, hand: Hand, frames: Frames) -> None:
+def test_what_is_no_subscription_is_counted(server: TestServer, hand: Hand, frames: Frames) -> None:
     strange = hand.socket(zmq.XSUB, 1)
     strange.send_multipart(frames)
-    until(lambda: garbage(lone, "updates") == 1, "counted")
+    until(lambda: garbage(server, "updates") == 1, "counted")
     still_serves(hand)
 
 

@@ -9,25 +9,24 @@ import json
 import socket
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
 
 from chp.access import token_hash
 from chp.batch import packb
 from chp.keys import public_session, session_topic
 from chp.messages import ICANHAZ
-from chp_client.cli.app import chp
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put
 from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
+from tests.talk import WAIT_S, join_all, run, until
 from tests.unit.test_websocket import masked
 from tests.wire import keys
 from tests.wire.gateways import RunningGateway
@@ -36,7 +35,6 @@ from tests.wire.test_gateway_console import CHROMIUM, browser
 from tests.wire.test_gateway_websocket import Stranger
 
 GATE = keys.new_pair()
-WAIT_S = 30.0
 SECRET = "do-not-tell-anybody"
 TOKENS = {name: f"chp_test-{name}" for name in ("root", "alice", "bob")}
 GATEWAY: dict[str, list[str]] = {"read": [""], "write": [""], "admin": ["access", "status", "clients"]}
@@ -58,7 +56,7 @@ class Keyed:
 
     def __init__(self, pair: Pair, base: Path) -> None:
         self.pair, self.base = pair, base
-        known = {each.address: keys.public_of(Path(str(each.config.keys))) for each in (pair.primary, pair.backup)}
+        known = keys.known(pair)
         self.file = keys.client_file(base / "gate.toml", GATE, known)
         self.audit = base / "audit.jsonl"
 
@@ -82,11 +80,7 @@ class Keyed:
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     base = tmp_path_factory.mktemp("tokens")
-    a, b = keys.pair_of_directories(base, ("gate", GATE))
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder))
-    with pair:
+    with keys.pair_with_keys(base, ("gate", GATE)) as pair:
         yield Keyed(pair, base)
 
 
@@ -127,15 +121,6 @@ def ask(gateway: RunningGateway, name: str, method: str, path: str, **given: Any
     headers = {"Authorization": f"Bearer {TOKENS[name]}", **given.pop("headers", {})}
     with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
         return client.request(method, path, headers=headers, **given)
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    """Wait, not too long."""
-    for _ in range(int(WAIT_S / 0.05)):
-        if true():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(f"not within {WAIT_S:g} s: {what}")
 
 
 HIDDEN = "/v1/topics/secret-orders/groups/g"
@@ -504,8 +489,8 @@ def test_a_revocation_ends_what_runs(keyed: Keyed, gateway: RunningGateway, how:
         )
         gateway.client.put("/v1/keys/pub/a", content=SECRET.encode())
         assert closed(alice)[0] == (1008 if how == "token" else 1001)
-        reader.join(WAIT_S)
-        assert not reader.is_alive() and not any(SECRET in each for each in seen)
+        join_all(reader)
+        assert not any(SECRET in each for each in seen)
         assert other.is_alive(), "who may still read goes on"
         root.socket.sendall(masked(CLOSE, b""))
         assert closed(root)[0] == 1000, "and so does its WebSocket"
@@ -522,9 +507,7 @@ def test_a_gateway_that_may_not_ask_for_rules_lets_nobody_in(keyed: Keyed, gatew
     more = keys.new_pair()
     for server in (keyed.pair.primary, keyed.pair.backup):
         keys.admit(Path(str(server.config.keys)), "rooty", more)
-    known = {
-        each.address: keys.public_of(Path(str(each.config.keys))) for each in (keyed.pair.primary, keyed.pair.backup)
-    }
+    known = keys.known(keyed.pair)
     file = ClientFile.read(keys.client_file(keyed.base / "rooty.toml", more, known))
     keyed.give({**before, "rooty": GATEWAY, "gate": blind})
     try:
@@ -569,13 +552,13 @@ def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway)
 
 
 def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: RunningGateway) -> None:
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(chp, ["access", words[0], "--as", str(keyed.file), *words[1:]], prog_name="chp")
+    def access(command: str, *words: str) -> Result:
+        return run("access", command, "--client-file", str(keyed.file), *words)
 
-    made = run("token", "bob")
+    made = access("token", "bob")
     assert made.exit_code == 0, made.output
     token = made.output.splitlines()[0]
-    shown = run("show", "bob").output
+    shown = access("show", "bob").output
     assert token not in shown and f"user bob tokens {token_hash(token)}" in shown.splitlines()
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False, headers=headers) as client:
@@ -586,11 +569,11 @@ def test_chp_access_token_makes_shows_and_revokes_one(keyed: Keyed, gateway: Run
                 f"[users.{name}]\nadmin = {json.dumps(GATEWAY['admin'])}\nread = ['']\nwrite = ['']\n" for name in USERS
             )
         )
-        assert "tokens" not in run("apply", str(rules), "--dry-run").output, "a file of rules takes no tokens away"
-        assert run("token", "nobody").exit_code == 2 and run("token", "bob", "--revoke", "zzzz").exit_code == 2
-        gone = run("token", "bob", "--revoke", token_hash(token)[:8])
+        assert "tokens" not in access("apply", str(rules), "--dry-run").output, "a file of rules takes no tokens away"
+        assert access("token", "nobody").exit_code == 2 and access("token", "bob", "--revoke", "zzzz").exit_code == 2
+        gone = access("token", "bob", "--revoke", token_hash(token)[:8])
         assert gone.exit_code == 0 and f"- user bob tokens {token_hash(token)}" in gone.output
         until(lambda: client.get("/v1/keys/pub/a").status_code == 401, "it is not known any more")
-    again = json.loads(run("token", "bob", "--json").output)
+    again = json.loads(access("token", "bob", "--json").output)
     assert token_hash(again["token"]) == again["hash"] and again["user"] == "bob"
     keyed.give(USERS)

@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import msgpack
@@ -11,18 +10,11 @@ import pytest
 
 from chp_client.gateway.main import run
 from chp_client.gateway.request_fields import RequestLimits
-from chp_server.testing import TestServer
 from tests.wire.gateways import RunningGateway
 
 SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=0.5, connections=50, readers=2)
+pytestmark = pytest.mark.gateway(limits=SMALL)
 LINES, PACK = {"Content-Type": "application/x-ndjson"}, {"Content-Type": "application/msgpack"}
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[RunningGateway]:
-    """A gateway of small bounds, to a lone server."""
-    with TestServer(heartbeat_s=0.1) as server, RunningGateway([server.address], limits=SMALL) as made:
-        yield made
 
 
 BAD = [
@@ -207,7 +199,7 @@ def test_pages_of_its_own_only_read_unless_it_is_told_to_let_them_write(gateway:
     refused = gateway.client.put("/v1/keys/page", content=b"x", headers=own)
     assert (refused.status_code, refused.json()["code"]) == (403, "read-only")
     assert gateway.client.put("/v1/keys/page", content=b"x").status_code == 200, "programs may"
-    with TestServer(heartbeat_s=0.1) as server, RunningGateway([server.address], "--write") as writing:
+    with RunningGateway(gateway.servers, "--write") as writing:
         assert writing.client.put("/v1/keys/page", content=b"x", headers={"Origin": writing.url}).status_code == 200
 
 

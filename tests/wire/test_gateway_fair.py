@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, PING, PONG, put
-from chp_server.testing import Pair
+from tests.talk import until
 from tests.unit.test_websocket import masked
 from tests.wire import keys
 from tests.wire.gateways import RunningGateway
-from tests.wire.hand import until
 from tests.wire.test_gateway_access import GATE, TOKENS, USERS, Keyed
 from tests.wire.test_gateway_websocket import Stranger
 
@@ -28,12 +25,8 @@ READER = {"read": ["/pub/"]}
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     base = tmp_path_factory.mktemp("shares")
-    a, b = keys.pair_of_directories(base, ("gate", GATE))
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder))
-    with pair:
-        found = Keyed(pair, Path(base))
+    with keys.pair_with_keys(base, ("gate", GATE)) as pair:
+        found = Keyed(pair, base)
         found.give({**USERS, "bob": {**USERS["bob"], **READER}})
         yield found
 

@@ -14,6 +14,7 @@ from chp_client import Clone
 from chp_client.gateway.request_fields import RequestLimits
 from chp_client.topics.stateless_member import Receipt
 from chp_server.testing import Pair
+from tests.talk import until
 from tests.wire.gateways import RunningGateway
 
 LINES = {"Content-Type": "application/x-ndjson"}
@@ -136,7 +137,7 @@ def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing_and_once(
     assert again.headers["Idempotency-Replayed"] == "true"
     late = ack(two, receipt, sets=[{"set": "/sum", "value": "11"}])
     assert (late.status_code, late.json()["code"]) == (409, "fenced")
-    assert two.get("/v1/keys/sum").text == "10"
+    until(lambda: two.get("/v1/keys/sum").text == "10", "the other gateway has the sum")
     published = one.get("/v1/topics/out/messages").json()["messages"]
     assert [(each.get("key"), each.get("value", each.get("base64"))) for each in published] == [
         ("k", "ten"), (None, "/w==")

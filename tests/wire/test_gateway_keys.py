@@ -7,34 +7,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import httpx
 import msgpack
 import pytest
-from starlette.routing import Route
 
 from chp_client import Clone
-from chp_client.gateway.app import ROUTES
+from chp_client.gateway.http.fast_path import FastPath, PlainRequest, plain_request
 from chp_client.gateway.openapi import document
-from chp_server.testing import Pair
+from chp_client.gateway.routes import ROUTES
 from tests.wire.gateways import RunningGateway
-
-
-@pytest.fixture(scope="module")
-def both() -> Iterator[Pair]:
-    """A pair for all tests of this file: each has keys of its own."""
-    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
-        yield pair
-
-
-@pytest.fixture(scope="module")
-def gateway(both: Pair) -> Iterator[RunningGateway]:
-    """A gateway to it."""
-    with RunningGateway(both.servers) as made:
-        yield made
 
 
 @pytest.fixture
@@ -65,21 +49,29 @@ def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Clien
         k: v for k, v in long.headers.items() if k not in differ
     }
     assert differ < set(quick.headers)
-    asked = gateway.server.config.http.quick  # type: ignore[union-attr]
-    host = f"127.0.0.1:{gateway.port}".encode()
-    assert asked.answer(b"/v1/keys/quick/a", [(b"host", host)], b"") is not None
-    assert asked.answer(b"/v1/keys/quick/a", [(b"host", b"evil.example")], b"") is None
-    assert asked.answer(b"/v1/keys/quick/a", [(b"host", host), (b"origin", b"http://evil.example")], b"") is None
+    fast: FastPath = gateway.server.config.http.fast_path  # type: ignore[union-attr]
+    host = f"Host: 127.0.0.1:{gateway.port}\r\n"
+    assert fast.get(plain("GET", "/quick/a", host), b"") is not None
+    assert fast.get(plain("GET", "/quick/a", "Host: evil.example\r\n"), b"") is None
+    assert fast.get(plain("GET", "/quick/a", f"{host}Origin: http://evil.example\r\n"), b"") is None
+
+
+def plain(method: str, key: str, fields: str) -> PlainRequest:
+    """Return a plain request with a body of one byte, or none."""
+    length = "" if method == "GET" else "Content-Length: 1\r\n"
+    asked = plain_request(f"{method} /v1/keys{key} HTTP/1.1\r\n{fields}{length}\r\n{'1' if length else ''}".encode())
+    assert asked is not None
+    return asked
 
 
 def test_a_put_that_is_begun_at_once_is_answered_as_by_the_long_way(
     http: httpx.Client, gateway: RunningGateway
 ) -> None:
-    asked = gateway.server.config.http.quick  # type: ignore[union-attr]
-    host = (b"host", f"127.0.0.1:{gateway.port}".encode())
-    for more in (b"if-match", b"if-none-match", b"idempotency-key", b"origin", b"expect", b"transfer-encoding"):
-        assert not asked.put(b"/v1/keys/quick/b", [host, (more, b"x")], b"1", b"", print), more
-    assert not asked.put(b"/v1/keys/.gateway/b", [host], b"1", b"", print)
+    fast: FastPath = gateway.server.config.http.fast_path  # type: ignore[union-attr]
+    host = f"Host: 127.0.0.1:{gateway.port}\r\n"
+    for more in ("If-Match", "If-None-Match", "Idempotency-Key", "Origin", "Expect", "Transfer-Encoding"):
+        assert not fast.put(plain("PUT", "/quick/b", f"{host}{more}: x\r\n"), b"", print), more
+    assert not fast.put(plain("PUT", "/.gateway/b", host), b"", print)
     quick = http.put("/v1/keys/quick/b", content=b"\x00quick")
     long = http.put("/v1/keys", params={"key": "/quick/c"}, content=b"\x00quick")
     assert quick.json() == {"revision": quick.headers["ETag"].strip('"'), "durability": "replicated"}
@@ -135,12 +127,12 @@ def test_what_looks_like_a_request_within_another_is_none(gateway: RunningGatewa
         assert came.count(b"HTTP/1.1 ") == 2 and b"=within=" not in came
 
 
-def test_a_connection_of_plain_requests_is_kept_while_it_is_used_and_no_longer(both: Pair) -> None:
-    with RunningGateway(both.servers) as gateway:
-        gateway.server.config.timeout_keep_alive = 2
-        put = f"PUT /v1/keys/kept HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nContent-Length: 1\r\n\r\n1".encode()
+def test_a_connection_of_plain_requests_is_kept_while_it_is_used_and_no_longer(gateway: RunningGateway) -> None:
+    with RunningGateway(gateway.servers) as own:
+        own.server.config.timeout_keep_alive = 2
+        put = f"PUT /v1/keys/kept HTTP/1.1\r\nHost: 127.0.0.1:{own.port}\r\nContent-Length: 1\r\n\r\n1".encode()
         for _ in range(10):
-            with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
+            with socket.create_connection(("127.0.0.1", own.port), timeout=30) as sock:
                 kept, longest = _used_for(sock, put, 2.5)
                 ended = kept and sock.recv(1) == b""
             if longest < 1.5:  # else this machine was too busy to use it so often
@@ -216,10 +208,10 @@ def test_keys_that_a_path_can_not_say_are_given_in_the_query(http: httpx.Client)
     assert http.get("/v1/keys/%C3%BC/%252F").text == "/ü/%2F"
 
 
-def test_pages_are_sorted_and_go_on_where_the_last_one_ended(http: httpx.Client, both: Pair) -> None:
+def test_pages_are_sorted_and_go_on_where_the_last_one_ended(http: httpx.Client, gateway: RunningGateway) -> None:
     keys = [f"/page/{n:03}" for n in range(250)]
     mixed = random.Random(1).sample(keys, len(keys))
-    with Clone(both.servers, subtree="/page/") as clone:
+    with Clone(gateway.servers, subtree="/page/") as clone:
         clone.set_many(dict.fromkeys(mixed, b"x")).wait(10)
     http.put("/v1/keys/page/000", content=b"mine")  # then the page waits for what came before
     seen: list[str] = []
@@ -310,8 +302,9 @@ def test_a_conditional_set_that_was_done_is_not_refused_when_it_is_asked_again(h
     assert [a.status_code for a in answers] == [200, 200] and answers[0].headers["ETag"] == answers[1].headers["ETag"]
 
 
-def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(both: Pair) -> None:
-    with RunningGateway(both.servers) as left, RunningGateway(both.servers) as right:
+def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(gateway: RunningGateway) -> None:
+    servers = gateway.servers
+    with RunningGateway(servers) as left, RunningGateway(servers) as right:
         left.client.put("/v1/keys/doors/n", content=b"0")
         alive = [left, right]
         chance = random.Random(7)
@@ -348,13 +341,11 @@ def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(both: Pair) 
 
 def test_what_machines_read_is_what_there_is() -> None:
     there = {
-        (re.sub(r":path", "", route.path), method)
+        (route.path, route.method)
         for route in ROUTES
-        if isinstance(route, Route)
-        for method in (route.methods or set()) - {"HEAD"}
         if route.path.startswith(("/v1", "/health", "/ready", "/openapi", "/metrics"))
     }
-    said = {(path, method.upper()) for path, methods in document()["paths"].items() for method in methods}
+    said = {(path, method.upper()) for path, methods in document(ROUTES)["paths"].items() for method in methods}
     assert said == there
 
 

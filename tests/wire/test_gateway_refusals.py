@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from chp_client.gateway.openapi import document
 from chp_client.gateway.request_fields import RequestLimits
-from chp_server.testing import TestServer
+from chp_client.gateway.routes import ROUTES
 from tests.wire.gateways import RunningGateway
 
 SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=5.0)
+pytestmark = pytest.mark.gateway(limits=SMALL)
 NAMES = {"{key}": "bad/x", "{topic}": "bad", "{group}": "g"}
 BODIED = ("put", "post")
 WORSE = b"x" * 9000
@@ -31,7 +31,7 @@ def filled(path: str) -> str:
 
 
 PATHS = [
-    (method, filled(path)) for path, methods in document()["paths"].items() for method in methods
+    (method, filled(path)) for path, methods in document(ROUTES)["paths"].items() for method in methods
 ] + [("get", "/v1/clone"), ("get", "/console/console.js")]  # fmt: skip
 OK = b"Host: 127.0.0.1\r\nConnection: close\r\n"
 
@@ -91,13 +91,6 @@ OF_BODIES: dict[str, tuple[bytes, set[int]]] = {
     "half a chunk": (b"{m} {p} HTTP/1.1\r\n{ok}Transfer-Encoding: chunked\r\n\r\n9\r\nhalf", {400, 404, 415}),
     "a body that is too large": (b"{m} {p} HTTP/1.1\r\n{ok}Content-Length: 100001\r\n\r\n", {400, 404, 413, 415}),
 }
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[RunningGateway]:
-    """A gateway of small bounds, to a lone server."""
-    with TestServer(heartbeat_s=0.1) as server, RunningGateway([server.address], limits=SMALL) as made:
-        yield made
 
 
 def told(gateway: RunningGateway, sent: bytes) -> bytes:

@@ -1,13 +1,11 @@
 """covers: the command line of chp-gateway: client files, help, and what it can't be started with."""
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chp_client.gateway.main import arguments, run
-from chp_server.testing import Pair
 from tests.wire import keys
 from tests.wire.gateways import RunningGateway
 
@@ -15,12 +13,8 @@ GATE = keys.new_pair()
 
 
 def test_a_pair_with_keys_is_reached_by_a_client_file(tmp_path: Path) -> None:
-    a, b = keys.pair_of_directories(tmp_path, ("gate", GATE))
-    pair = Pair()
-    pair.primary.config = replace(pair.primary.config, keys=str(a))
-    pair.backup.config = replace(pair.backup.config, keys=str(b))
-    with pair:
-        known = dict(zip(pair.servers, map(keys.public_of, (a, b)), strict=True))
+    with keys.pair_with_keys(tmp_path, ("gate", GATE)) as pair:
+        known = keys.known(pair)
         file = keys.client_file(tmp_path / "gate.toml", GATE, known)
         with RunningGateway(pair.servers, "--client-file", str(file), "--anonymous", "gate") as gateway:
             assert gateway.client.put("/v1/keys/a", content=b"1").status_code == 200
@@ -44,7 +38,7 @@ def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.C
     assert "that has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
     assert "client-file" in refused(["--listen", "0.0.0.0:80"], capsys)
     known = ["--client-file", str(file)]
-    assert "taken at the word" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)
+    assert "is believed" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)
     assert "client file" in refused(["--user-header", "X-User"], capsys)
     assert "one of them" in refused([*known, "--user-header", "X-User", "--anonymous", "bob"], capsys)
     assert "X-Remote-User" in refused([*known, "--user-header", "X: User"], capsys)
@@ -62,6 +56,6 @@ def test_a_port_that_is_taken_is_code_3(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_help_says_where_to_look_and_how_it_ends() -> None:
     text = arguments().format_help()
-    for word in ("/health", "/ready", "/metrics", "--client-file", "CHP_CLIENT", "exit codes", "examples"):
+    for word in ("/health", "/ready", "/metrics", "--client-file", "CHP_CLIENT_FILE", "exit codes", "examples"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 120

@@ -5,23 +5,17 @@ import json
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import httpx
 import pytest
 
 from chp_client import Clone
-from chp_client.gateway.paths import fanout, watch
+from chp_client.gateway.paths import stream
+from chp_client.gateway.shared import fanout
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
-
-
-@pytest.fixture
-def lasting() -> Iterator[Pair]:
-    """A pair that keeps its log long enough."""
-    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
-        yield pair
 
 
 async def events(
@@ -68,7 +62,7 @@ async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.E
 @pytest.mark.slow
 @pytest.mark.parametrize(("readers_n", "updates"), [(30, 300), pytest.param(200, 1000, marks=pytest.mark.long)])
 def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(
-    lasting: Pair, readers_n: int, updates: int
+    pair: Pair, readers_n: int, updates: int
 ) -> None:
     where: dict[str, str] = {}
 
@@ -82,19 +76,19 @@ def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(
             await asyncio.to_thread(clone.set("/w/n", str(n).encode()).wait, 30)
             if n == updates // 3:
                 await asyncio.to_thread(first.stop)
-                second = await asyncio.to_thread(RunningGateway, lasting.servers)
+                second = await asyncio.to_thread(RunningGateway, pair.servers)
                 where["url"] = second.url
             if n == 2 * updates // 3:
-                await asyncio.to_thread(lasting.primary.kill)
+                await asyncio.to_thread(pair.primary.kill)
         for seen in await asyncio.wait_for(asyncio.gather(*readers), 300):
             assert seen == [str(n) for n in range(updates)]
         return second
 
-    with Clone(lasting.servers, subtree="/w/") as clone:
-        asyncio.run(go(clone, RunningGateway(lasting.servers))).stop()
+    with Clone(pair.servers, subtree="/w/") as clone:
+        asyncio.run(go(clone, RunningGateway(pair.servers))).stop()
 
 
-def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(lasting: Pair) -> None:
+def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair) -> None:
     async def go(gateway: RunningGateway, clone: Clone) -> None:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
             stream = events(client, "/s/", None)
@@ -109,27 +103,27 @@ def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(lasting: P
             clone.delete("/s/a").wait(10)
             assert (await anext(stream))[2]["changes"] == [{"key": "/s/a", "deleted": True}]
 
-    with Clone(lasting.servers) as clone, RunningGateway(lasting.servers) as gateway:
+    with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
         clone.set_many({"/s/a": b"1", "/s/b": b"1", "/t/x": b"1"}).wait(10)
         gateway.client.put("/v1/keys/t/y", content=b"")  # then it has what came before
         asyncio.run(go(gateway, clone))
 
 
-def test_a_number_that_was_never_begins_with_a_snapshot(lasting: Pair) -> None:
+def test_a_number_that_was_never_begins_with_a_snapshot(pair: Pair) -> None:
     async def go(gateway: RunningGateway) -> str:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
             return (await anext(events(client, "/", "77.5")))[1]
 
-    with RunningGateway(lasting.servers) as gateway:
+    with RunningGateway(pair.servers) as gateway:
         assert asyncio.run(go(gateway)) == "snapshot"
 
 
-def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(lasting: Pair) -> None:
+def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(pair: Pair) -> None:
     async def go(gateway: RunningGateway, first: str, second: str) -> str:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
             return (await anext(events(client, "/s/", second, after=first)))[0]
 
-    with Clone(lasting.servers) as clone, RunningGateway(lasting.servers) as gateway:
+    with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
         numbers = [str(clone.set("/s/a", b"%d" % n).wait(10).revision) for n in range(3)]
         assert asyncio.run(go(gateway, numbers[0], numbers[1])) == numbers[2]
         refused = gateway.client.get("/v1/watch?after=yesterday").json()
@@ -155,12 +149,12 @@ def held_for_readers(gateway: RunningGateway) -> int:
 
 
 def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
-    lasting: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "KEPT", 20)
     monkeypatch.setattr(fanout, "TOGETHER", 200_000)
     value = b"x" * 30_000  # 9 MB in all: more than the sockets' buffers take
-    with Clone(lasting.servers, subtree="/slow/") as clone, RunningGateway(lasting.servers) as gateway:
+    with Clone(pair.servers, subtree="/slow/") as clone, RunningGateway(pair.servers) as gateway:
         reader, most = stuck(gateway, "/slow/"), 0
         for n in range(300):
             clone.set("/slow/n", b"%d %s" % (n, value)).wait(30)
@@ -176,9 +170,9 @@ def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
     assert b"event: snapshot" not in came and len(seen) < 200, "it was given all of them"
 
 
-def test_who_takes_nothing_for_long_is_cut_off_and_others_go_on(lasting: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SEND_S", 0.3)
-    with Clone(lasting.servers, subtree="/cut/") as clone, RunningGateway(lasting.servers) as gateway:
+def test_who_takes_nothing_for_long_is_cut_off_and_others_go_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SEND_S", 1.0)
+    with Clone(pair.servers, subtree="/cut/") as clone, RunningGateway(pair.servers) as gateway:
         reader = stuck(gateway, "/cut/")
         other = threading.Thread(target=drain, args=(stuck(gateway, "/cut/"),), daemon=True)
         other.start()

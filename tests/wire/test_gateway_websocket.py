@@ -13,10 +13,10 @@ from chp.batch import packb
 from chp.messages import ICANHAZ
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, PING, PONG, TEXT, put, taken
 from chp_client.gateway.request_fields import RequestLimits
-from chp_server.testing import Pair
 from tests.unit.test_websocket import masked
 from tests.wire.gateways import RunningGateway
 
+pytestmark = pytest.mark.gateway(limits=RequestLimits(lines=2))
 HEAD = {
     "Host": "127.0.0.1", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
@@ -72,13 +72,6 @@ def test_a_head_that_is_not_taken_is_a_problem(
 ) -> None:
     stranger = Stranger(gateway, path, **head)
     assert stranger.status == status and stranger.problem()["code"] == code
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Any:
-    """One for all of these, that lets in two."""
-    with Pair() as pair, RunningGateway(pair.servers, limits=RequestLimits(lines=2)) as running:
-        yield running
 
 
 def test_it_begins_with_the_servers_and_answers_pings(gateway: RunningGateway) -> None:

@@ -1,31 +1,30 @@
-"""covers: feed/history.py and `chp history`: the versions of a key that the log still holds."""
+"""covers: port/history.py and `chp history`: the versions of a key that the log still holds."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
 
 from chp_client import AsyncClone, BadInput, BadKey, Clone
-from chp_client.cli.app import chp
 from chp_client.port.history import Version
 from chp_server.testing import Pair, TestServer
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 def told(versions: list[Version]) -> list[tuple[object, str, bool]]:
     return [(v.value, v.operation, v.expired) for v in versions]
 
 
-def test_what_a_key_was_since_when_and_by_whom(clone: Clone, lone: TestServer) -> None:
+def test_what_a_key_was_since_when_and_by_whom(clone: Clone, server: TestServer) -> None:
     first = clone.set("/a/k", b"1").wait(WAIT_S)
     clone.set("/a/other", b"x").wait(WAIT_S)
     clone.delete("/a/k").wait(WAIT_S)
-    with Clone(lone.address, subtree=None) as other, clone.watch("/a/k") as watch:
+    with Clone(server.address, subtree=None) as other, clone.watch("/a/k") as watch:
         other.set("/a/k", b"2", ttl=0.2).wait(WAIT_S)
         while not watch.get(WAIT_S).expired:
             pass
@@ -49,9 +48,9 @@ def test_a_key_without_a_folder_and_one_that_nobody_set(clone: Clone) -> None:
     assert clone.history("/never", timeout=WAIT_S) == []
 
 
-def test_a_record_of_several_clients_names_nobody(clone: Clone, lone: TestServer) -> None:
+def test_a_record_of_several_clients_names_nobody(clone: Clone, server: TestServer) -> None:
     """Both are in one record if the server takes them in one turn."""
-    with Clone(lone.address, subtree=None) as other:
+    with Clone(server.address, subtree=None) as other:
         for i in range(200):
             ours, theirs = clone.set("/s/a", str(i).encode()), other.set("/s/b", b"")
             if ours.wait(WAIT_S).revision >> 48 and theirs.wait(WAIT_S).revision:
@@ -61,14 +60,14 @@ def test_a_record_of_several_clients_names_nobody(clone: Clone, lone: TestServer
     pytest.skip("the server never took two clients' sets in one turn")
 
 
-def test_values_are_decoded_and_what_can_not_be_is_bytes(lone: TestServer, clone: Clone) -> None:
+def test_values_are_decoded_and_what_can_not_be_is_bytes(server: TestServer, clone: Clone) -> None:
     for value in (b"1", b"{"):
         clone.set("/j", value).wait(WAIT_S)
-    with Clone(lone.address, codec="json") as reader:
+    with Clone(server.address, codec="json") as reader:
         assert [v.value for v in reader.history("/j", timeout=WAIT_S)] == [1, b"{"]
 
     async def main() -> None:
-        async with AsyncClone(lone.address, subtree=None) as other:
+        async with AsyncClone(server.address, subtree=None) as other:
             assert [v.value for v in await other.history("/j", timeout=WAIT_S)] == [b"1", b"{"]
 
     asyncio.run(main())
@@ -91,15 +90,14 @@ def test_it_is_asked_of_whoever_is_active(pair: Pair) -> None:
         assert told(clone.history("/a", timeout=WAIT_S)) == [(b"1", "set", False), (b"2", "set", False)]
 
 
-def test_the_command(clone: Clone, lone: TestServer) -> None:
+def test_the_command(clone: Clone, run: Callable[..., Result]) -> None:
     clone.set("/a", b"1", ttl=60).wait(WAIT_S)
     clone.delete("/a").wait(WAIT_S)
-    run = CliRunner()
-    lines = run.invoke(chp, ["--servers", lone.address, "history", "/a", "--json"]).stdout.splitlines()
+    lines = run("history", "/a", "--json").stdout.splitlines()
     first, second = map(json.loads, lines)
     assert (first["op"], first["value"], first["ttl"], second["op"]) == ("set", "1", 60, "del")
     assert len(first["by"]) == 24 and first["when"].endswith("Z") and "." in first["revision"]
-    text = run.invoke(chp, ["--servers", lone.address, "history", "/a", "--limit", "2"]).stdout
+    text = run("history", "/a", "--limit", "2").stdout
     assert "  set      1  ttl 60 s  by " in text and "  delete   by " in text
-    none = run.invoke(chp, ["--servers", lone.address, "history", "/never"])
+    none = run("history", "/never")
     assert none.exit_code == 1 and "the log has no version of '/never'" in none.stderr

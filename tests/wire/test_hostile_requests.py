@@ -1,6 +1,5 @@
 """Requests of the right form with values that no client of ours sends: each is answered, and the server goes on."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,22 +21,16 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def lone() -> Iterator[TestServer]:
-    with TestServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
-def test_a_request_that_means_nothing_is_refused(lone: TestServer, options: dict[str, Any]) -> None:
-    with Hand(lone.address) as hand:
+def test_a_request_that_means_nothing_is_refused(server: TestServer, options: dict[str, Any]) -> None:
+    with Hand(server.address) as hand:
         dealer = hand.dealer()
         request = hand.ask(dealer, "", **options)
         assert parts_of(receive(dealer))[0][:3] == [7, request, "bad"]
         assert hand.sync()[-1][0][0] == 5, "the server goes on"
 
 
-def test_a_feed_from_below_all_numbers_is_not_retained(lone: TestServer) -> None:
-    with Hand(lone.address) as hand:
+def test_a_feed_from_below_all_numbers_is_not_retained(server: TestServer) -> None:
+    with Hand(server.address) as hand:
         assert hand.sync("", feed=True, **{"from": -1})[-1][0][2] == "retained"
         assert hand.sync()[-1][0][0] == 5, "the server goes on"

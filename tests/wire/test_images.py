@@ -9,7 +9,8 @@ import pytest
 
 from chp.limits import Limits
 from chp_server.testing import Pair, TestServer
-from tests.wire.hand import END, REFUSED, REPLY, Hand, parts_of, receive, until
+from tests.talk import until
+from tests.wire.hand import END, REFUSED, REPLY, Hand, parts_of, receive
 
 
 @pytest.fixture

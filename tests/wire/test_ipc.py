@@ -22,7 +22,7 @@ from chp_client.port.admin import Admin
 from chp_server.exits import CannotStart
 from chp_server.ports import connections
 from chp_server.testing import Pair, TestServer
-from tests.wire.test_clone import WAIT_S, until
+from tests.talk import WAIT_S, until
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import importlib.util
 import re
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from chp_client import Clone, Conflict
 from chp_client.gateway.channels.connection import WebSocketConnection
 from chp_server.testing import Pair
+from tests.talk import join_all
 from tests.wire.gateways import RunningGateway
 from tests.wire.node import FOLDER, Program, node
 
@@ -57,13 +57,6 @@ SAID: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def lasting() -> Iterator[Pair]:
-    """A pair that is not taken for dead by a busy machine."""
-    with Pair(heartbeat_s=0.1, peer_timeout_s=1.0) as pair:
-        yield pair
-
-
 def cut(gateway: RunningGateway) -> int:
     """End all its WebSockets as a network would; how many there were."""
     lines = [each for each in list(gateway.server.server_state.connections) if isinstance(each, WebSocketConnection)]
@@ -86,8 +79,8 @@ def raise_here(clone: Clone, times: int) -> None:
 
 @node
 @pytest.mark.slow
-def test_sets_in_node(lasting: Pair, tmp_path: Path) -> None:
-    with RunningGateway(lasting.servers) as gateway:
+def test_sets_in_node(pair: Pair, tmp_path: Path) -> None:
+    with RunningGateway(pair.servers) as gateway:
         text = f"const urls = ['{gateway.url}'];{SETS}console.log(JSON.stringify(said));process.exit();"
         with Program(tmp_path, text) as program:
             assert program.hear() == SAID
@@ -97,8 +90,8 @@ def test_sets_in_node(lasting: Pair, tmp_path: Path) -> None:
 
 @node
 @pytest.mark.slow
-def test_four_in_node_and_four_in_python_raise_one_counter_exactly(lasting: Pair, tmp_path: Path) -> None:
-    with Clone(lasting.servers, subtree="/js/") as clone, RunningGateway(lasting.servers) as gateway:
+def test_four_in_node_and_four_in_python_raise_one_counter_exactly(pair: Pair, tmp_path: Path) -> None:
+    with Clone(pair.servers, subtree="/js/") as clone, RunningGateway(pair.servers) as gateway:
         clone.set("/js/n", b"0").wait(10)
         text = f"""{RAISE}
         const clone = await Clone.open(["{gateway.url}"], {{ subtree: "/js/", timeoutMs: 120000 }});
@@ -106,7 +99,7 @@ def test_four_in_node_and_four_in_python_raise_one_counter_exactly(lasting: Pair
         console.log(JSON.stringify(clone.stats));
         clone.close();"""
         programs = [Program(tmp_path, text, f"program{i}") for i in range(4)]
-        clones = [Clone(lasting.servers, subtree="/js/") for _ in range(4)]
+        clones = [Clone(pair.servers, subtree="/js/") for _ in range(4)]
         for each in clones:
             each.wait_until_synced(30)
         threads = [threading.Thread(target=raise_here, args=(each, 25)) for each in clones]
@@ -115,8 +108,7 @@ def test_four_in_node_and_four_in_python_raise_one_counter_exactly(lasting: Pair
         for program in programs:
             assert program.hear()["garbage"] == 0
             program.close()
-        for thread in threads:
-            thread.join(120)
+        join_all(*threads)
         for each in clones:
             each.close()
         clone.sync(timeout=30)
@@ -138,9 +130,9 @@ clone.close();
 
 @node
 @pytest.mark.slow
-def test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump(lasting: Pair, tmp_path: Path) -> None:
-    first, second = RunningGateway(lasting.servers), RunningGateway(lasting.servers)
-    with first, second, Clone(lasting.servers, subtree="/w/") as clone:
+def test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump(pair: Pair, tmp_path: Path) -> None:
+    first, second = RunningGateway(pair.servers), RunningGateway(pair.servers)
+    with first, second, Clone(pair.servers, subtree="/w/") as clone:
         with Program(tmp_path, f"const urls = ['{first.url}', '{second.url}'];{FOLLOW}") as program:
             assert program.hear() == "begun"
             for n in range(1000):
@@ -151,7 +143,7 @@ def test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump(lasting:
                 if n in (200, 400):
                     assert cut(first) + cut(second) == 1
                 if n == 700:
-                    lasting.primary.kill()
+                    pair.primary.kill()
             clone.set("/w/last", b"end").wait(60)
             said = program.hear()
         entries = [clone.entry(key) for key in clone]
@@ -171,10 +163,10 @@ def serve(route: Any) -> None:
 
 @browser
 @pytest.mark.slow
-def test_the_same_in_a_browser(lasting: Pair) -> None:
+def test_the_same_in_a_browser(pair: Pair) -> None:
     from playwright.sync_api import sync_playwright
 
-    with RunningGateway(lasting.servers, "--write") as gateway, sync_playwright() as play:
+    with RunningGateway(pair.servers, "--write") as gateway, sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = chromium.new_context(bypass_csp=True).new_page()
         page.route("**/js/*.js", serve)
@@ -187,10 +179,10 @@ def test_the_same_in_a_browser(lasting: Pair) -> None:
 
 @browser
 @pytest.mark.slow
-def test_a_page_writes_only_with_write(lasting: Pair) -> None:
+def test_a_page_writes_only_with_write(pair: Pair) -> None:
     from playwright.sync_api import sync_playwright
 
-    with RunningGateway(lasting.servers) as gateway, sync_playwright() as play:
+    with RunningGateway(pair.servers) as gateway, sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = chromium.new_context(bypass_csp=True).new_page()
         page.route("**/js/*.js", serve)

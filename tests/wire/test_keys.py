@@ -5,7 +5,6 @@ covers: --keys, --plain-bind, the peers' keys, adding and removing a user while 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,23 +16,18 @@ from chp import keyfiles
 from chp.keyfiles import KeyPair
 from chp_client import Clone
 from chp_server.testing import Pair, TestServer, free_port
+from tests.talk import until
 from tests.wire import keys
 from tests.wire.classic import ClassicClient
-from tests.wire.hand import at, until
+from tests.wire.hand import at
+from tests.wire.keys import ALICE
 
 GENEROUS_MS = 30_000
-ALICE, STRANGER = keys.new_pair(), keys.new_pair()
+STRANGER = keys.new_pair()
 KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)  # at P, P+1, P+2, P+3
 DONE = {zmq.EVENT_HANDSHAKE_SUCCEEDED: "in"}
 NOT_OURS = {"protocol", "no detail"}  # another mechanism: libzmq sees it, or the connection's end, first
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two servers with keys, that know each other and alice."""
-    with keys.pair_with_keys(tmp_path, ("alice", ALICE)) as made:
-        yield made
 
 
 def directory(server: TestServer) -> Path:
@@ -63,25 +57,25 @@ def first_event(endpoint: str, kind: int, key: KeyPair | None, server_key: bytes
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(pair: Pair, offset: int) -> None:
-    server = pair.primary
+def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(keyed_pair: Pair, offset: int) -> None:
+    server = keyed_pair.primary
     assert handshake(server, offset, None) in NOT_OURS
     assert handshake(server, offset, STRANGER) == "auth"
     assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"  # she wants another server's
 
 
-def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(pair: Pair) -> None:
-    assert [handshake(pair.primary, i, ALICE) for i in range(4)] == ["in", "in", "in", "auth"]
-    text = (directory(pair.backup) / "server.secret").read_text()
+def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(keyed_pair: Pair) -> None:
+    assert [handshake(keyed_pair.primary, i, ALICE) for i in range(4)] == ["in", "in", "in", "auth"]
+    text = (directory(keyed_pair.backup) / "server.secret").read_text()
     peer = keyfiles.read_secret(text)
-    assert [handshake(pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
+    assert [handshake(keyed_pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
 
 
-def test_strangers_are_counted(pair: Pair) -> None:
-    server = pair.primary.server
+def test_strangers_are_counted(keyed_pair: Pair) -> None:
+    server = keyed_pair.primary.server
     assert server is not None
-    handshake(pair.primary, 0, STRANGER)
-    handshake(pair.primary, 1, None)
+    handshake(keyed_pair.primary, 0, STRANGER)
+    handshake(keyed_pair.primary, 1, None)
     until(lambda: server.core.counts["unknown_keys"] == 1, "the unknown key is counted")
     until(lambda: server.core.counts["handshakes_failed"] >= 1, "the client without one too")
 
@@ -104,14 +98,14 @@ def stranger_text() -> str:
     return STRANGER.public.decode()
 
 
-def test_a_user_that_is_added_is_let_in_and_one_that_is_removed_is_not(pair: Pair) -> None:
+def test_a_user_that_is_added_is_let_in_and_one_that_is_removed_is_not(keyed_pair: Pair) -> None:
     bob = keys.new_pair()
-    assert handshake(pair.primary, 0, bob) == "auth"
-    keys.admit(directory(pair.primary), "bob", bob)
-    assert handshake(pair.primary, 0, bob) == "in"
-    (directory(pair.primary) / "clients" / "bob.pub").unlink()
-    assert handshake(pair.primary, 0, bob) == "auth"
-    assert handshake(pair.primary, 0, ALICE) == "in"
+    assert handshake(keyed_pair.primary, 0, bob) == "auth"
+    keys.admit(directory(keyed_pair.primary), "bob", bob)
+    assert handshake(keyed_pair.primary, 0, bob) == "in"
+    (directory(keyed_pair.primary) / "clients" / "bob.pub").unlink()
+    assert handshake(keyed_pair.primary, 0, bob) == "auth"
+    assert handshake(keyed_pair.primary, 0, ALICE) == "in"
 
 
 def test_programs_of_rfc_12_come_by_the_plain_ports(tmp_path: Path) -> None:

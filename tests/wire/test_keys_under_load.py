@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,10 +27,9 @@ from chp_server.access.zap import CLIENTS, ENDPOINT, LOCAL, PEER, ZapHandler
 from chp_server.exits import CannotStart
 from chp_server.testing import Pair, TestServer
 from chp_server.tools.against import NoContents, of_server
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import until
 
-WAIT_S = 60.0
 STALE_S = 10.0  # two seconds on a machine that is not busy; a copy that nobody heals would be stale for longer
 ALICE = keys.new_pair()
 
@@ -79,11 +77,8 @@ class Load:
 
 def pair_with_keys(base: Path) -> tuple[Pair, Path, Path]:
     """A pair whose servers keep journals and know alice."""
-    a, b = keys.pair_of_directories(base, ("alice", ALICE))
-    pair = Pair()
-    for server, folder in ((pair.primary, a), (pair.backup, b)):
-        server.config = replace(server.config, keys=str(folder), store=f"sqlite:{base / folder.name}-data")
-    return pair, a, b
+    pair = keys.pair_with_keys(base, ("alice", ALICE), store=(f"sqlite:{base / 'a'}-data", f"sqlite:{base / 'b'}-data"))
+    return pair, base / "a", base / "b"
 
 
 def in_sync(pair: Pair) -> bool:
@@ -130,7 +125,7 @@ def _passive(pair: Pair, a: Path, b: Path) -> tuple[TestServer, Path, Path]:
 
 def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
     pair, a, b = pair_with_keys(tmp_path)
-    known = {pair.primary.address: keys.public_of(a), pair.backup.address: keys.public_of(b)}
+    known = keys.known(pair)
     old = keys.client_file(tmp_path / "old.toml", ALICE, known)
     second = keys.new_pair()
     new = keys.client_file(tmp_path / "new.toml", second, known)
@@ -171,7 +166,7 @@ def test_contents_of_servers_with_keys_are_compared(tmp_path: Path) -> None:
         with Clone(client_file=file, subtree=None) as clone:
             clone.set("/a", b"1").wait(WAIT_S)
         assert set(of_server(server.address, WAIT_S, str(file)).keys) == {"/a"}
-        with pytest.raises(NoContents, match="--as, CHP_CLIENT"):
+        with pytest.raises(NoContents, match="--client-file, CHP_CLIENT_FILE"):
             of_server(server.address, 1.0)
         with pytest.raises(NoContents, match="no \\[\\[servers\\]\\] with address tcp://b:1"):
             of_server("tcp://b:1", 1.0, str(file))

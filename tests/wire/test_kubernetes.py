@@ -16,6 +16,7 @@ import pytest
 
 from chp_client.port.admin import Admin, AdminReply
 from chp_server.testing import Pair, free_port
+from tests.talk import until
 
 MANIFESTS = Path(__file__).parents[2] / "ops" / "kubernetes.yml"
 OLDEST = "1.29"  # of the API that it is held against, beside the newest that the package has
@@ -132,7 +133,8 @@ def test_only_the_active_hands_over_before_it_is_ended(tmp_path: Path) -> None:
             while states(pair) != ["active", "passive"] or not ready(ports):
                 time.sleep(0.1)
             done = run(script.replace("9100", port), path, CHP_SERVERS=",".join(pair.servers))
-            assert done.returncode == 0 and states(pair) == after, (port, done)
+            assert done.returncode == 0, (port, done)
+            until(lambda after=after: states(pair) == after, f"the states after {port}")  # type: ignore[misc]
     assert run(script.replace("9100", ports[0]), path, CHP_SERVERS=",".join(pair.servers)).returncode == 0, (
         "nobody is there"
     )

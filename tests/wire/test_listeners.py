@@ -12,8 +12,7 @@ import pytest
 from chp_client import AsyncClone, BadInput, Change, Clone, Closed
 from chp_client.agent import listeners
 from chp_server.testing import TestServer
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 def test_a_function_is_called_with_each_change_under_its_prefix(clone: Clone) -> None:
@@ -69,10 +68,10 @@ def test_what_it_raises_is_logged_a_bounded_number_of_times_and_it_goes_on(
 
 
 def test_a_value_that_can_not_be_decoded_is_logged_with_its_key_and_hides_no_other(
-    lone: TestServer, clone: Clone, caplog: pytest.LogCaptureFixture
+    server: TestServer, clone: Clone, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: SimpleQueue[object] = SimpleQueue()
-    with Clone(lone.address, codec="json") as reader:
+    with Clone(server.address, codec="json") as reader:
         reader.wait_until_synced(WAIT_S)
         reader.on()(lambda change: told.put(change.value))
         clone.set_many((["/a", "/b"], [b"{", b"2"]))
@@ -127,10 +126,10 @@ def test_a_log_that_does_not_reach_back_ends_it_with_an_error(clone: Clone, capl
     assert not calls
 
 
-def test_the_same_with_await(lone: TestServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_with_await(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         told: asyncio.Queue[str] = asyncio.Queue()
-        async with AsyncClone(lone.address) as clone:
+        async with AsyncClone(server.address) as clone:
             await clone.wait_until_synced(WAIT_S)
 
             @clone.on("/a/")
@@ -156,13 +155,13 @@ def test_the_same_with_await(lone: TestServer, caplog: pytest.LogCaptureFixture)
 
 
 def test_a_coroutine_that_waits_for_ever_is_cancelled_at_the_end(
-    lone: TestServer, monkeypatch: pytest.MonkeyPatch
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chp_client.clone.aio.CALLBACKS_S", 0.01)
 
     async def main() -> None:
         began, cancelled = asyncio.Event(), asyncio.Event()
-        async with AsyncClone(lone.address) as clone:
+        async with AsyncClone(server.address) as clone:
             await clone.wait_until_synced(WAIT_S)
 
             @clone.on()

@@ -13,9 +13,9 @@ import pytest
 
 from chp_client import AsyncClone, Clone, Closed, Conflict, telemetry
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 30.0
 
 
 class Told:
@@ -39,9 +39,9 @@ class Told:
         self.rows.append(("changes", n))
 
 
-def test_what_it_is_told(lone: TestServer) -> None:
+def test_what_it_is_told(server: TestServer) -> None:
     told = Told()
-    with Clone(lone.address, metrics=told) as clone:
+    with Clone(server.address, metrics=told) as clone:
         clone.wait_until_synced(WAIT_S)
         with clone.watch() as watch:
             clone.set_many({"/a": b"1", "/b": b"2"}).wait(WAIT_S)
@@ -55,34 +55,34 @@ def test_what_it_is_told(lone: TestServer) -> None:
     assert all(0 <= each < WAIT_S for each in told.seconds) and told.seconds
 
 
-def test_one_that_raises_is_logged_once_and_harms_nobody(lone: TestServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_raises_is_logged_once_and_harms_nobody(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
     class Wrong(Told):
         def acknowledged(self, durability: str, seconds: float) -> None:
             raise ZeroDivisionError
 
-    with Clone(lone.address, metrics=Wrong()) as clone:
+    with Clone(server.address, metrics=Wrong()) as clone:
         for _ in range(3):
             clone.set("/a", b"1").wait(WAIT_S)
     assert caplog.text.count("metrics of a Clone raised") == 1
 
 
-def test_an_async_clone_has_them_too(lone: TestServer) -> None:
+def test_an_async_clone_has_them_too(server: TestServer) -> None:
     told = Told()
 
     async def main() -> None:
-        async with AsyncClone(lone.address, metrics=told) as clone:
+        async with AsyncClone(server.address, metrics=told) as clone:
             await clone.set("/a", b"1", timeout=WAIT_S)
 
     asyncio.run(main())
     assert ("acknowledged", "applied") in told.rows
 
 
-def test_the_example_of_the_page(lone: TestServer) -> None:
+def test_the_example_of_the_page(server: TestServer) -> None:
     prometheus = pytest.importorskip("prometheus_client")
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.S)
     names: dict[str, Any] = {}
     exec(code, names)
-    with Clone(lone.address, metrics=names["Told"]()) as clone:
+    with Clone(server.address, metrics=names["Told"]()) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
         clone.wait_until_synced(WAIT_S)
     shown = prometheus.generate_latest().decode()
@@ -98,10 +98,10 @@ def test_batches_that_are_left_when_it_is_closed_are_told_of() -> None:
     assert told.rows.count(("refused", "closed")) == 1 and ("state", "CLOSED") in told.rows
 
 
-def test_prometheus_if_it_is_installed(lone: TestServer) -> None:
+def test_prometheus_if_it_is_installed(server: TestServer) -> None:
     client = pytest.importorskip("prometheus_client")
     for _ in range(2):  # all Clones of a process share what is registered
-        with Clone(lone.address, metrics=telemetry.Prometheus()) as clone:
+        with Clone(server.address, metrics=telemetry.Prometheus()) as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/a", b"1").wait(WAIT_S)
             assert "chp_client_synced 1.0" in client.generate_latest().decode()
@@ -109,7 +109,7 @@ def test_prometheus_if_it_is_installed(lone: TestServer) -> None:
     assert 'chp_client_ack_seconds_count{durability="applied"} 2.0' in shown and "chp_client_synced 0.0" in shown
 
 
-def test_opentelemetry_itself(lone: TestServer) -> None:
+def test_opentelemetry_itself(server: TestServer) -> None:
     pytest.importorskip("opentelemetry.sdk.metrics")
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
@@ -117,13 +117,13 @@ def test_opentelemetry_itself(lone: TestServer) -> None:
 
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    with Clone(lone.address, metrics=telemetry.installed()) as clone:
+    with Clone(server.address, metrics=telemetry.installed()) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
     shown = reader.get_metrics_data().to_json()
     assert '"chp.client.ack"' in shown and '"durability": "applied"' in shown
 
 
-def test_opentelemetry_by_its_words(lone: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opentelemetry_by_its_words(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own words, where it is not installed: what is made of a meter, and what is told to it."""
     rows: list[tuple[str, Any, Any]] = []
 
@@ -147,7 +147,7 @@ def test_opentelemetry_by_its_words(lone: TestServer, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", module)
     telemetry._meter.cache_clear()
     try:
-        with Clone(lone.address, metrics=telemetry.OpenTelemetry()) as clone:
+        with Clone(server.address, metrics=telemetry.OpenTelemetry()) as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/a", b"1").wait(WAIT_S)
     finally:

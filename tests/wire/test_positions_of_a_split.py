@@ -20,14 +20,13 @@ from chp_client.port.feed import Feed
 from chp_client.recording.files import POSITION, files, pq
 from chp_client.recording.recorder import RecordingWriter, record
 from chp_server.testing import TestServer
-from tests.process.cluster import wait_for
-from tests.wire.hand import GENEROUS_S
 
 pytest.importorskip("pyspark.sql.datasource")
 
 from chp_client.spark.options import parse
 from chp_client.spark.reading.changes import DataLoss
 from chp_client.spark.reading.stream import StreamReader
+from tests.talk import WAIT_S, join_all, until
 
 RETAINED: dict[str, Any] = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
 
@@ -47,7 +46,7 @@ class Split:
     def _put(self, n: int, value: str) -> None:
         with Clone(self.server.address, subtree=None) as clone:
             for i in range(n):
-                clone.set(f"/{i}", value.encode()).wait(GENEROUS_S)
+                clone.set(f"/{i}", value.encode()).wait(WAIT_S)
 
     @property
     def address(self) -> str:
@@ -104,10 +103,10 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
         thread = Thread(target=record, args=(split.address, folder), kwargs=options, daemon=True)
         thread.start()
         try:
-            wait_for("the recorder", lambda: reached(said))
+            until(lambda: reached(said), "the recorder")
         finally:
             stop.set()
-            thread.join(GENEROUS_S)
+            join_all(thread)
         return said
 
     record_until(lambda _: folder.exists() and bool(files(folder)))

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from chp_client import AsyncClone, Clone
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S
 
-WAIT_S = 60.0
 KEYS = [f"/p/{i:05d}" for i in range(20_000)]
-
-
-@pytest.fixture
-def lone() -> Iterator[TestServer]:
-    with TestServer(name="lone", store="memory:", solo_wait_s=0.1) as server:
-        yield server
 
 
 def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
@@ -28,8 +19,8 @@ def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
     return True
 
 
-def test_what_others_set_and_delete_is_in_the_order(lone: TestServer) -> None:
-    with Clone(lone.address) as one, Clone(lone.address) as other:
+def test_what_others_set_and_delete_is_in_the_order(server: TestServer) -> None:
+    with Clone(server.address) as one, Clone(server.address) as other:
         other.wait_until_synced(WAIT_S)
         assert list(other.prefix("/p/")) == []
         one.set_many(dict.fromkeys(reversed(KEYS), b"v")).wait(WAIT_S)
@@ -44,9 +35,9 @@ def test_what_others_set_and_delete_is_in_the_order(lone: TestServer) -> None:
         assert one.delete_prefix("/p/", timeout=WAIT_S) == 0
 
 
-def test_an_async_clone_deletes_by_prefix(lone: TestServer) -> None:
+def test_an_async_clone_deletes_by_prefix(server: TestServer) -> None:
     async def run() -> None:
-        async with AsyncClone(lone.address) as clone:
+        async with AsyncClone(server.address) as clone:
             await clone.wait_until_synced(WAIT_S)
             await clone.set_many(dict.fromkeys([*KEYS, "/q"], b"v"))
             assert await clone.delete_prefix("/p/", timeout=WAIT_S) == len(KEYS)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,9 +11,9 @@ import pytest
 from chp_server.shell import metrics as metrics_module
 from chp_server.shell.metrics import MetricsError, MetricsServer
 from chp_server.testing import Pair, TestServer, free_port
+from tests.talk import WAIT_S, until
 
 pytest.importorskip("prometheus_client")
-WAIT_S = 60.0
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -24,14 +22,6 @@ def get(address: str, path: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
-
-
-def until(ready: Callable[[], bool]) -> None:
-    for _ in range(int(WAIT_S * 20)):
-        if ready():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came to that")
 
 
 def test_a_pair_is_ready_when_it_serves_and_when_it_follows_in_sync() -> None:

@@ -7,7 +7,6 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,27 +27,12 @@ from chp_client.recipes import (
     Party,
     Semaphore,
 )
+from chp_client.recipes import lock as lock_module
 from chp_server.testing import Pair, TestServer
+from tests.talk import WAIT_S, join_all, until
 from tests.wire.still import stand_still
 
-WAIT_S = 60.0
 PATH = "/locks/nightly"
-
-
-@pytest.fixture
-def lone() -> Iterator[TestServer]:
-    with TestServer(name="lone", store="memory:", solo_wait_s=0.1) as server:
-        yield server
-
-
-@pytest.fixture
-def clones(lone: TestServer) -> Iterator[list[Clone]]:
-    made = [Clone(lone.address) for _ in range(3)]
-    for clone in made:
-        clone.wait_until_synced(WAIT_S)
-    yield made
-    for clone in made:
-        clone.close(0.0)
 
 
 class Worker(threading.Thread):
@@ -72,16 +56,7 @@ class Worker(threading.Thread):
 
     def end(self) -> None:
         self.give.set()
-        self.join(WAIT_S)
-        assert not self.is_alive()
-
-
-def until(ready: Any) -> None:
-    for _ in range(int(WAIT_S * 100)):
-        if ready():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it never came to that")
+        join_all(self)
 
 
 class TestLock:
@@ -91,7 +66,7 @@ class TestLock:
         workers = []
         for lock, n in ((second, 2), (third, 3)):
             workers.append(Worker(lock))
-            until(lambda n=n: len(first.contenders()) == n)
+            until(lambda n=n: len(first.contenders()) == n)  # type: ignore[misc]
         assert first.contenders() == ["w0", "w1", "w2"]
         tokens = [first.token]
         first.release()
@@ -194,16 +169,17 @@ def test_an_election_has_one_leader_at_a_time(clones: list[Clone]) -> None:
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
+    join_all(*threads)
     assert (most, len(led)) == (1, 3)
     # The last release may have gone to another clone: this one learns of it a moment later.
     until(lambda: Election(clones[0], "/leader").leader is None)
 
 
 def test_who_is_not_elected_in_time_is_told_who_leads(clones: list[Clone]) -> None:
-    with Election(clones[0], "/leader", "boss"), pytest.raises(TimeoutError, match="boss leads"):
-        Election(clones[1], "/leader", "other").run(lambda: None, timeout=0.3)
+    with Election(clones[0], "/leader", "boss"):
+        until(lambda: Election(clones[1], "/leader").leader == "boss")
+        with pytest.raises(TimeoutError, match="boss leads"):
+            Election(clones[1], "/leader", "other").run(lambda: None, timeout=0.3)
 
 
 def test_each_addition_to_a_counter_counts_once(clones: list[Clone]) -> None:
@@ -215,8 +191,7 @@ def test_each_addition_to_a_counter_counts_once(clones: list[Clone]) -> None:
     threads = [threading.Thread(target=add, args=(clone,), daemon=True) for clone in clones]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
+    join_all(*threads)
     assert Counter(clones[0], "/visits").add(0, WAIT_S) == 300
     until(lambda: all(Counter(clone, "/visits").value == 300 for clone in clones))
     clones[0].set("/words", b"many").wait(WAIT_S)
@@ -227,8 +202,8 @@ def test_each_addition_to_a_counter_counts_once(clones: list[Clone]) -> None:
 
 
 @pytest.mark.parametrize(("codec", "value"), [("text", "1"), ("json", 1), ("msgpack", 1)])
-def test_a_counter_is_a_number_of_its_clones_codec(lone: TestServer, codec: str, value: object) -> None:
-    with Clone(lone.address, codec=codec) as clone:
+def test_a_counter_is_a_number_of_its_clones_codec(server: TestServer, codec: str, value: object) -> None:
+    with Clone(server.address, codec=codec) as clone:
         clone.wait_until_synced(WAIT_S)
         assert Counter(clone, f"/{codec}").add() == 1
         assert clone[f"/{codec}"] == value
@@ -242,9 +217,9 @@ def test_a_party_knows_who_is_there(clones: list[Clone]) -> None:
         until(lambda: list(one) == ["a"])
 
 
-def test_the_same_with_await(lone: TestServer) -> None:
+def test_the_same_with_await(server: TestServer) -> None:
     async def work() -> None:
-        async with AsyncClone(lone.address) as one, AsyncClone(lone.address) as two:
+        async with AsyncClone(server.address) as one, AsyncClone(server.address) as two:
             await one.wait_until_synced(WAIT_S)
             await two.wait_until_synced(WAIT_S)
             async with AsyncLock(one, PATH, "one") as lock:
@@ -286,8 +261,9 @@ def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None
 class TestWhatIsInTheWay:
     """Of timeouts that hold though the window is full, of ends that wait for nobody, and of keys that are no place."""
 
-    def test_a_timeout_holds_while_there_is_no_room_for_sets(self) -> None:
-        with TestServer(name="dying", store="memory:", solo_wait_s=0.1) as server:
+    def test_a_timeout_holds_while_there_is_no_room_for_sets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lock_module, "GIVE_BACK_S", 0.1)
+        with TestServer() as server:
             clone = Clone(server.address, window_bytes=4096)
             clone.wait_until_synced(WAIT_S)
             held = Lock(clone, PATH)
@@ -295,8 +271,7 @@ class TestWhatIsInTheWay:
             server.kill()
             with pytest.raises(TimeoutError):
                 for number in itertools.count():
-                    clone.set(f"/filling/{number}", b"x" * 1000, timeout=0.5)
-                    time.sleep(0.001)  # the agent takes what there is
+                    clone.set(f"/filling/{number}", b"x" * 5000, timeout=0.5)
             for act in (
                 lambda: Counter(clone, "/visits").add(timeout=0.1),
                 lambda: Party(clone, "/party").join(timeout=0.1),
@@ -311,9 +286,9 @@ class TestWhatIsInTheWay:
             assert within(held.release) is None, "what ends a lease waits for no room"
             clone.close(0.0)
 
-    def test_waiters_that_are_cancelled_leave_the_line_at_once(self, lone: TestServer) -> None:
+    def test_waiters_that_are_cancelled_leave_the_line_at_once(self, server: TestServer) -> None:
         async def main() -> list[str]:
-            async with AsyncClone(lone.address) as clone:
+            async with AsyncClone(server.address) as clone:
                 await clone.wait_until_synced(WAIT_S)
                 async with AsyncLock(clone, PATH):
                     waiting = [asyncio.create_task(AsyncLock(clone, PATH, f"n{n}").acquire()) for n in range(20)]
@@ -333,12 +308,12 @@ class TestWhatIsInTheWay:
             while not clones[1].mailbox.watches:  # of the one in front of it
                 time.sleep(0.01)
             clones[1].close(0.0)
-            worker.join(WAIT_S)
+            join_all(worker)
             assert [type(each) for each in worker.result] == [Closed]
 
-    def test_the_same_with_await(self, lone: TestServer) -> None:
+    def test_the_same_with_await(self, server: TestServer) -> None:
         async def main() -> None:
-            other, clone = AsyncClone(lone.address), AsyncClone(lone.address)
+            other, clone = AsyncClone(server.address), AsyncClone(server.address)
             await other.wait_until_synced(WAIT_S)
             await clone.wait_until_synced(WAIT_S)
             async with other, AsyncLock(other, PATH):
@@ -355,7 +330,8 @@ class TestWhatIsInTheWay:
         clones[0].set_many({"/locks/note": b"1", f"{PATH}/note:1": b"2"}).wait(WAIT_S)
         with Lock(clones[0], PATH), Party(clones[0], f"{PATH}/watchmen", "w"):
             assert within(lambda: Lock(clones[1], "/locks").acquire(WAIT_S)) is True
-            assert Lock(clones[0], "/locks").contenders() == [Lock(clones[1], "/locks")._place.name]
+            holder = Lock(clones[1], "/locks")._place.name
+            until(lambda: Lock(clones[0], "/locks").contenders() == [holder])
         with Party(clones[0], "/locks", "w") as party:
             assert len(party) == 2, "a contender of that path is one"
 
@@ -367,8 +343,8 @@ class TestWhatIsInTheWay:
             Counter(None, PATH)
 
     @pytest.mark.parametrize("value", [1.5, True])
-    def test_what_is_no_whole_number_is_no_counter(self, lone: TestServer, value: object) -> None:
-        with Clone(lone.address, codec="json") as clone:
+    def test_what_is_no_whole_number_is_no_counter(self, server: TestServer, value: object) -> None:
+        with Clone(server.address, codec="json") as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/visits", value).wait(WAIT_S)
             with pytest.raises(BadValue, match="no counter"):

@@ -21,10 +21,10 @@ from chp.numbers import pack
 from chp_client import Clone
 from chp_client.clientfile import ClientFile
 from chp_server.testing import TestServer
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import at, until
+from tests.wire.hand import at
 
-WAIT_S = 30.0
 WAIT_MS = 30_000
 ALICE, SECOND, ROOT = keys.new_pair(), keys.new_pair(), keys.new_pair()
 
@@ -32,15 +32,15 @@ ALICE, SECOND, ROOT = keys.new_pair(), keys.new_pair(), keys.new_pair()
 class Open:
     """The connections of one key to one server: P, P+1 and P+2, each of which has been used."""
 
-    def __init__(self, ending: ExitStack, server: TestServer, pair: keyfiles.KeyPair, no: int) -> None:
+    def __init__(self, ending: ExitStack, keyed_server: TestServer, pair: keyfiles.KeyPair, no: int) -> None:
         context = ending.enter_context(zmq.Context())
-        public = keys.public_of(Path(str(server.config.keys)))
+        public = keys.public_of(Path(str(keyed_server.config.keys)))
         self.snapshot, self.updates, self.collector = (
             ending.enter_context(keys.socket(context, kind, pair, public)) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB)
         )
         self._session, self._no, self._id = bytes([no]) * 12 + bytes(4), 0, 0
         for offset, socket in enumerate((self.snapshot, self.updates, self.collector)):
-            socket.connect(at(server.address, offset))
+            socket.connect(at(keyed_server.address, offset))
         self.updates.subscribe(channel_topic("/"))
         assert self.collector.poll(WAIT_MS) and self.collector.recv() == b"\x01"
 
@@ -80,43 +80,45 @@ def ending() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def server(ending: ExitStack, tmp_path: Path) -> TestServer:
+def keyed_server(ending: ExitStack, tmp_path: Path) -> TestServer:
     """A server that knows root, and two keys of alice."""
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE), ("alice.2", SECOND), ("root", ROOT))
     return ending.enter_context(TestServer(keys=str(a)))
 
 
-def clients(server: TestServer) -> Path:
-    return Path(str(server.config.keys)) / "clients"
+def clients(keyed_server: TestServer) -> Path:
+    return Path(str(keyed_server.config.keys)) / "clients"
 
 
-def remove(server: TestServer, name: str) -> None:
+def remove(keyed_server: TestServer, name: str) -> None:
     """Take a file away; return when the server has seen it."""
-    assert server.server is not None and server.server.sockets.doors is not None
-    doors = server.server.sockets.doors
-    before = doors.removals
-    (clients(server) / f"{name}.pub").unlink()
-    until(lambda: doors.removals > before, "the server sees that the key is gone", 10)
+    assert keyed_server.server is not None and keyed_server.server.sockets.zap_handler is not None
+    zap_handler = keyed_server.server.sockets.zap_handler
+    before = zap_handler.removals
+    (clients(keyed_server) / f"{name}.pub").unlink()
+    until(lambda: zap_handler.removals > before, "the server sees that the key is gone", 10)
 
 
 @pytest.fixture
-def root(ending: ExitStack, server: TestServer, tmp_path: Path) -> Clone:
+def root(ending: ExitStack, keyed_server: TestServer, tmp_path: Path) -> Clone:
     """A Clone of root's."""
-    path = keys.client_file(tmp_path / "root.secret", ROOT, {server.address: keys.public_of(clients(server).parent)})
+    path = keys.client_file(
+        tmp_path / "root.secret", ROOT, {keyed_server.address: keys.public_of(clients(keyed_server).parent)}
+    )
     clone = ending.enter_context(Clone(ClientFile.read(path)))
     clone.wait_until_synced(WAIT_S)
     return clone
 
 
 def test_a_removed_key_is_refused_on_each_port_and_the_users_other_key_goes_on(
-    ending: ExitStack, server: TestServer, root: Clone
+    ending: ExitStack, keyed_server: TestServer, root: Clone
 ) -> None:
-    one, other = Open(ending, server, ALICE, 1), Open(ending, server, SECOND, 2)
+    one, other = Open(ending, keyed_server, ALICE, 1), Open(ending, keyed_server, SECOND, 2)
     for no, each in enumerate((one, other)):
         each.put(f"/before/{no}", b"1")
         until(lambda no=no: f"/before/{no}" in root, "the set is done", WAIT_S)  # type: ignore[misc]
         assert each.is_answered() and each.hears(f"/before/{no}")
-    remove(server, "alice")
+    remove(keyed_server, "alice")
     one.put("/after/0", b"1")
     other.put("/after/1", b"1")
     until(lambda: "/after/1" in root, "the other key's set is done", WAIT_S)
@@ -126,13 +128,13 @@ def test_a_removed_key_is_refused_on_each_port_and_the_users_other_key_goes_on(
     assert "/after/0" not in root
 
 
-def test_what_was_asked_for_before_does_not_go_on(ending: ExitStack, server: TestServer, root: Clone) -> None:
+def test_what_was_asked_for_before_does_not_go_on(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
     """A reader of a topic says nothing once it has room."""
     root.topic("t").publish(b"first").wait(WAIT_S)
-    one = Open(ending, server, ALICE, 1)
+    one = Open(ending, keyed_server, ALICE, 1)
     one.ask(topic="t", after=0, credit=64)
     assert one.snapshot.poll(WAIT_MS)
-    remove(server, "alice")
+    remove(keyed_server, "alice")
     root.topic("t").publish(b"second").wait(WAIT_S)
     said = b""
     while one.snapshot.poll(2000):
@@ -143,33 +145,33 @@ def test_what_was_asked_for_before_does_not_go_on(ending: ExitStack, server: Tes
 
 
 def test_a_user_whose_key_is_given_to_another_name_is_refused(
-    ending: ExitStack, server: TestServer, root: Clone
+    ending: ExitStack, keyed_server: TestServer, root: Clone
 ) -> None:
-    one = Open(ending, server, ALICE, 1)
+    one = Open(ending, keyed_server, ALICE, 1)
     assert one.is_answered()
-    remove(server, "alice")
-    keys.admit(clients(server).parent, "carol", ALICE)
+    remove(keyed_server, "alice")
+    keys.admit(clients(keyed_server).parent, "carol", ALICE)
     one.put("/after/0", b"1")
-    again = Open(ending, server, ALICE, 3)
+    again = Open(ending, keyed_server, ALICE, 3)
     again.put("/after/2", b"1")
     until(lambda: "/after/2" in root, "carol is let in", WAIT_S)
     assert "/after/0" not in root
 
 
 def test_a_file_that_is_written_anew_in_its_place_removes_the_key_before(
-    ending: ExitStack, server: TestServer, root: Clone
+    ending: ExitStack, keyed_server: TestServer, root: Clone
 ) -> None:
-    one = Open(ending, server, ALICE, 1)
-    assert one.is_answered() and server.server is not None
-    (clients(server) / "alice.pub").write_text(keyfiles.public_text("alice", keys.new_pair().public))
-    until(lambda: server.server.core.counts["subscribers_cut"], "its subscription is cut", 10)  # type: ignore[union-attr]
+    one = Open(ending, keyed_server, ALICE, 1)
+    assert one.is_answered() and keyed_server.server is not None
+    (clients(keyed_server) / "alice.pub").write_text(keyfiles.public_text("alice", keys.new_pair().public))
+    until(lambda: keyed_server.server.core.counts["subscribers_cut"], "its subscription is cut", 10)  # type: ignore[union-attr]
     assert not one.is_answered()
 
 
-def test_it_is_counted(ending: ExitStack, server: TestServer, root: Clone) -> None:
-    one = Open(ending, server, ALICE, 1)
-    assert one.is_answered() and server.server is not None
-    core = server.server.core
-    remove(server, "alice")
+def test_it_is_counted(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
+    one = Open(ending, keyed_server, ALICE, 1)
+    assert one.is_answered() and keyed_server.server is not None
+    core = keyed_server.server.core
+    remove(keyed_server, "alice")
     one.put("/after/0", b"1")
     until(lambda: core.counts["removed_keys"], "what came by it is counted")

@@ -8,8 +8,7 @@ from chp_client import Clone
 from chp_client.port.admin import Admin, AdminReply
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import Pair, free_port
-
-WAIT_S = 30.0
+from tests.talk import WAIT_S
 
 
 def test_a_value_that_differs_on_the_passive_is_found_and_healed() -> None:

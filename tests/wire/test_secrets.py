@@ -20,11 +20,10 @@ from chp_client import AsyncClone, ClientFile, Clone, Refused
 from chp_client.port.admin import Admin
 from chp_server.settings import sources
 from chp_server.testing import TestServer, free_port
-from tests.process.cluster import ServerProcess, wait_for
+from tests.process.cluster import ServerProcess
+from tests.talk import WAIT_S, until
 from tests.wire import keys
-from tests.wire.hand import until
 
-WAIT_S = 30.0
 ALICE, EVE = keys.new_pair(), keys.new_pair()
 
 
@@ -88,7 +87,7 @@ def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -
     file = keys.client_file(tmp_path / "alice.toml", ALICE, {address: keys.public_of(folder)})
     try:
         server.start()
-        wait_for("it to serve", lambda: chp(file, "set", "/a", "1").returncode == 0)
+        until(lambda: chp(file, "set", "/a", "1").returncode == 0, "it to serve")
         assert server.process is not None
         shown = Path(f"/proc/{server.process.pid}/cmdline").read_text()
         done = [chp(file, *words) for words in (("status", "--json"), ("get", "/a"), ("keygen", str(tmp_path / "new")))]
@@ -103,5 +102,5 @@ def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -
 
 def chp(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as alice."""
-    argv = [sys.executable, "-m", "chp_client.cli", "--as", str(file), *words]
+    argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(file), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)

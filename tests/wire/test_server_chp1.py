@@ -9,7 +9,8 @@ import pytest
 import zmq
 
 from chp_server.testing import Pair, TestServer
-from tests.wire.hand import HUGZ, ICANHAZ, KTHXBAI, RESERVED, ZERO, Hand, number_in, receive, u64, until
+from tests.talk import until
+from tests.wire.hand import HUGZ, ICANHAZ, KTHXBAI, RESERVED, ZERO, Hand, number_in, receive, u64
 
 EPOCH_1 = 1 << 48
 
@@ -150,7 +151,7 @@ def test_a_uuid_is_applied_once_and_none_each_time(hand: Hand) -> None:
     assert [(f[0], f[4]) for f in seen] == [(b"/a", b"1"), (b"/a", b"2"), (b"/b", b"3"), (b"/b", b"3")]
 
 
-def test_20000_keys_to_a_reader_that_pauses_all_arrive_with_the_end_mark(lone: TestServer, hand: Hand) -> None:
+def test_20000_keys_to_a_reader_that_pauses_all_arrive_with_the_end_mark(server: TestServer, hand: Hand) -> None:
     """chp1-facts line 2: of 5,000 keys 1,214 arrived, and then KTHXBAI."""
     session = hand.session()
     for start in range(0, 20_000, 5000):
@@ -186,16 +187,16 @@ def test_an_empty_value_of_chp2_is_left_out_of_a_chp1_snapshot(hand: Hand) -> No
     assert hand.snapshot()[0] == {b"/full": b"v"}
 
 
-def test_reserved_words_as_keys_are_refused(lone: TestServer, hand: Hand) -> None:
+def test_reserved_words_as_keys_are_refused(server: TestServer, hand: Hand) -> None:
     """chp1-facts line 21: a key named KTHXBAI cut every later snapshot short; one named HUGZ is ignored."""
     for key in (b"KTHXBAI", b"HUGZ", b"ICANHAZ?", b"\x02x\x03", RESERVED, b""):
         hand.set(key, b"v")
     hand.set(b"KTHXBAI2", b"v")
-    until(lambda: held(lone) == {"KTHXBAI2": b"v"}, "the legal one")
+    until(lambda: held(server) == {"KTHXBAI2": b"v"}, "the legal one")
     assert hand.status()["counts"]["garbage_collector"] == 6
 
 
-def test_keys_and_values_of_exactly_the_maximum_and_one_more(lone: TestServer, hand: Hand) -> None:
+def test_keys_and_values_of_exactly_the_maximum_and_one_more(server: TestServer, hand: Hand) -> None:
     big = os.urandom(16 << 20)
     hand.set(b"k" * 1024, b"fits")
     hand.set(b"k" * 1025, b"too long")
@@ -204,7 +205,7 @@ def test_keys_and_values_of_exactly_the_maximum_and_one_more(lone: TestServer, h
     hand.set(b"/big", big)
     hand.set(b"/bigger", big + b"x")
     hand.set(b"/last", b"v")
-    until(lambda: "/last" in held(lone), "the last one")
+    until(lambda: "/last" in held(server), "the last one")
     assert hand.snapshot()[0] == {b"k" * 1024: b"fits", "é".encode() * 512: b"fits", b"/big": big, b"/last": b"v"}
     assert hand.status()["counts"]["garbage_collector"] == 3
 
@@ -212,10 +213,10 @@ def test_keys_and_values_of_exactly_the_maximum_and_one_more(lone: TestServer, h
 @pytest.mark.parametrize(
     "properties", [b"ttl=-1\n", b"ttl=nan\n", b"ttl=inf\n", b"ttl=1e300\n", b"ttl=abc\n", b"x\n", b"\xff=1\n"]
 )
-def test_a_bad_ttl_or_property_is_refused_whole(lone: TestServer, hand: Hand, properties: bytes) -> None:
+def test_a_bad_ttl_or_property_is_refused_whole(server: TestServer, hand: Hand, properties: bytes) -> None:
     hand.set(b"/bad", b"v", properties)
     hand.set(b"/good", b"v")
-    until(lambda: held(lone) == {"/good": b"v"}, "the good one only")
+    until(lambda: held(server) == {"/good": b"v"}, "the good one only")
     assert hand.status()["counts"]["garbage_collector"] == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 from chp.limits import DEFAULT
 from chp.versions import VERSION
 from chp_server.testing import Pair, TestServer
+from tests.talk import until
 from tests.wire.hand import (
     ACTIVE,
     BATCH,
@@ -35,7 +36,6 @@ from tests.wire.hand import (
     receive,
     topic,
     u64,
-    until,
 )
 
 EPOCH_1 = 1 << 48
@@ -106,7 +106,7 @@ def random_batch(rng: random.Random, step: int, lease: bytes) -> tuple[list[str]
     return keys, values, extras
 
 
-def test_random_operations_leave_every_channel_equal_to_the_server(lone: TestServer, hand: Hand) -> None:
+def test_random_operations_leave_every_channel_equal_to_the_server(server: TestServer, hand: Hand) -> None:
     """Deletes, ttls, duplicates within a batch, leases, CHP/1 sets; nested subtrees; checked by every heartbeat."""
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
@@ -129,8 +129,8 @@ def test_random_operations_leave_every_channel_equal_to_the_server(lone: TestSer
     for session in sessions:
         session.send(["/end"], [b"v"])
         session.acked(session.no)
-    assert lone.server is not None
-    state = lone.server.core.state
+    assert server.server is not None
+    state = server.server.core.state
     until(
         lambda: not any(ends_soon(deadline) for deadline in list(state.map.deadlines.values())), "short ttls are over"
     )
@@ -140,7 +140,7 @@ def test_random_operations_leave_every_channel_equal_to_the_server(lone: TestSer
     everything = replicas[0].values
     for replica in replicas:
         assert replica.values == {k: v for k, v in everything.items() if k.startswith(replica.subtree)}, f"seed {seed}"
-    assert not lone.server.core.counts["defects"]
+    assert not server.server.core.counts["defects"]
 
 
 def ends_soon(deadline: float) -> bool:
@@ -244,11 +244,11 @@ def test_a_hole_is_told_with_the_number_wanted_and_nothing_is_applied(hand: Hand
     assert hand.snapshot()[0] == {b"/a": b"5"}
 
 
-def test_a_burst_with_a_hole_is_told_once(lone: TestServer, hand: Hand) -> None:
+def test_a_burst_with_a_hole_is_told_once(server: TestServer, hand: Hand) -> None:
     session = hand.session()
     session.put({"/a": b"1"})
-    assert lone.server is not None
-    core = lone.server.core
+    assert server.server is not None
+    core = server.server.core
     collected, core.collect = core.collect, lambda frames: [collected(frames) for _ in range(50)]  # type: ignore[assignment]
     session.send(["/a"], [b"x"], no=9)
     session.refused(9)
@@ -287,11 +287,11 @@ def test_conditions_are_all_or_nothing(hand: Hand) -> None:
     session.acked(no)
 
 
-def test_a_condition_sees_the_chp1_set_of_the_same_turn(lone: TestServer, hand: Hand) -> None:
+def test_a_condition_sees_the_chp1_set_of_the_same_turn(server: TestServer, hand: Hand) -> None:
     session = hand.session()
     revision = session.put({"/a": b"1"})
-    assert lone.server is not None
-    core = lone.server.core
+    assert server.server is not None
+    core = server.server.core
     collect = core.collect
 
     def after_a_plain_one(frames: list[bytes]) -> None:
@@ -378,7 +378,7 @@ def test_values_and_batches_of_exactly_the_maximum_and_one_more(hand: Hand) -> N
     assert hand.sync("/")[-1][0][3] == 2
 
 
-def test_large_batches_of_one_turn_stay_within_a_frame(lone: TestServer, hand: Hand) -> None:
+def test_large_batches_of_one_turn_stay_within_a_frame(server: TestServer, hand: Hand) -> None:
     """Each message that a client may get has to pass its own limit on message size, or it would never get past it."""
     reader = hand.socket(2, 1, RCVHWM=0, MAXMSGSIZE=DEFAULT.frame_bytes_max)  # zmq.SUB
     reader.subscribe(topic(""))
@@ -443,7 +443,7 @@ def test_large_batches_of_one_turn_stay_within_a_frame(lone: TestServer, hand: H
         b"\x91" * 2000,
     ],
 )
-def test_a_bad_batch_is_refused_and_the_session_goes_on(lone: TestServer, hand: Hand, body: bytes) -> None:
+def test_a_bad_batch_is_refused_and_the_session_goes_on(server: TestServer, hand: Hand, body: bytes) -> None:
     session = hand.session()
     replica = hand.follow("")
     no = session.send_body(body)
@@ -452,7 +452,7 @@ def test_a_bad_batch_is_refused_and_the_session_goes_on(lone: TestServer, hand: 
     session.put({"/good": b"v"})
     replica.until(lambda: replica.values == {"/good": b"v"})
     replica.until_compared()
-    assert lone.server is not None and not lone.server.core.counts["defects"]
+    assert server.server is not None and not server.server.core.counts["defects"]
 
 
 def test_keys_of_1024_bytes_and_any_text_are_taken(hand: Hand) -> None:

@@ -12,7 +12,8 @@ import zmq
 
 from chp.limits import DEFAULT
 from chp_server.testing import TestServer
-from tests.wire.hand import BATCH, END, ICANHAZ, KTHXBAI, SYNC, Hand, Replica, parts_of, receive, topic, until
+from tests.talk import until
+from tests.wire.hand import BATCH, END, ICANHAZ, KTHXBAI, SYNC, Hand, Replica, parts_of, receive, topic
 
 
 def fill(hand: Hand, keys: int, value: bytes) -> None:
@@ -23,7 +24,7 @@ def fill(hand: Hand, keys: int, value: bytes) -> None:
     session.acked(session.no)
 
 
-def test_15_readers_of_100000_keys_while_heartbeats_go_on(lone: TestServer, hand: Hand) -> None:
+def test_15_readers_of_100000_keys_while_heartbeats_go_on(server: TestServer, hand: Hand) -> None:
     """chp1-facts line 23: no HUGZ for 3.8 s."""
     fill(hand, 100_000, b"x" * 100)
     beats = Replica(hand, "/none/")
@@ -95,9 +96,9 @@ def test_a_snapshot_taken_under_load_agrees_with_the_feed(hand: Hand) -> None:
     assert all(r.values == replicas[0].values for r in replicas if not r.subtree)
 
 
-def test_a_reader_that_leaves_in_the_middle_is_forgotten(lone: TestServer, hand: Hand) -> None:
+def test_a_reader_that_leaves_in_the_middle_is_forgotten(server: TestServer, hand: Hand) -> None:
     fill(hand, 100_000, b"x" * 100)
-    with Hand(lone.address) as other:
+    with Hand(server.address) as other:
         slow = [other.dealer(RCVHWM=1, RCVBUF=4096) for _ in range(3)]
         slow[0].send_multipart([ICANHAZ, b""])
         slow[1].send_multipart([ICANHAZ, b"/1"])
@@ -106,7 +107,7 @@ def test_a_reader_that_leaves_in_the_middle_is_forgotten(lone: TestServer, hand:
             receive(each)
         assert hand.status()["syncs"] >= 2
     until(lambda: hand.status()["syncs"] == 0, "all are gone")
-    assert lone.server is not None and not lone.server.replies.holding
+    assert server.server is not None and not server.server.replies.holding
     assert len(hand.snapshot()[0]) == 100_000
 
 
@@ -134,7 +135,7 @@ def test_the_ttl_left_is_in_the_chunks(hand: Hand) -> None:
     assert [keys[i] for i in places] == ["/b"] and 50_000 < left[0] <= 60_000
 
 
-def test_requests_beyond_the_limits_are_refused(lone: TestServer) -> None:
+def test_requests_beyond_the_limits_are_refused() -> None:
     with TestServer(replace(DEFAULT, syncs_max=3, requests_max=2)) as server, Hand(server.address) as hand:
         fill(hand, 30_000, b"x")
         dealer = hand.dealer()

@@ -11,7 +11,7 @@ import pytest
 
 from chp_client import AlreadyThere, Clone, NoSuchGroup, Refused
 from chp_server.testing import Pair, TestServer
-from tests.wire.test_clone import until
+from tests.talk import until
 
 
 def test_subscribe_get_and_unsubscribe_answer_as_they_should() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from chp_client import Clone, Consumer, Message, Refused
 from chp_server.testing import Pair, TestServer
+from tests.talk import join_all, until
 from tests.wire.still import stand_still
-from tests.wire.test_clone import until
 
 
 def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
@@ -31,8 +31,7 @@ def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
     threads = [Thread(target=drain, args=each) for each in zip(consumers, parts, strict=True)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
+    join_all(*threads)
     assert sorted(message.offset for part in parts for message in part) == list(range(n)), "each once"
     return parts
 

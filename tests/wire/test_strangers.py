@@ -15,10 +15,10 @@ import pytest
 from chp.limits import DEFAULT
 from chp_server.core.updates import listeners
 from chp_server.testing import Pair, TestServer
+from tests.talk import WAIT_S, until
 from tests.wire.hand import (
     BATCH,
     END,
-    GENEROUS_S,
     RECORDS,
     REFUSED,
     REPLY,
@@ -29,7 +29,6 @@ from tests.wire.hand import (
     parts_of,
     receive,
     topic,
-    until,
 )
 
 UNGUESSED = b"\0\0\0\0"
@@ -184,7 +183,7 @@ class Liar:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self._socket = socket.create_connection((host, int(port) + 1), GENEROUS_S)
+        self._socket = socket.create_connection((host, int(port) + 1), WAIT_S)
         self._socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 1 + 31))
         ready = b"\x05READY\x0bSocket-Type" + (3).to_bytes(4) + b"SUB"
         self._socket.sendall(b"\x04" + bytes([len(ready)]) + ready)

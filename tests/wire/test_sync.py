@@ -6,8 +6,7 @@ import asyncio
 
 from chp_client import AsyncClone, Clone
 from chp_server.testing import Pair
-
-WAIT_S = 60.0
+from tests.talk import WAIT_S
 
 
 def test_what_one_was_acknowledged_another_reads_after_a_sync() -> None:

@@ -18,7 +18,7 @@ from chp_client.topics import topic as topic_module
 from chp_server.core.state.journal import Options
 from chp_server.store.store_url import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
-from tests.wire.test_clone import until
+from tests.talk import join_all, until
 
 
 def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
@@ -37,7 +37,7 @@ def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
         pair.primary.kill()
         for i in range(10, 30):
             ticks.publish(b"%d" % i, key=f"k{i}").wait(20)
-        reader.join(30)
+        join_all(reader)
         assert taken == [b"%d" % i for i in range(30)]
         assert next(iter(next(ticks.read(29)))).key == "k29"
 
@@ -114,7 +114,7 @@ def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
         assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
 
 
-def test_the_same_for_tasks(lone: TestServer) -> None:
+def test_the_same_for_tasks(server: TestServer) -> None:
     async def run(address: str) -> None:
         async with AsyncClone([address], subtree=None) as clone:
             topic = clone.topic("t")
@@ -138,7 +138,7 @@ def test_the_same_for_tasks(lone: TestServer) -> None:
             assert [facts["name"] for facts in await clone.topics()] == ["t"]
             await topic.remove()
 
-    asyncio.run(run(lone.address))
+    asyncio.run(run(server.address))
 
 
 def test_a_reader_that_has_all_is_not_forgotten() -> None:

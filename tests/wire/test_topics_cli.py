@@ -7,42 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from chp_client import Clone
-from chp_client.cli.app import chp
 from chp_client.port.admin import Admin
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
-from tests.wire.test_clone import until
+from tests.talk import until
 
 Run = Callable[..., Result]
 DEAD = "orders.billing.dead"
-
-
-@pytest.fixture
-def server() -> Iterator[TestServer]:
-    with TestServer() as started:
-        yield started
-
-
-@pytest.fixture
-def clone(server: TestServer) -> Iterator[Clone]:
-    with Clone([server.address], subtree=None) as made:
-        yield made
-
-
-@pytest.fixture
-def run(server: TestServer) -> Run:
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(chp, ["--servers", server.address, *words], prog_name="chp")
-
-    return run
 
 
 def lag_of(clone: Clone) -> int:
@@ -131,12 +110,23 @@ def test_groups_are_shown_and_moved(run: Run, clone: Clone) -> None:
     assert [group["name"] for group in orders.groups()] == ["audit"]
 
 
+def test_a_topic_that_a_message_makes_is_told_of_or_refused(run: Run, clone: Clone) -> None:
+    refused = run("pub", "TYPO", "hello", "--no-create")
+    assert refused.exit_code == 1 and "there is no topic 'TYPO'" in refused.stderr
+    assert clone.topics() == []
+    made = run("pub", "TYPO", "hello")
+    assert (made.exit_code, made.stdout, made.stderr) == (0, "", "made topic 'TYPO'\n")
+    again = run("pub", "TYPO", "hello", "--no-create")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert clone.topics()[0]["next"] == 2
+
+
 def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone) -> None:
     clone.topic("orders").publish(b"1").wait(10)
     for words, code, text in (
         (("sub", "orders", "--exec", "true"), 2, "--exec needs --group"),
         (("sub", "orders", "--group", "g", "--tries", "3"), 2, "--tries is how often"),
-        (("sub", "orders", "--group", "g", "--from", "-3"), 2, "give begin, end, or the offset"),
+        (("sub", "orders", "--group", "g", "--from", "-3"), 2, "'-3' is not 'begin', 'end' or the first offset"),
         (("topic", "reset", "orders", "none", "--to", "end", "-y"), 1, "there is no group 'none' of topic 'orders'"),
         (("topic", "unsubscribe", "orders", "none", "-y"), 1, "`chp topic groups` lists"),
         (("topic", "reset", "orders", "none", "--to", "end"), 2, "add --yes"),
@@ -148,9 +138,7 @@ def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone
         assert text in result.stderr
     run("topic", "subscribe", "orders", "g")
     assert run("topic", "subscribe", "orders", "g").exit_code == 4
-    nobody = CliRunner().invoke(
-        chp, ["--servers", f"tcp://127.0.0.1:{free_port()}", "sub", "t", "--group", "g", "--timeout", "0.2"]
-    )
+    nobody = run("--servers", f"tcp://127.0.0.1:{free_port()}", "sub", "t", "--group", "g", "--timeout", "0.2")
     assert nobody.exit_code == 3, nobody.stderr
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from chp.limits import DEFAULT
 from chp_server.testing import TestServer
-from tests.wire.hand import ICANHAZ, Hand, parts_of, receive, until
+from tests.talk import until
+from tests.wire.hand import ICANHAZ, Hand, parts_of, receive
 
 MIB = 1 << 20
 LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syncs_of_one_max=100)

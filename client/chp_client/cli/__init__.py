@@ -1,15 +1,15 @@
-"""`chp`, the command line client: to look at a shared dictionary and to act on it (docs/operations.md).
+"""`chp`, the command line client: it shows a shared dictionary and acts on it (docs/operations.md).
 
-    faults     errors and exit codes        settings   --servers, --json, --timeout, and how words are read
-    text       how things are shown; pure   out        bytes to a pipe, lines and colour to a terminal
-    store      what commands need of Clone  app        the group: help, did-you-mean, errors in one line, plug-ins
-    read write watching transfer            get ls, set del, watch, dump load
-    pair probe status operate bench         status top, switch backup restore, bench
+    settings   the shape of a command    out        the answer as JSON, lines or columns
+    text       values as text; pure      faults     errors and exit codes
+    store      a Clone for commands      pair, probe    both servers at a glance
+    app        the group `chp`           data/, topics/, servers/    the commands
 
-For people and for pipes: standard output carries the answer and nothing else, and is the same wherever it goes unless
-it is a terminal, which also gets colour and aligned columns. What is said about the work goes to standard error.
+Standard output carries the answer and nothing else. The answer is the same wherever it goes, but a terminal also gets
+colour and aligned columns. Remarks about the work go to standard error.
 
-Needs click and rich, from the extra `cli`. This module alone can be imported without them, to say so.
+The command line needs click and rich, from the extra `cli`. This module alone can be imported without them, and says
+so.
 """
 
 import sys
@@ -19,7 +19,7 @@ NEEDED = ("click", "rich")
 
 
 def main() -> None:
-    """The entry point of `chp`: run the command line given, and leave with its exit code."""
+    """Run the command line and leave with its exit code. This is the entry point of `chp`."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         sys.stderr.write(f"chp: {' and '.join(missing)} not installed; run: pip install 'chp-clone[cli]'\n")

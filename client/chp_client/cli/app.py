@@ -1,29 +1,29 @@
 """The group `chp`: its commands, did-you-mean, errors in one line, exit codes, and commands of other packages.
 
-A command ends in one of four ways, and this is the one place that turns them into an exit code: it returns (0, or
-what it gave `ctx.exit`), it raises a `Fault` or a usage error (one line on standard error), its reader goes away
-(quiet, 141), or somebody presses Ctrl-C (quiet, 130).
+A command ends in one of four ways, and this is the one place that turns them into an exit code: it returns its exit
+code or None, it raises a `Fault` or a usage error (one line on standard error), its reader goes away (quiet, 141), or
+the user presses Ctrl-C (quiet, 130).
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from . import completion, plugins
-from .data import history, lock, read, record, transfer, watch, write
+from .data import lock, read, record, transfer, watch, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
-from .out import speak
-from .servers import access, bench, clients, dev, doctor, keys, operate, status
-from .settings import examples, shared
+from .out import show_warnings
+from .servers import access, bench, dev, doctor, keys, operate, status
+from .settings import CommandGroup, group, shared
 from .topics import messages, topic
 
+# The order in which people need them.
 ORDER = (
     "get", "set", "del", "ls", "du", "watch", "history", "pub", "sub", "topic", "lock", "elect", "dump", "load",
     "record", "replay", "status", "doctor", "top", "clients", "bench", "switch", "leases", "backup", "restore",
@@ -31,41 +31,25 @@ ORDER = (
 )  # fmt: skip
 
 
-class ChpGroup(click.Group):
-    """A group whose errors are one line, and that knows what was meant."""
+class ChpGroup(CommandGroup):
+    """The group `chp`: its errors are one line."""
+
+    habits: ClassVar[dict[str, str]] = {
+        "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
+        "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench",
+        "verify": "check",
+    }  # fmt: skip
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Ours in the order people need them, then those of other packages."""
+        """Return our commands in `ORDER`, then those of other packages."""
         return [*(n for n in ORDER if n in self.commands), *sorted(set(plugins.names()) - set(ORDER))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command of ours, or one that another package offers."""
+        """Return a command of ours, or one that another package offers."""
         return self.commands.get(cmd_name) or plugins.command(cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command named, or an error that names the nearest."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def _meant(self, ctx: click.Context, name: str) -> str:
-        near = difflib.get_close_matches(name, [*self.list_commands(ctx), *_HABITS], n=1, cutoff=0.5)
-        if not near:
-            return "`chp --help` lists them"
-        return f"did you mean `chp {_HABITS.get(near[0], near[0])}`?"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words of the command line; without any, what there is to say."""
-        if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(USAGE)
-        return super().parse_args(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that went away ends it quietly."""
+        """Run the command; it ends quietly if its reader goes away."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -73,7 +57,8 @@ class ChpGroup(click.Group):
         except BrokenPipeError:
             _forget_stdout()
             ctx.exit(PIPE_CLOSED)
-        except OSError as error:  # a full disk, a directory without rights
+        except OSError as error:
+            # A full disk, for example, or a directory without rights.
             _forget_stdout()
             where = error.filename or "the answer can't be written"
             click.echo(f"chp {ctx.invoked_subcommand}: {where}: {error.strerror or error}", err=True)
@@ -85,7 +70,7 @@ class ChpGroup(click.Group):
         """Run a command line and leave with its exit code."""
         extra["standalone_mode"] = False
         _open_what_is_closed()
-        speak()
+        show_warnings()
         try:
             code = super().main(args, prog_name, **extra)
         except click.Abort:
@@ -99,13 +84,6 @@ class ChpGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-# what people type who come from a neighbouring tool, and what it is called here
-_HABITS = {
-    "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
-    "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench", "verify": "check",
-}  # fmt: skip
-
-
 def _say(error: click.ClickException, remedy: str = "") -> None:
     text = error.format_message().strip().rstrip(".").replace("\n", " ")
     click.echo(f"{_path(error)}: {text}{remedy}", err=True)
@@ -117,7 +95,7 @@ def _path(error: click.ClickException) -> str:
 
 
 def _hint(error: click.UsageError) -> str:
-    """For `chp set /balance -5`: what begins with - is taken for an option."""
+    """Return the remedy for `chp set /balance -5`, where click takes -5 for an option."""
     word = error.option_name if isinstance(error, click.NoSuchOption) else ""
     return "; if it is a value, put -- before it" if word[1:2].isdigit() else ""
 
@@ -127,19 +105,21 @@ def _wants_help(error: click.UsageError) -> bool:
 
 
 def _open_what_is_closed() -> None:
-    """Standard output and error may have been closed by who started us (`>&-`): then they go nowhere."""
+    """Replace standard output and error by /dev/null if the calling program has closed them (`>&-`)."""
+    # Both stay open for the whole run.
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: nobody reads us any more."""
+    """Send the interpreter's last flush to /dev/null, because our reader has gone."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
-        pass  # not a real file: nothing to flush
+        # Standard output is not a real file, so there is nothing to flush.
+        pass
 
 
 def _version() -> str:
@@ -149,47 +129,30 @@ def _version() -> str:
         return "(not installed)"
 
 
-@click.group(
-    cls=ChpGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples("""
+@group(cls=ChpGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(_version(), prog_name="chp", message="%(prog)s %(version)s")
+@shared()
+def chp() -> None:
+    """Look at a shared dictionary of a CHP pair, and act on it.
+
+    Answers go to standard output, as JSON lines with --json. Exit codes: 0 done, 1 not found or degraded, 2 used
+    wrongly, 3 no server within --timeout, 4 refused.
+
+    Examples:
+        chp dev                             # a pair to try things on
         chp set /config/motd hello          # set a key, acknowledged by the pair
         chp get /config/motd
         chp watch /rates/                   # every change, as it happens
         chp dump /rates/ -o rates.jsonl     # and back: chp load rates.jsonl
         chp status                          # both servers at a glance
         chp --servers tcp://a:5556,tcp://b:5566 status --json
-    """),
-)
-@click.version_option(_version(), prog_name="chp", message="%(prog)s %(version)s")
-@shared
-def chp() -> None:
-    """Look at a shared dictionary of a CHP pair, and act on it.
-
-    Answers go to standard output, JSON lines with --json. Exit codes: 0 done, 1 not found or degraded, 2 used
-    wrongly, 3 no server within --timeout, 4 refused.
     """
 
 
-for _module in (
-    read,
-    history,
-    write,
-    watch,
-    messages,
-    topic,
-    lock,
-    transfer,
-    record,
-    status,
-    clients,
-    doctor,
-    operate,
-    bench,
-    access,
-    keys,
-    dev,
+_MODULES = (
+    read, write, watch, messages, topic, lock, transfer, record, status, doctor, operate, bench, access, keys, dev,
     completion,
-):
+)  # fmt: skip
+for _module in _MODULES:
     for _command in _module.COMMANDS:
         chp.add_command(_command)

@@ -1,7 +1,8 @@
-"""`chp completion SHELL`: what makes a shell complete commands, options and keys at Tab.
+"""`chp completion SHELL`: completion of commands, options and keys in a shell.
 
-The shell asks `chp` itself, which is click's own affair; keys are the pair's. Tab waits for it a second at most, and
-offers none if it can't be had. Of more than a thousand keys their folders are offered, as deep as they are one.
+The shell asks `chp` itself, which click answers; keys come from the pair. Completion waits for them a second at most,
+and offers none if they can't be had. If there are more than a thousand keys it offers their folders, and goes down as
+long as there is only one folder.
 """
 
 from __future__ import annotations
@@ -9,46 +10,49 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from .settings import CliSettings, examples
+from .settings import CliSettings, command
 from .store import Store, reading
 
 SHELLS = ("bash", "zsh", "fish")
 PATIENCE_S = 1.0
-WORDS_MAX = 1000  # what a shell shows at once, and more than anybody reads
-BEHIND = "\U0010ffff"  # no character comes after it
+# A shell does not show more at once, and nobody reads more.
+WORDS_MAX = 1000
+# No character comes after this one.
+BEHIND = "\U0010ffff"
 
 
-@click.command(short_help="Completion for a shell.", epilog=examples("""
-    source <(chp completion bash)    # in ~/.bashrc
-    source <(chp completion zsh)     # in ~/.zshrc, after compinit
-    chp completion fish > ~/.config/fish/completions/chp.fish
-"""))  # fmt: skip
+@command(servers=False)
 @click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and keys.
+def completion(settings: CliSettings, shell: str) -> None:
+    """Print the completion of commands, options and keys for a shell.
 
-    Keys are those of CHP_SERVERS, CHP_CLIENT, or the --servers before them.
+    Keys are those of CHP_SERVERS or CHP_CLIENT_FILE, or of the --servers or --client-file before them.
+
+    Examples:
+        source <(chp completion bash)    # in ~/.bashrc
+        source <(chp completion zsh)     # in ~/.zshrc, after compinit
+        chp completion fish > ~/.config/fish/completions/chp.fish
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click has these three"
-    click.echo(kind(ctx.find_root().command, {}, "chp", "_CHP_COMPLETE").source())
+    click.echo(kind(click.get_current_context().find_root().command, {}, "chp", "_CHP_COMPLETE").source())
 
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The keys that begin so, for an argument that is a key."""
+    """Return the keys that begin so, for an argument that is a key."""
     settings = ctx.ensure_object(CliSettings)
     try:
-        settings.take_environment()
+        settings.resolve()
         settings.timeout_s = PATIENCE_S
         with reading(settings, [incomplete]) as store:
             return _words(store, incomplete)
     except click.ClickException:
-        return []  # a shell that is told of it would put it into the line
+        # A shell would put an error message into the command line.
+        return []
 
 
 def _words(store: Store, prefix: str) -> list[str]:
-    """The keys under a prefix, or, of too many, their folders: where there is one only, what is in it."""
+    """Return the keys under a prefix, or their folders if they are too many; a single folder is opened."""
     found = store.keys(prefix, None, WORDS_MAX + 1)
     while len(found) > WORDS_MAX:
         words = _folders(store, prefix)

@@ -1,9 +1,18 @@
-"""Where a command's answer goes, and in which form.
+"""The output of a command: its form, and the stream that it goes to.
 
     standard output    the answer: bytes or lines in a pipe, JSON lines with --json, columns and colour on a terminal
-    standard error     one-line errors; what is said about the work (`note`), on a terminal only
+    standard error     one-line errors, and remarks about the work, which only a terminal gets
 
-Everything is written as UTF-8 bytes, whatever the locale, so that a value leaves as it came.
+A command says once what it shows, as fields for JSON and as text, and `Out` chooses the form:
+
+    show(things, fields, text)      many things: a line each
+    table(things, fields, row)      many things: aligned columns
+    records(things)                 many things, as JSON only
+    answer(fields, text)            one result, which everybody gets
+    done(fields, text)              one result that a pipe does without: the exit code tells it
+    report(fields, text)            one result about the work: text goes to standard error
+
+All output is UTF-8, whatever the locale, so that a value leaves as it came.
 """
 
 from __future__ import annotations
@@ -15,12 +24,21 @@ import select
 import stat
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .text import columns
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+# A command ends so long after its timeout.
+MARGIN_S = 1.0
+T = TypeVar("T")
+Fields = dict[str, Any]
 
 
 class Out:
@@ -31,86 +49,150 @@ class Out:
 
     @property
     def terminal(self) -> bool:
-        """Whether the answer goes to a person's terminal."""
+        """True if the answer goes to a terminal, as text."""
         return sys.stdout.isatty() and not self.json
 
     @property
     def err_terminal(self) -> bool:
-        """Whether somebody sees what is said about the work."""
+        """True if standard error is a terminal."""
         return sys.stderr.isatty()
 
     @property
     def stream(self) -> IO[bytes]:
-        """Standard output, for bytes."""
+        """The standard output, for bytes."""
         return sys.stdout.buffer
 
+    # -- the forms of an answer
+
+    def show(self, things: Iterable[T], fields: Callable[[T], Fields], text: Callable[[Out, T], str | bytes]) -> None:
+        """Write a line for each thing, all in one write."""
+        if self.json:
+            self.records(map(fields, things))
+        elif lines := [_encoded(text(self, each)) for each in things]:
+            self.raw(b"\n".join([*lines, b""]))
+
+    def table(
+        self,
+        things: Iterable[T],
+        fields: Callable[[T], Fields],
+        row: Callable[[T], Sequence[str]],
+        *,
+        head: Sequence[str] = (),
+        right: Sequence[int] = (),
+        empty: str = "",
+    ) -> None:
+        """Write aligned columns below a head, or the text `empty` if there is nothing."""
+        found = list(things)
+        if self.json:
+            self.records(map(fields, found))
+        elif found:
+            first, *rest = columns([*([head] if head else []), *map(row, found)], right)
+            self.lines([self.style(first, dim=True) if head else first, *rest])
+        elif empty:
+            self.line(empty)
+
+    def records(self, things: Iterable[Fields]) -> None:
+        """Write a line of JSON for each thing, all in one write."""
+        self.lines(list(map(json_line, things)))
+
+    def answer(self, fields: Fields, text: str) -> None:
+        """Write a result, to a pipe as well as to a terminal."""
+        self.line(json_line(fields) if self.json else text)
+
+    def done(self, fields: Fields, text: str) -> None:
+        """Write a result that a pipe does without."""
+        if self.json or self.terminal:
+            self.answer(fields, text)
+
+    def report(self, fields: Fields, text: str) -> None:
+        """Write a result about the work: JSON to standard output, text to standard error."""
+        if self.json:
+            self.answer(fields, text)
+        else:
+            click.echo(text, err=True)
+
+    def note(self, text: str) -> None:
+        """Write a remark about the work, to a terminal only."""
+        if self.err_terminal:
+            click.echo(text, err=True)
+
+    # -- what they are made of
+
     def raw(self, data: bytes) -> None:
-        """Exactly these bytes."""
+        """Write exactly these bytes."""
         self.stream.write(data)
         self.stream.flush()
 
     def line(self, text: str) -> None:
-        """One line of text."""
-        self.raw(text.encode(errors="surrogateescape") + b"\n")
+        """Write one line of text."""
+        self.raw(_encoded(text) + b"\n")
 
-    def lines(self, texts: list[str]) -> None:
-        """Many lines in one write."""
+    def lines(self, texts: Sequence[str]) -> None:
+        """Write many lines in one write."""
         if texts:
             self.line("\n".join(texts))
 
-    def record(self, fields: dict[str, Any]) -> None:
-        """One JSON object on a line."""
-        self.line(json_line(fields))
-
-    def note(self, text: str) -> None:
-        """Something about the work, for a person who is looking."""
-        if self.err_terminal:
-            click.echo(text, err=True)
-
-    def watch_reader(self, code: int) -> None:
-        """End with this exit code as soon as the reader of our pipe has gone, though there is nothing to write."""
-        try:
-            fd = self.stream.fileno()
-            is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
-        except (OSError, ValueError):
-            return  # not a real file
-        if is_pipe:
-            threading.Thread(target=_end_with_reader, args=(fd, code), daemon=True).start()
-
     def style(self, text: str, **how: Any) -> str:
-        """The text in colour, on a terminal that wants it."""
+        """Return the text in colour, on a terminal that wants it."""
         return click.style(text, **how) if self.terminal and not no_colour() else text
 
     def console(self) -> Console:
-        """A rich console on standard output; wide enough never to wrap when it is a pipe."""
+        """Return a rich console on standard output; in a pipe it is wide enough never to wrap."""
         from rich.console import Console
 
         return Console(highlight=False) if self.terminal else Console(width=240, color_system=None, highlight=False)
 
+    def watch_reader(self, code: int) -> None:
+        """End with this exit code as soon as the reader of a pipe has gone, even if there is nothing to write."""
+        try:
+            fd = self.stream.fileno()
+            is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        except (OSError, ValueError):
+            # Standard output is not a real file.
+            return
+        if is_pipe:
+            threading.Thread(target=_end_with_reader, args=(fd, code), daemon=True).start()
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
 
 def _end_with_reader(fd: int, code: int) -> None:
+    # An empty set of events still reports that the other end is closed.
     poller = select.poll()
-    poller.register(fd, 0)  # only what is told unasked: that the other end is closed
+    poller.register(fd, 0)
     poller.poll()
     os._exit(code)
 
 
-class _Spoken(logging.Handler):
-    """What the library warns of, a line each on standard error: that nobody is reached, that the copy grows old."""
+class _WarningLines(logging.Handler):
+    """The library's warnings, one line each on standard error."""
+
+    silent_until = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"chp: {record.getMessage()}".replace("\n", " "), err=True)
+        if time.monotonic() >= self.silent_until:
+            click.echo(f"chp: {record.getMessage()}".replace("\n", " "), err=True)
 
 
-def speak() -> None:
-    """Let the library's warnings be seen, unless who called us has arranged for its log."""
+_WARNINGS = _WarningLines(logging.WARNING)
+
+
+def hold_warnings(seconds: float) -> None:
+    """Show no warnings for so long: a command that finds no server within --timeout ends with a line of its own."""
+    _WARNINGS.silent_until = time.monotonic() + seconds + (MARGIN_S if seconds else 0)
+
+
+def show_warnings() -> None:
+    """Show the library's warnings, unless the calling program has set up its own log."""
     log = logging.getLogger("chp_client")
     if not log.hasHandlers():
-        log.addHandler(_Spoken(logging.WARNING))
+        log.addHandler(_WARNINGS)
 
 
-def json_line(fields: dict[str, Any]) -> str:
-    """An object as one line of JSON, readable by people too."""
+def json_line(fields: Fields) -> str:
+    """Return an object as one line of JSON that people can read too."""
     return json.dumps(fields, ensure_ascii=False, default=_plain)
 
 
@@ -119,5 +201,5 @@ def _plain(thing: object) -> object:
 
 
 def no_colour() -> bool:
-    """Whether the environment asks for no colour (https://no-color.org)."""
+    """Return True if the environment asks for no colour (https://no-color.org)."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

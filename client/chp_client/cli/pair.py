@@ -1,19 +1,16 @@
-"""What a pair's status replies mean: each server as a view, and one verdict on both. Pure.
+"""The status replies of a pair: each server as a view, and one verdict on both. Pure.
 
-A server's reply is a map (SPEC.md, section 17); what is missing is shown as "-", what is unknown is left alone,
-so that this program and a server of another version still understand each other:
+A server's reply is a map (SPEC.md, section 17). A missing fact is shown as "-" and an unknown one is ignored, so that
+this program and a server of another version still understand each other.
 
-    name role state since_s uptime_s epoch sequence in_sync peer {...}
-    keys sessions channels {subtree: subscribers} pending pending_bytes journal {...} counts {name: n since its start}
+The verdicts are the exit codes of `chp status` too:
 
-Verdicts, which are also exit codes of `chp status`:
-
-    0 healthy         one is active, and in sync with a passive (or it is a server without a peer)
+    0 healthy         one server is active, and in sync with a passive, or it has no peer by configuration
     1 degraded        one is active, but the other is away, starting, not in sync, or active too; or it speaks CHP/1
-                      only, and so can't tell how it is
-    2 nobody active   somebody answers, nobody serves
-    3 no server       nobody answers
-    4 denied          whoever answers does not tell this user, or does not let it in
+                      only, and so can't tell its state
+    2 nobody active   a server answers, but none is active
+    3 no server       no server answers
+    4 denied          the servers that answer do not let this user in, or do not tell it
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from chp.facts import BY_PATH
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
@@ -44,19 +42,23 @@ class ServerStatus:
     """One server, as far as it told us."""
 
     server: str
-    problem: str = ""  # why there is nothing to show
-    only_chp1: bool = False  # it is there, but follows RFC 12 and no more
-    denied: bool = False  # it is there, and said no
+    # The reason if there is nothing to show.
+    problem: str = ""
+    # The server answers, but only follows RFC 12.
+    only_chp1: bool = False
+    # The server answers with a refusal.
+    denied: bool = False
     number: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reachable(self) -> bool:
+        """True if the server has told its facts."""
         return not self.problem
 
     @property
     def state(self) -> str:
-        """ACTIVE, PASSIVE, STARTING, CHP/1, DENIED, or UNREACHABLE."""
+        """The state: ACTIVE, PASSIVE, STARTING, CHP/1, DENIED, or UNREACHABLE."""
         if self.only_chp1:
             return "CHP/1"
         if self.denied:
@@ -74,62 +76,64 @@ class ServerStatus:
 
     @property
     def has_peer(self) -> bool:
-        """Whether it was configured with another server."""
-        return self.facts.get("role") != "alone"
+        """True if the server was configured with a peer."""
+        return bool(self.fact("role") != "alone")
 
     @property
     def trouble(self) -> str:
-        """Why it can't be one of a pair with what it hears, or what it waits for; nothing if all is well."""
-        misfit = self.facts.get("misfit")
-        if isinstance(misfit, dict) and misfit.get("text"):
-            return f"{self.server} does not take {misfit.get('name') or 'its peer'} for its peer: {misfit['text']}"
-        waits = self.facts.get("waits_for")
+        """The reason why the server rejects its peer, or waits; an empty text if all is well."""
+        if text := self.fact("misfit.text"):
+            return f"{self.server} does not take {self.fact('misfit.name') or 'its peer'} for its peer: {text}"
+        waits = self.fact("waits_for")
         return f"{self.server} waits: {waits}" if waits else ""
 
     @property
     def epoch(self) -> int:
-        return int(self.facts.get("epoch", epoch_of(self.number)))
+        return int(epoch_of(self.number) if (told := self.fact("epoch")) is None else told)
 
     @property
     def sequence(self) -> int:
-        return int(self.facts.get("sequence", sequence_of(self.number)))
+        return int(sequence_of(self.number) if (told := self.fact("sequence")) is None else told)
 
     @property
     def position(self) -> int:
-        """Epoch and sequence as one number."""
+        """The epoch and the sequence as one number."""
         return self.epoch << EPOCH_SHIFT | self.sequence
 
     @property
     def in_sync(self) -> bool | None:
-        """Whether it says that both hold the same; None if it does not say."""
-        said = self.facts.get("in_sync")
-        return said if isinstance(said, bool) else None
+        """True if the server says that both hold the same contents; None if it does not say."""
+        said: bool | None = self.fact("in_sync")
+        return said
+
+    def fact(self, path: str) -> Any:
+        """Return a fact by its path in `chp.facts`; None if it is missing or of another type."""
+        return BY_PATH[path].of(self.facts)
 
     def counts(self) -> dict[str, float]:
-        """Everything it counts, by name, since its start."""
-        counts = self.facts.get("counts")
-        return {str(k): float(v) for k, v in counts.items() if is_number(v)} if isinstance(counts, dict) else {}
+        """Return everything that the server has counted since its start, by name."""
+        return {str(k): float(v) for k, v in (self.fact("counts") or {}).items() if is_number(v)}
 
     def refusals(self) -> dict[str, int]:
-        """What it refused or could not read, by kind."""
+        """Return the number of refused and unreadable messages, by kind."""
         counts = {k: int(n) for k, n in self.counts().items() if n and k.startswith(_REFUSALS)}
         return {k.removeprefix("refused_").replace("_", " on "): n for k, n in counts.items()}
 
     def subscribers(self) -> int | None:
-        """How many subscriptions it publishes to."""
-        channels, plain = self.facts.get("channels"), self.facts.get("chp1_subscriptions")
-        if not isinstance(channels, dict):
+        """Return the number of subscriptions that the server publishes to."""
+        channels, plain = self.fact("channels"), self.fact("chp1_subscriptions")
+        if channels is None:
             return None
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
 
     def behind(self, others: list[ServerStatus]) -> int:
-        """Updates that another server was told of and this one was not, when they were asked."""
+        """Return the number of updates that another server had and this one lacked when they were asked."""
         return max(0, *(v.sequence - self.sequence for v in others if v.reachable), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What to think of the pair."""
+    """The verdict on a pair."""
 
     code: int
     word: str
@@ -137,12 +141,12 @@ class PairVerdict:
 
 
 def is_number(thing: object) -> TypeGuard[float]:
-    """Whether it counts as a number here: no booleans."""
+    """Return True for a number that is no boolean."""
     return isinstance(thing, int | float) and not isinstance(thing, bool)
 
 
 def view(server: str, answer: Answer) -> ServerStatus:
-    """An answer, or the lack of one, as a view."""
+    """Return an answer, or the lack of one, as a view."""
     if isinstance(answer, AdminReply):
         return ServerStatus(server, number=answer.number, facts={str(k): v for k, v in answer.facts.items()})
     denied = isinstance(answer, Refused | AdminDenied)
@@ -150,14 +154,14 @@ def view(server: str, answer: Answer) -> ServerStatus:
 
 
 def views(answers: Mapping[str, Answer], named: bool) -> list[ServerStatus]:
-    """All servers; where the user named none, a lone server hides the default address nobody uses."""
+    """Return views of all servers. If the user named none, a lone server hides the unused default address."""
     seen = [view(server, answer) for server, answer in answers.items()]
     alone = [v for v in seen if v.reachable and not v.has_peer]
     return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
 
 
 def verdict(seen: list[ServerStatus]) -> PairVerdict:
-    """One verdict on all servers."""
+    """Return one verdict on all servers."""
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
@@ -176,11 +180,9 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
 
 
 def _remedy(seen: list[ServerStatus]) -> str:
-    """What to do when nobody of those asked is active: the one that is may not have been asked."""
-    peers = [v.facts.get("peer") for v in seen if v.reachable]
-    active = [
-        p.get("name", "?") for p in peers if isinstance(p, dict) and p.get("alive") and p.get("state") == "active"
-    ]
+    """Return the remedy if no asked server is active; another one may be."""
+    here = [v for v in seen if v.reachable]
+    active = [v.fact("peer.name") or "?" for v in here if v.fact("peer.alive") and v.fact("peer.state") == "active"]
     if not active and any(v.state == "PASSIVE" for v in seen):
         return "it takes over when a client asks for it, or start its peer"
     if not active:
@@ -213,9 +215,8 @@ def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdic
     if active.has_peer and active.in_sync is False:
         return PairVerdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
     for view in (active, *others):
-        room = view.facts.get("room")
-        if isinstance(room, dict) and (room.get("read_only") or room.get("full")):
-            return PairVerdict(DEGRADED, "degraded", f"{view.server}: {room.get('why') or 'it is full'}")
+        if view.fact("room.read_only") or view.fact("room.full"):
+            return PairVerdict(DEGRADED, "degraded", f"{view.server}: {view.fact('room.why') or 'it is full'}")
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return PairVerdict(OK, "healthy", why)
 

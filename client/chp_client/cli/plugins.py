@@ -1,13 +1,13 @@
 """Commands that other packages add to `chp`, by the entry point group `chp.commands`.
 
-The client never imports the server, so what needs the server's code (`chp check` reads a journal) comes from there:
+The client never imports the server. A command that needs the server's code, as `chp check` does, comes from there:
 
     [project.entry-points."chp.commands"]
     check = "chp_server.tools.check_command:check"
 
 An entry point is a plain function `(args: list[str]) -> int`: it reads its own arguments (`--help` too), prints, and
 returns the exit code. It needs no click. The first line of its docstring stands in the list of commands. A --json
-or an --as that stood before the command is given to it first.
+or a --client-file before the command is given to it first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from .faults import RefusedByServer
-from .settings import CliSettings, path_of
+from .settings import CliSettings
 
 GROUP = "chp.commands"
 
@@ -27,12 +27,12 @@ def _found() -> dict[str, EntryPoint]:
 
 
 def names() -> list[str]:
-    """The names of all plug-ins, without loading any."""
+    """Return the names of all plug-ins, without loading any."""
     return list(_found())
 
 
 def command(name: str) -> click.Command | None:
-    """The plug-in as a command of click, which hands it all arguments as they are; None if there is none."""
+    """Return the plug-in as a command of click, which hands on all arguments unchanged; None if there is none."""
     point = _found().get(name)
     return None if point is None else _wrap(point)
 
@@ -41,14 +41,14 @@ def _wrap(point: EntryPoint) -> click.Command:
     try:
         function = point.load()
     except Exception as error:
-        # a broken plug-in must not break the list of commands, only itself
+        # A broken plug-in must not break the list of commands, only itself.
         return _broken(point, error)
 
     @click.pass_context
     def run(ctx: click.Context, args: tuple[str, ...]) -> None:
         settings = ctx.ensure_object(CliSettings)
         shared = ["--json"] if settings.out.json else []
-        shared += ["--as", str(path_of(settings.client_name))] if settings.client_name else []
+        shared += ["--client-file", settings.client_file] if settings.client_file else []
         ctx.exit(function([*shared, *args]))
 
     return click.Command(

@@ -1,7 +1,7 @@
-"""Why nobody answered at an address: what a plain connection there finds.
+"""The reason why a server does not answer, from a plain connection to its address.
 
-A process that is stopped leaves its kernel taking connections, and ZeroMQ tells neither that nor an unknown host name
-from an empty port. "Nobody listens there; start chp-server" would then send an operator the wrong way.
+The kernel of a stopped process still takes connections. ZeroMQ does not tell such a process from an empty port, and
+neither an unknown host name. "nobody listens there; start chp-server" would then mislead an operator.
 """
 
 from __future__ import annotations
@@ -16,35 +16,44 @@ from .pair import ServerStatus
 
 CONNECT_S = 0.2
 GREETING_S = 1.0
-# what ZMTP 3 begins with, up to its version; the answer has the mechanism at octets 12 to 31. Ours is not told, as who
-# wants another one hangs up, at times before its own is on the way
+# The beginning of ZMTP 3's greeting, up to the version. The answer has the mechanism at octets 12 to 31. We do not send
+# our mechanism: a server that wants another one hangs up, sometimes before its own greeting is on the way.
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 GREETING_BYTES = 64
 MECHANISM = slice(12, 32)
+NOT_FIRST = "is not the first port of a server: name the first of its four"
 STOPPED = "takes connections but says nothing; is its process stopped, or is it no CHP server?"
 BUSY = "greets, but does not answer in time; is it busy? Look at its log, or give a longer --timeout"
+# The rest of our greeting, if the server wants no keys: minor version, mechanism NULL, client, filler. The server's
+# READY follows, with the type of its socket. Only the first port of a CHP server is a ROUTER.
+NULL_REST = b"\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY, TYPE = b"\x05READY", b"\x0bSocket-Type"
+FIRST_PORT = b"ROUTER"
 UNKNOWN = "its host name is not known here; mend the address"
 
 
 def why_silent(server: str, answer: Answer, *, with_key: bool) -> str:
-    """A better reason than `answer` gives for there being none, or an empty text; `with_key`: it was asked with one."""
+    """Return a better reason than `answer` has, or an empty text; `with_key` says whether we showed a key."""
     if not isinstance(answer, Unreachable) or answer.connected or is_file(server):
         return ""
     host, _, port = server.removeprefix("tcp://").rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as found:
             mechanism = _mechanism(found)
+            kind = _socket_type(found) if mechanism == b"NULL" else b""
     except socket.gaierror:
         return UNKNOWN
     except OSError:
         return ""
     if mechanism == b"CURVE" and not with_key:
         return WANTS_KEY
+    if kind and kind != FIRST_PORT:
+        return NOT_FIRST
     return BUSY if mechanism in (b"CURVE", b"NULL") else STOPPED
 
 
 def _mechanism(found: socket.socket) -> bytes:
-    """How whoever is there wants to be greeted; nothing if it does not greet, as a stopped process, or not by ZMTP."""
+    """Return the mechanism that the server wants; nothing if it is stopped or does not speak ZMTP."""
     greeting = b""
     try:
         found.settimeout(GREETING_S)
@@ -56,6 +65,20 @@ def _mechanism(found: socket.socket) -> bytes:
     return greeting[MECHANISM].rstrip(b"\0") if greeting[:1] == GREETING[:1] else b""
 
 
+def _socket_type(found: socket.socket) -> bytes:
+    """Return the type in the server's READY command, or nothing if there is none."""
+    told = b""
+    try:
+        found.sendall(NULL_REST)
+        while TYPE not in told and len(told) < GREETING_BYTES and (more := found.recv(GREETING_BYTES)):
+            told += more
+    except OSError:
+        return b""
+    # The name is followed by the length of the value, in four octets.
+    _, _, rest = told.partition(READY)[2].partition(TYPE)
+    return rest[4 : 4 + int.from_bytes(rest[:4])]
+
+
 def explain(view: ServerStatus, answer: Answer, *, with_key: bool) -> None:
-    """Put the better reason, if there is one, into what is shown of the server."""
+    """Put the better reason, if there is one, into the view of the server."""
     view.problem = why_silent(view.server, answer, with_key=with_key) or view.problem

@@ -1,18 +1,29 @@
-"""What every command takes: --servers, --timeout, --json; and how words become values.
+"""The shape of a command: what all of them take, and how words become values.
 
-The three stand before or after the command, whichever comes to the fingers: the nearest to the end wins, then the
-environment variable CHP_SERVERS, then the default pair of this machine. The variable is read only by a command that
-needs servers and was given none, so a wrong one stands in nobody else's way.
+    @command()                                    --servers, --client-file, --timeout, --json, and help
+    @click.argument("key")
+    def history(settings: CliSettings, key: str) -> int | None:
+        '''The text of --help; its first sentence stands in the list of commands.
+
+        Examples:
+            chp history /rates/EUR/USD
+        '''
+
+A command returns its exit code, or None for 0. The shared options stand before or after the command: the nearest to
+the end wins, then CHP_CLIENT_FILE or CHP_SERVERS, then the default pair of this machine. The environment is read only
+by a command that needs servers and was given none, so a wrong variable does not stop any other command.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import click
 
@@ -20,16 +31,16 @@ from chp import addresses
 from chp.errors import BadInput
 
 from ..clientfile import ClientFile
-from .faults import Misused
+from ..starts import key_start, topic_start
+from .faults import USAGE, Misused
 from .out import Out
 from .text import read_duration, read_revision
 
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
 SERVERS_MAX = 2
-VARIABLE, CLIENT_VARIABLE = "CHP_SERVERS", "CHP_CLIENT"
-AS = "as:"  # how `chp bench` hands a client file on
-F = TypeVar("F", bound=Callable[..., Any])
+SERVERS_VARIABLE, FILE_VARIABLE, OLD_FILE_VARIABLE = "CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT"
+_EXAMPLES = "\n\nExamples:\n"
 
 
 @dataclass(slots=True)
@@ -37,49 +48,47 @@ class CliSettings:
     """The shared options of one command line."""
 
     servers: tuple[str, ...] = DEFAULT_SERVERS
-    client_name: str = ""  # or a path: that of --as
-    named: bool = False  # whether the user said which servers, rather than the default
+    client_file: str = ""
+    # True if the user named the servers.
+    named: bool = False
     timeout_s: float = TIMEOUT_S
     timeout_named: bool = False
     out: Out = field(default_factory=Out)
 
-    def patience(self, otherwise_s: float) -> float:
-        """The user's --timeout, or what suits the command if there is none."""
-        return self.timeout_s if self.timeout_named else otherwise_s
-
     @property
     def client(self) -> ClientFile | None:
-        """The client file, if there is one."""
+        """The client file that was read, or None."""
         return self.servers if isinstance(self.servers, ClientFile) else None
 
-    def take_environment(self) -> None:
-        """The client file, of --as or the environment, or the servers of the environment if none were named."""
-        if name := self.client_name or os.environ.get(CLIENT_VARIABLE):
-            try:
-                found = ClientFile.read(path_of(name))
-                self.servers = found.only(self.servers) if self.named else found
-                self.named = True
-            except BadInput as error:
-                raise Misused(str(error)) from None
-            return
-        text = os.environ.get(VARIABLE)
-        if self.named or not text:
-            return
+    def patience(self, otherwise_s: float) -> float:
+        """Return the user's --timeout, or this one if there is none."""
+        return self.timeout_s if self.timeout_named else otherwise_s
+
+    def resolve(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Read the client file and the environment, and set the timeout of this command."""
+        self.timeout_s = self.patience(timeout_s)
+        text, path = os.environ.get(SERVERS_VARIABLE, ""), self.client_file
+        if self.named and path:
+            raise Misused(f"--servers and --client-file {path} both name servers; give only one of them")
+        if not self.named and not path:
+            path = os.environ.get(FILE_VARIABLE, "")
+            if path and text:
+                raise Misused(f"{SERVERS_VARIABLE} and {FILE_VARIABLE} both name servers; unset {SERVERS_VARIABLE}")
+            if not path and os.environ.get(OLD_FILE_VARIABLE):
+                raise Misused(f"{OLD_FILE_VARIABLE} is gone; use {FILE_VARIABLE}, which is always a path")
         try:
-            self.servers, self.named = read_servers(text), True
+            if path:
+                self.servers, self.named = ClientFile.read(path), True
+            elif text and not self.named:
+                self.servers, self.named = read_servers(text), True
+        except BadInput as error:
+            raise Misused(str(error)) from None
         except ValueError as error:
-            raise Misused(f"{VARIABLE}: {error}") from None
-
-
-def path_of(name: str) -> Path:
-    """Where a client file is: a path, or a name in the user's folder for them."""
-    if "/" in name or name.endswith(".toml"):
-        return Path(name)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "chp" / f"{name}.toml"
+            raise Misused(f"{SERVERS_VARIABLE}: {error}") from None
 
 
 def read_servers(text: str) -> tuple[str, ...]:
-    """One or two endpoints, comma-separated; `tcp://` may be left out; ValueError with the remedy."""
+    """Return one or two endpoints of a comma-separated text; `tcp://` may be left out. ValueError with the remedy."""
     found = []
     for endpoint in _endpoints(text):
         try:
@@ -96,13 +105,16 @@ def read_servers(text: str) -> tuple[str, ...]:
 
 
 def _endpoints(text: str) -> list[str]:
-    """The servers of a text; of a `chp://` URL too, whose subtree and codec are a Clone's and left."""
+    """Return the servers of a text; a `chp://` URL may have a subtree and a codec too, which only a Clone needs."""
     if not addresses.is_url(text):
         return addresses.words(text)
     try:
         return addresses.parse_url(text).servers
     except ValueError as error:
         raise ValueError(f"{text!r} {error}") from None
+
+
+# -- types of options
 
 
 # Before click 8.4 a type of parameters takes no argument, at runtime.
@@ -119,76 +131,168 @@ class _Word(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         try:
             return self.read(value)
         except ValueError as error:
-            self.fail(f"{value!r}: {error}" if not str(error).startswith(repr(value)) else str(error), param, ctx)
+            text = str(error).removeprefix("start=")
+            self.fail(text if text.startswith(repr(value)) else f"{value!r}: {text}", param, ctx)
+
+
+def _topic_start(text: str) -> str | int:
+    start = int(text) if text.isascii() and text.isdigit() else text
+    topic_start(start)
+    return start
 
 
 DURATION = _Word("duration", read_duration)
 REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_servers)
+KEY_START = _Word("start", key_start)
+TOPIC_START = _Word("start", _topic_start)
+
+YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def _settings(ctx: click.Context) -> CliSettings:
-    return ctx.ensure_object(CliSettings)
+def duration(*names: str, help: str, default: str | None = None) -> Callable[[Any], Any]:
+    """Return an option whose value is a duration."""
+    shown = f"{help}  [default: {default}]" if default else help
+    return click.option(*names, type=DURATION, default=default, metavar="DURATION", help=shown)
 
 
-def _note_servers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...] | None) -> None:
-    if value is not None:
-        _settings(ctx).servers, _settings(ctx).named = value, True
+def at_least_1(*names: str, help: str, default: int | None = None, most: int | None = None) -> Callable[[Any], Any]:
+    """Return an option whose value is a number from 1 on."""
+    shown = f"{help}  [default: {default}]" if default else help
+    return click.option(*names, type=click.IntRange(1, most), default=default, metavar="N", help=shown)
 
 
-def _note_client(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _settings(ctx).client_name = value
+def moved(old: str, new: str) -> Callable[[Any], Any]:
+    """Return a hidden option that only says how it is called now."""
+
+    def tell(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise Misused(f"{old} is gone; use {new}")
+
+    return click.option(old, "moved_" + old.strip("-"), hidden=True, expose_value=False, is_eager=True, callback=tell)
 
 
-def _note_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
-    if value is not None:
-        _settings(ctx).timeout_s, _settings(ctx).timeout_named = value, True
+# -- the shared options
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        _settings(ctx).out.json = True
+def _noting(note: Callable[[CliSettings, Any], None]) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return a callback of click that keeps an option's value in the settings."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value:
+            note(ctx.ensure_object(CliSettings), value)
+
+    return callback
 
 
-_SERVERS = click.option(
-    "--servers", type=SERVERS, metavar="URL[,URL]", expose_value=False, callback=_note_servers,
-    help="The server, or the two of the pair (or CHP_SERVERS).  [default: local ports 5556 and 5566]",
-)  # fmt: skip
-_AS = click.option(
-    "--as", "client", metavar="NAME|PATH", expose_value=False, callback=_note_client,
-    help="The client file with servers and keys (or CHP_CLIENT); NAME is ~/.config/chp/NAME.toml.",
-)  # fmt: skip
-_JSON = click.option("--json", is_flag=True, expose_value=False, callback=_note_json, help="Answer in JSON lines.")
+def _note_servers(settings: CliSettings, value: tuple[str, ...]) -> None:
+    settings.servers, settings.named = value, True
 
 
-def pass_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its settings as the first argument."""
-
-    @click.pass_context
-    def run(ctx: click.Context, *args: Any, **options: Any) -> Any:
-        settings = _settings(ctx)
-        settings.take_environment()
-        return ctx.invoke(command, settings, *args, **options)
-
-    return functools.update_wrapper(run, command)
+def _note_file(settings: CliSettings, value: str) -> None:
+    settings.client_file = value
 
 
-def shared(command: F) -> F:
-    """Give a command the shared options."""
-    return shared_for(TIMEOUT_S)(command)
+def _note_timeout(settings: CliSettings, value: float) -> None:
+    settings.timeout_s, settings.timeout_named = value, True
 
 
-def shared_for(timeout_s: float) -> Callable[[F], F]:
-    """The same for a command that waits so long if it is not told otherwise (see `CliSettings.patience`)."""
-    timeout = click.option(
-        "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_note_timeout,
-        help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",
-    )  # fmt: skip
-    return lambda command: _SERVERS(_AS(timeout(_JSON(command))))
+def _note_json(settings: CliSettings, value: bool) -> None:
+    settings.out.json = value
 
 
-def examples(text: str) -> str:
-    """An epilog of examples that click leaves as it is written."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+def shared(timeout_s: float = TIMEOUT_S) -> Callable[[Any], Any]:
+    """Return a decorator that adds the shared options."""
+    options = [
+        click.option(
+            "--servers", type=SERVERS, metavar="URL[,URL]", expose_value=False, callback=_noting(_note_servers),
+            help=f"The server, or the two of the pair (or {SERVERS_VARIABLE}).  [default: local ports 5556 and 5566]",
+        ),
+        click.option(
+            "--client-file", metavar="PATH", expose_value=False, callback=_noting(_note_file),
+            help=f"The file with servers and keys that `chp keygen` wrote (or {FILE_VARIABLE}).",
+        ),
+        click.option(
+            "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_noting(_note_timeout),
+            help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",
+        ),
+        click.option(
+            "--json", is_flag=True, expose_value=False, callback=_noting(_note_json), help="Answer in JSON lines.",
+        ),
+        moved("--as", "--client-file PATH"),
+    ]  # fmt: skip
+    return lambda function: functools.reduce(lambda made, option: option(made), reversed(options), function)
+
+
+def command(
+    group: click.Group | None = None, *, name: str | None = None, timeout_s: float = TIMEOUT_S, servers: bool = True
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Make a function a command; `servers=False` if it needs none. See above."""
+
+    def make(function: Callable[..., int | None]) -> click.Command:
+        @click.pass_context
+        def run(ctx: click.Context, /, **options: Any) -> None:
+            settings = ctx.ensure_object(CliSettings)
+            if servers:
+                settings.resolve(timeout_s)
+            if code := ctx.invoke(function, settings, **options):
+                ctx.exit(code)
+
+        made = click.Command(
+            name or function.__name__.rstrip("_"), callback=run,
+            params=[*_params(function), *(_params(shared(timeout_s)(lambda: None)) if servers else ())],
+            **help_of(function),
+        )  # fmt: skip
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
+
+
+def _params(function: Any) -> list[click.Parameter]:
+    """Return what decorators of click have noted on a function, in the order of the page."""
+    return list(reversed(getattr(function, "__click_params__", [])))
+
+
+def help_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parts of a docstring as click wants them."""
+    text, _, lines = inspect.cleandoc(function.__doc__ or "").partition(_EXAMPLES)
+    first = text.partition("\n\n")[0].partition(". ")[0]
+    # The mark \b keeps click from filling the lines of a paragraph.
+    examples = "\b\nExamples:\n" + textwrap.indent(textwrap.dedent(lines), "  ") if lines else None
+    return {"help": text, "short_help": first.replace("\n", " ").rstrip(".") + ".", "epilog": examples}
+
+
+class CommandGroup(click.Group):
+    """A group that names the nearest command to a misspelt one, and shows its help if no command is given."""
+
+    # The words of neighbouring tools, and ours.
+    habits: ClassVar[dict[str, str]] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was named, or raise an error that names the nearest."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, name: str) -> str:
+        near = difflib.get_close_matches(name, [*self.list_commands(ctx), *self.habits], n=1, cutoff=0.5)
+        if not near:
+            return f"`{ctx.command_path} --help` lists them"
+        return f"did you mean `{ctx.command_path} {self.habits.get(near[0], near[0])}`?"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words of the command line; without any, show the help."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
+
+
+def group(**attributes: Any) -> Callable[[Callable[[], None]], click.Group]:
+    """Make a function a group of commands."""
+    return lambda function: click.group(**{"cls": CommandGroup, **attributes}, **help_of(function))(function)

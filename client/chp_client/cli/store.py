@@ -1,9 +1,10 @@
-"""What the commands need of a `Clone`: opened on no more than they read, its errors turned into faults.
+"""A `Clone` and an `Admin` for commands, with errors turned into faults.
 
-A command that reads opens the smallest subtrees that hold its keys, and has them synced before it reads. A command
-that only writes holds nothing (`subtree=None`), and waits for its acknowledgement.
+    with reading(settings, prefixes) as store    the smallest subtrees that hold these keys, synced
+    with writing(settings) as store              no copy at all, for sets and for topics
+    with asking(settings) as admin               questions to the servers, and commands for them
 
-This is the one module of the command line that knows the Clone's words.
+This is the one module of the command line that knows the words of a Clone.
 """
 
 from __future__ import annotations
@@ -12,26 +13,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chp.errors import BadInput, ChpError
 
 from ..port.admin import Admin, AdminReply, Answer
-from .faults import Misused, NoServer, RefusedByServer
+from .faults import Misused, NoServer, NotFound, RefusedByServer
+from .out import hold_warnings
 from .pair import view
-from .probe import why_silent
+from .probe import NOT_FIRST, why_silent
 from .settings import CliSettings
-from .text import covering_subtrees, show_revision
+from .text import covering_subtrees, escape, show_revision
 
 if TYPE_CHECKING:
-    from chp_client import Change, Clone, Ticket, Version
+    from chp_client import Change, Clone, Ticket, Topic, Version
 
-EXPLAIN_S = 0.5  # how long a failed command looks for the reason
+# How long a failed command looks for the reason.
+EXPLAIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A key as it stands: revision 0 where the server speaks CHP/1."""
+    """A key with its value; revision 0 if the server speaks CHP/1."""
 
     key: str
     value: bytes
@@ -46,9 +49,13 @@ class WriteResult:
     revision: int
     durability: str
 
+    def fields(self) -> dict[str, str]:
+        """Return it as fields of a JSON object."""
+        return {"revision": show_revision(self.revision), "durability": self.durability}
+
 
 def make_clone(settings: CliSettings, subtrees: list[str]) -> Clone:
-    """The Clone itself; no subtrees make one that only writes. Tests put theirs here."""
+    """Make a Clone, which only writes if there are no subtrees. Tests replace this function."""
     from chp_client import Clone
 
     if not subtrees:
@@ -58,10 +65,12 @@ def make_clone(settings: CliSettings, subtrees: list[str]) -> Clone:
 
 @contextmanager
 def reading(settings: CliSettings, prefixes: list[str]) -> Iterator[Store]:
-    """A store that holds everything under these keys or prefixes, synced."""
+    """Give a synced store that holds everything under these keys or prefixes."""
+    hold_warnings(settings.timeout_s)
     with explained(settings), closing(make_clone(settings, covering_subtrees(prefixes))) as clone:
         try:
             clone.wait_until_synced(settings.timeout_s)
+            hold_warnings(0)
         except TimeoutError:
             if clone.refused:
                 raise RefusedByServer(clone.refused) from None
@@ -71,14 +80,22 @@ def reading(settings: CliSettings, prefixes: list[str]) -> Iterator[Store]:
 
 @contextmanager
 def writing(settings: CliSettings) -> Iterator[Store]:
-    """A store that holds nothing, for sets."""
+    """Give a store that holds nothing, for sets."""
+    hold_warnings(settings.timeout_s)
     with explained(settings, "what was sent may still be done"), closing(make_clone(settings, [])) as clone:
         yield Store(clone, settings)
 
 
 @contextmanager
+def asking(settings: CliSettings) -> Iterator[Admin]:
+    """Give a connection to each server, for questions and commands."""
+    with explained(settings), Admin(settings.servers, settings.timeout_s) as admin:
+        yield admin
+
+
+@contextmanager
 def closing(clone: Clone) -> Iterator[Clone]:
-    """The Clone, closed at the end: at once, since who wanted acknowledgements has waited for them."""
+    """Close the Clone at the end, at once: a command has waited for the acknowledgements that it wants."""
     try:
         yield clone
     finally:
@@ -86,7 +103,7 @@ def closing(clone: Clone) -> Iterator[Clone]:
 
 
 class Store:
-    """A Clone, in the command line's words."""
+    """A Clone, in the words of the command line."""
 
     def __init__(self, clone: Clone, settings: CliSettings) -> None:
         self.clone = clone
@@ -94,27 +111,20 @@ class Store:
 
     @property
     def number(self) -> int:
-        """The number up to which all that is held is complete."""
+        """The number up to which the copy is complete."""
         return self.clone.revision
 
     def item(self, key: str) -> Item | None:
-        """A key as it stands, or None."""
+        """Return a key with its value, or None."""
         entry = self.clone.entry(key)
         return None if entry is None else Item(key, entry.value, entry.revision, entry.ttl)
 
-    def items(self, prefix: str) -> Iterator[Item]:
-        """All keys under a prefix, in order."""
-        return self.items_of(self.keys(prefix))
-
-    def items_of(self, keys: list[str]) -> Iterator[Item]:
-        """These keys as they stand; one that is gone is left out."""
-        for key in keys:
-            item = self.item(key)
-            if item is not None:
-                yield item
+    def items(self, keys: list[str]) -> Iterator[Item]:
+        """Give these keys with their values; a key that is gone is left out."""
+        return (item for item in map(self.item, keys) if item is not None)
 
     def keys(self, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
-        """The keys under a prefix, in order; or the first `limit` behind a key."""
+        """Return the keys under a prefix, in order; or the first `limit` behind a key."""
         return list(islice(self.clone.prefix(prefix, after), limit))
 
     def set(self, key: str, value: bytes, ttl_s: float | None = None, if_revision: int | None = None) -> WriteResult:
@@ -135,11 +145,11 @@ class Store:
         return WriteResult(ack.revision, ack.durability)
 
     def history(self, key: str, limit: int) -> list[Version]:
-        """The versions of a key that the log still holds."""
+        """Return the versions of a key that the log still holds."""
         return self.clone.history(key, limit, self.settings.timeout_s)
 
-    def changes(self, prefix: str, start: Any) -> Iterator[list[Change]]:
-        """Changes under a prefix as they come, those that came together in one list; without end."""
+    def changes(self, prefix: str, start: str | int) -> Iterator[list[Change]]:
+        """Give the changes under a prefix without end; a list has those that came together."""
         with self.clone.watch(prefix, start=start) as watch:
             yield from map(list, watch.batches())
 
@@ -151,7 +161,7 @@ class Store:
 def explained(settings: CliSettings, if_heard: str = "") -> Iterator[None]:
     """Turn a Clone's errors into faults with an exit code and a remedy.
 
-    `if_heard` is what to add when time ran out although somebody is there, who may have heard us.
+    `if_heard` is added to the message of a timeout if a server is there, which may have got the request.
     """
     try:
         yield
@@ -164,19 +174,16 @@ def explained(settings: CliSettings, if_heard: str = "") -> Iterator[None]:
 
 
 def _refusal(error: ChpError) -> str:
-    if getattr(error, "code", None) == "revision":
-        return _conflict(getattr(error, "detail", None))
-    return str(error)
-
-
-def _conflict(detail: Any) -> str:
+    if getattr(error, "code", None) != "revision":
+        return str(error)
+    detail = getattr(error, "detail", None)
     present = detail if isinstance(detail, dict) else {}
     shown = ", ".join(f"{k!r} is " + (f"at revision {show_revision(r)}" if r else "absent") for k, r in present.items())
     return f"not set: {shown or 'the revision is another'}; read it again and decide anew"
 
 
 def why_no_server(settings: CliSettings, if_heard: str = "") -> str:
-    """One line that says what was found at each address, and the remedy."""
+    """Return one line that says what was found at each address, and the remedy."""
     waited = f"no server within {settings.timeout_s:g} s"
     remedy = "start chp-server, or name the pair with --servers or CHP_SERVERS"
     try:
@@ -188,7 +195,8 @@ def why_no_server(settings: CliSettings, if_heard: str = "") -> str:
     if not any(isinstance(a, AdminReply) or getattr(a, "connected", True) or reasons[s] for s, a in answers.items()):
         return f"{waited} ({', '.join(settings.servers)}); {remedy}"
     found = "; ".join(f"{s} {reasons[s].split(';')[0] or _found_there(a)}" for s, a in answers.items())
-    return f"{waited}: {found}; " + (f"{if_heard}, " if if_heard else "") + "see `chp status`"
+    heard = f"{if_heard}, " if if_heard and set(reasons.values()) != {NOT_FIRST} else ""
+    return f"{waited}: {found}; {heard}see `chp status`"
 
 
 def _found_there(answer: Answer) -> str:
@@ -196,3 +204,33 @@ def _found_there(answer: Answer) -> str:
         state = view(answer.server, answer).state
         return "is ACTIVE but took too long: give more --timeout" if state == "ACTIVE" else f"is {state}"
     return "is not there" if not getattr(answer, "connected", True) else answer.text.split(";")[0]
+
+
+# -- topics
+
+
+@contextmanager
+def topic_of(settings: CliSettings, name: str) -> Iterator[Topic]:
+    """Give a topic to publish to or to read, whose errors are faults."""
+    with writing(settings) as store, topic_errors():
+        yield store.clone.topic(name)
+
+
+@contextmanager
+def topic_errors() -> Iterator[None]:
+    """Turn errors of topics into faults: a missing topic or group, and servers that do not answer."""
+    from chp_client.errors import NoSuchGroup, NoSuchTopic, Unanswered
+
+    try:
+        yield
+    except NoSuchTopic as error:
+        raise NotFound(f"{error.text}; `chp topic ls` lists them") from None
+    except NoSuchGroup as error:
+        raise NotFound(f"{error.text}; `chp topic groups` lists those of a topic") from None
+    except Unanswered as error:
+        raise NoServer(str(error)) from None
+
+
+def absent(key: str) -> str:
+    """Return the words for a key that does not exist."""
+    return f"no key {escape(key)!r}"

@@ -1,21 +1,20 @@
-"""How keys, values, numbers and times are shown and read: pure text in, pure text out.
+"""Keys, values, numbers and times as text, and back. No function here has an effect.
 
-A value is bytes. In JSON it stands as "value" when it is UTF-8, and as "base64" when it is not, so that every value
-comes back as it was. On a terminal, control characters are shown as escapes: what somebody stored in a key must not
-move the reader's cursor.
+A value is bytes. In JSON it stands as "value" if it is UTF-8, and as "base64" if it is not, so that every value comes
+back as it was. On a terminal, control characters are shown as escapes: a stored value must not move the cursor.
 
-A revision is shown as `epoch.sequence`, and travels as that text in JSON too: as one number it is beyond what most
-JSON readers keep exactly.
+A revision is shown as `epoch.sequence`. JSON has the same text, because most JSON readers do not keep so large a
+number exactly.
 """
 
 import base64
 import binascii
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import Revision, describe
 
@@ -29,7 +28,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def value_fields(value: bytes) -> dict[str, str]:
-    """A value as the one JSON field that brings it back: "value" or "base64"."""
+    """Return the one JSON field that brings a value back: "value" or "base64"."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:
@@ -37,7 +36,7 @@ def value_fields(value: bytes) -> dict[str, str]:
 
 
 def value_of(fields: dict[str, Any]) -> bytes:
-    """The value in a JSON object; ValueError that says what is missing or wrong."""
+    """Return the value in a JSON object; ValueError says what is missing or wrong."""
     text, coded = fields.get("value"), fields.get("base64")
     if (text is None) == (coded is None):
         raise ValueError('give one of "value" (text) and "base64"')
@@ -55,40 +54,32 @@ def value_of(fields: dict[str, Any]) -> bytes:
 
 
 def escape(text: str, keep: str = "") -> str:
-    """Text that is safe on a terminal: what does not print, save `keep`, as escapes."""
+    """Return text that is safe on a terminal: characters that do not print, except `keep`, become escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def show_value(value: bytes, keep: str = "") -> str:
-    """A value for a terminal."""
+    """Return a value for a terminal."""
     return escape(value.decode(errors="backslashreplace"), keep)
-
-
-def clip(text: str, width: int) -> str:
-    """At most `width` characters, the last an ellipsis if something is left out."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 # -- numbers
 
 
 def show_revision(revision: int) -> str:
-    """`epoch.sequence`."""
+    """Return `epoch.sequence`."""
     return describe(revision)
 
 
 def read_revision(text: str) -> Revision:
-    """A revision as shown, or as the one number; ValueError otherwise."""
-    try:
-        return Revision(text)
-    except BadInput as error:
-        raise ValueError(str(error)) from None
+    """Read a revision as it is shown, or as one number; ValueError otherwise."""
+    return Revision(text)
 
 
 def read_duration(text: str) -> float:
-    """Seconds from `30`, `0.5`, `500ms`, `5m`, `2h`, `1d`; ValueError otherwise."""
+    """Return the seconds of `30`, `0.5`, `500ms`, `5m`, `2h`, `1d`; ValueError otherwise."""
     found = _DURATION.match(text.strip().lower())
     seconds = float(found["number"]) * _UNIT_S[found["unit"]] if found else math.nan
     if not 0 < seconds <= DEFAULT.ttl_s_max:
@@ -97,7 +88,7 @@ def read_duration(text: str) -> float:
 
 
 def show_duration(seconds: float | None) -> str:
-    """`4.2s`, `12m`, `3h 5m`: two units at most; `-` for None."""
+    """Return `4.2s`, `12m`, `3h 5m`: two units at most; `-` for None."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -112,14 +103,14 @@ def show_duration(seconds: float | None) -> str:
 
 
 def show_latency(seconds: float) -> str:
-    """`87 us`, `1.2 ms`, `2.1 s`."""
+    """Return `87 us`, `1.2 ms`, `2.1 s`."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def show_bytes(size: float | None) -> str:
-    """`512 B`, `3.1 KiB`, `17 MiB`; `-` for None."""
+    """Return `512 B`, `3.1 KiB`, `17 MiB`; `-` for None."""
     if size is None:
         return "-"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -130,18 +121,23 @@ def show_bytes(size: float | None) -> str:
 
 
 def show_count(n: float | None) -> str:
-    """A number with thousands marked; `-` for None."""
+    """Return a number with thousands marked; `-` for None."""
     return "-" if n is None else f"{n:,.0f}"
 
 
+def counted(n: int, noun: str) -> str:
+    """Return `1 key`, `2,000 keys`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def sparkline(numbers: Sequence[float]) -> str:
-    """A small bar a number, the largest one full."""
+    """Return a small bar for each number, the largest one full."""
     top = max(numbers, default=0)
     return "".join(_BARS[math.ceil(8 * n / top) if top else 0] for n in numbers)
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:
-    """The nearest-rank percentile of numbers in ascending order; nan for none."""
+    """Return the nearest-rank percentile of numbers in ascending order; nan for none."""
     return ordered[max(0, math.ceil(p / 100 * len(ordered)) - 1)] if ordered else math.nan
 
 
@@ -149,12 +145,12 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 
 
 def smallest_subtree(prefix: str) -> str:
-    """The smallest subtree that holds every key beginning with `prefix`: up to its last slash."""
+    """Return the smallest subtree that holds every key beginning with `prefix`: up to its last slash."""
     return prefix[: prefix.rfind("/") + 1] if prefix.startswith("/") else ""
 
 
 def covering_subtrees(prefixes: Iterable[str]) -> list[str]:
-    """The fewest subtrees that hold all of these keys or prefixes, none within another."""
+    """Return the fewest subtrees that hold all of these keys or prefixes, none within another."""
     kept: list[str] = []
     for subtree in sorted({smallest_subtree(prefix) for prefix in prefixes}):
         if not kept or not subtree.startswith(kept[-1]):
@@ -163,9 +159,68 @@ def covering_subtrees(prefixes: Iterable[str]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
-    """Lines with their cells aligned; those of the columns in `right` to the right; no trailing blanks."""
+    """Return lines with aligned cells and no trailing blanks; the columns in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     justify = [str.rjust if i in right else str.ljust for i in range(len(widths))]
     return [
         gap.join(j(cell, width) for j, cell, width in zip(justify, row, widths, strict=True)).rstrip() for row in rows
     ]
+
+
+# -- a tree of folders
+#
+#     /rates/ (3)
+#     ├── EUR/ (2)
+#     │   ├── JPY
+#     │   └── USD
+#     └── asof
+
+
+@dataclass(slots=True)
+class Folder:
+    """The keys under one name: their number, and the parts below."""
+
+    keys: int = 0
+    below: dict[str, "Folder"] = field(default_factory=dict)
+
+
+def draw(keys: Iterable[str], depth: int | None = None, folder: Callable[[str], str] = str) -> list[str]:
+    """Return the lines of the tree, at most `depth` levels; `folder` may colour a folder's name.
+
+    A folder is the text before a slash, with the slash. A key may be a folder's name without the slash; then both are
+    shown. A folder below `depth` only shows the number of its keys.
+    """
+    root = Folder()
+    for key in keys:
+        here = root
+        for part in _parts(key):
+            here = here.below.setdefault(part, Folder())
+            here.keys += 1
+    lines: list[str] = []
+    _draw_level(root, "", depth, folder, lines, top=True)
+    return lines
+
+
+def _parts(key: str) -> list[str]:
+    pieces = key.split("/")
+    parts = [piece + "/" for piece in pieces[:-1]]
+    if len(parts) > 1 and parts[0] == "/":
+        # The slash at the beginning of a key is no folder of its own.
+        parts[:2] = [parts[0] + parts[1]]
+    return [*parts, pieces[-1]] if pieces[-1] else parts
+
+
+def _draw_level(
+    here: Folder, indent: str, depth: int | None, style: Callable[[str], str], lines: list[str], *, top: bool = False
+) -> None:
+    if depth == 0:
+        return
+    names = sorted(here.below)
+    for name in names:
+        below = here.below[name]
+        last = name == names[-1]
+        branch = "" if top else ("└── " if last else "├── ")
+        label = f"{style(escape(name))} ({below.keys:,})" if below.below else escape(name)
+        lines.append(indent + branch + label)
+        deeper = indent if top else indent + ("    " if last else "│   ")
+        _draw_level(below, deeper, None if depth is None else depth - 1, style, lines)

@@ -37,14 +37,31 @@ def settle() -> None:
 # -- errors
 
 
-def first(error: ChpError) -> ChpError:
-    """Return the error with itself as its cause and without a trace.
+class _Kept:
+    """A `__cause__` that can't be taken away: Spark does that where it shortens a trace."""
 
-    Spark sends the text that Python's `traceback` makes of an error. It begins with the cause.
+    def __init__(self, cause: ChpError) -> None:
+        self._cause = cause
+
+    def __get__(self, error: ChpError, kind: type) -> ChpError:
+        return self._cause
+
+    def __set__(self, error: ChpError, cause: object) -> None:
+        pass
+
+
+def first(error: ChpError) -> ChpError:
+    """Return the error with its own text as its cause, and without a trace.
+
+    Spark sends the text that Python's `traceback` makes of an error, and that begins with the cause. The error's class
+    becomes one of equal name, which only adds that cause.
     """
-    cause = type(error).__new__(type(error), *error.args)
+    kind = type(error)
+    cause = kind.__new__(kind, *error.args)
     cause.__dict__.update(error.__dict__)
-    error.__cause__ = cause
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__cause__": _Kept(cause)}
+    error.__class__ = type(kind.__name__, (kind,), named)
+    error.__suppress_context__ = True
     return error.with_traceback(None)
 
 

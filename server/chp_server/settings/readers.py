@@ -66,6 +66,17 @@ def one_of(*words: str) -> Reader:
     return Reader(parse, ", ".join(words))
 
 
+def matching(pattern: str, remedy: str, bounds: str = "", parse: Callable[[str], object] = str) -> Reader:
+    """Return a reader of text that a pattern matches as a whole."""
+
+    def parse_matching(text: str) -> object:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(remedy)
+        return parse(text)
+
+    return Reader(parse_matching, bounds)
+
+
 def seconds(least: float, most: float) -> Reader:
     """Return a reader of a number of seconds within bounds."""
     bounds = f"{least:g} to {most:.12g}"
@@ -134,12 +145,6 @@ def _parse_switch(text: str) -> object:
     return _SWITCH[text.lower()]
 
 
-def _parse_count(text: str) -> object:
-    if not re.fullmatch(r"[0-9]{1,15}", text):
-        raise ValueError("give a number, such as 1000000; 0 is no bound")
-    return int(text)
-
-
 def _parse_store(text: str) -> object:
     scheme, _, rest = text.partition(":")
     if scheme == "memory" and not rest.strip("/"):
@@ -170,24 +175,6 @@ def _parse_metrics(text: str) -> object:
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
-def _parse_name(text: str) -> object:
-    if not re.match(r"[A-Za-z0-9_.-]{1,64}\Z", text):
-        raise ValueError("give 1 to 64 letters, digits, '_', '.' or '-'")
-    return text
-
-
-def _parse_directory(text: str) -> object:
-    if not re.match(r"/[^\s,\0]*\Z", text):
-        raise ValueError("give a directory from / on, without blanks and commas, such as /run/chp")
-    return "/" + text.strip("/") if text.strip("/") else text
-
-
-def _parse_audit(text: str) -> object:
-    if not text.strip() or "\0" in text or text.endswith("/"):
-        raise ValueError("give a file such as /var/log/chp/audit.jsonl, or - for standard error")
-    return text
-
-
 def _parse_path(text: str) -> object:
     if not text.strip():
         raise ValueError("give a directory, or leave the setting out for the default")
@@ -197,8 +184,14 @@ def _parse_path(text: str) -> object:
 
 
 switch = Reader(_parse_switch, "yes, no")
-count = Reader(_parse_count, "at least 0")
-store, arbiter, metrics, audit = map(Reader, (_parse_store, _parse_arbiter, _parse_metrics, _parse_audit))
-name = Reader(_parse_name, "1 to 64 characters")
+count = matching(r"[0-9]{1,15}", "give a number, such as 1000000; 0 is no bound", "at least 0", int)
+store, arbiter, metrics = Reader(_parse_store), Reader(_parse_arbiter), Reader(_parse_metrics)
+name = matching(r"[A-Za-z0-9_.-]{1,64}", "give 1 to 64 letters, digits, '_', '.' or '-'", "1 to 64 characters")
+audit = matching(r"(?s)(?=.*\S)[^\0]*[^\0/]", "give a file such as /var/log/chp/audit.jsonl, or - for standard error")
 # Addresses name a `directory`, so it is absolute and has no blanks and commas; a `path` is checked when it is opened.
-directory, path = Reader(_parse_directory), Reader(_parse_path)
+directory = matching(
+    r"/[^\s,\0]*",
+    "give a directory from / on, without blanks and commas, such as /run/chp",
+    parse=lambda text: "/" + text.strip("/") if text.strip("/") else text,
+)
+path = Reader(_parse_path)

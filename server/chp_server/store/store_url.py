@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from zlib import crc32
 
-from ..core.state.journal import MIB, Journal, JournalError, Options
+from ..core.state.journal import Journal, JournalError, Options
+from ..settings.config import Config
 from .memory_store import MemoryStore
 from .sql.journal_mark import JournalMark
 from .sql.sql_journal import SqlJournal
@@ -16,19 +17,8 @@ from .sql.sqlite import SqliteDatabase
 from .sql.sqlite_files import database_path
 
 
-def open_journal(
-    url: str,
-    *,
-    sync: str = "always",
-    recover: str = "strict",
-    retain_bytes: int = 16 * MIB,
-    retain_s: float = 3600.0,
-    interval_s: float = 1.0,
-    store_id: bytes | None = None,
-    catch_up: bool = False,
-    beside: str | Path | None = None,
-) -> Journal:
-    """Open the journal at `url`.
+def open_journal(url: str, *, beside: str | Path | None = None, **options_given: Any) -> Journal:
+    """Open the journal at `url`; the keywords are those of `Options`.
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
     below `retain_bytes` and they are younger than `retain_s`. The next snapshot begins at half the last one's size. So
@@ -36,7 +26,7 @@ def open_journal(
     the id of the store at `url`. A journal that was cut short is refused, unless there is a peer to `catch_up` from. A
     store that is no file has its mark in the directory `beside`, if that is given.
     """
-    options = Options(sync, recover, retain_bytes, retain_s, interval_s, store_id, catch_up)
+    options = Options(**options_given)
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         return MemoryStore(url, options)
@@ -45,6 +35,19 @@ def open_journal(
     if scheme in ("postgresql", "postgres"):
         return postgres_journal(url, options, beside=beside)
     raise JournalError(f"no store for {url!r}; use memory:, sqlite:PATH or postgresql://...")
+
+
+def journal_of(config: Config, *, beside: str | Path | None = None) -> Journal:
+    """Open the journal that the settings of a server name."""
+    return open_journal(
+        config.store,
+        sync=config.sync,
+        recover=config.recover,
+        retain_bytes=config.retain_bytes,
+        retain_s=config.retain_s,
+        catch_up=config.peer is not None,
+        beside=beside,
+    )
 
 
 def look_at(url: str) -> SqlJournal[Any]:

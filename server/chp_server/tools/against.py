@@ -220,7 +220,7 @@ def _send(socket: zmq.Socket[bytes], options: dict[str, Any], address: str, time
     if not socket.poll(int(1000 * timeout_s), zmq.POLLOUT):
         raise NoContents(
             f"nobody takes connections at {address} (waited {timeout_s:g} s, --timeout); start chp-server there, "
-            "mend the address, or, if it has keys, give a client file that it knows (--as, CHP_CLIENT)"
+            "mend the address, or, if it has keys, give a client file that it knows (--client-file, CHP_CLIENT_FILE)"
         )
     socket.send_multipart([ICANHAZ, b"", packb({"chp": VERSION, **options})])
 

@@ -85,14 +85,16 @@ def check(args: list[str]) -> int:
         help="without a word of a server, or a connection; 10",
     )
     parser.add_argument(
-        "--as",
+        "--client-file",
         dest="client",
-        metavar="FILE",
-        default=os.environ.get("CHP_CLIENT") or None,
-        help="the client file to show servers that have keys (CHP_CLIENT); read of everything is needed",
+        metavar="PATH",
+        default=os.environ.get("CHP_CLIENT_FILE") or None,
+        help="the client file to show servers that have keys (CHP_CLIENT_FILE); read of everything is needed",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON lines")
     try:
+        if any(word == "--as" or word.startswith("--as=") for word in args):
+            parser.error("--as is gone; use --client-file PATH")
         asked = parser.parse_args(args)
     # argparse has written the reason, after --help or wrong arguments.
     except SystemExit as done:

@@ -1,167 +1,200 @@
-"""`chp get`, `chp ls` and `chp du`: look at keys.
+"""`chp get`, `chp ls`, `chp du` and `chp history`: look at keys.
 
-`get` of one key into a pipe gives the value's bytes and nothing else, so that `chp get A | chp set B -` copies it; a
+`get` of one key into a pipe gives the value's bytes and nothing else, so that `chp get A | chp set B -` copies it. A
 terminal gets a line end, and control characters as escapes. Several keys are lines of key, tab, value.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..completion import keys as offered
 from ..faults import NotFound
 from ..out import Out
-from ..settings import CliSettings, examples, pass_settings, shared
-from ..store import Item, reading
-from ..text import columns, escape, show_bytes, show_duration, show_revision, show_value, value_fields
-from .tree import draw
+from ..settings import CliSettings, at_least_1, command
+from ..store import Item, Store, absent, reading, writing
+from ..text import draw, escape, show_bytes, show_duration, show_revision, show_value, value_fields
+
+if TYPE_CHECKING:
+    from chp_client import Version
+
+PREFIX = click.argument("prefix", default="", shell_complete=offered)
 
 
-@click.command(short_help="Print values.", epilog=examples("""
-    chp get /rates/EUR/USD
-    chp get /app/logo > logo.png           # the exact bytes
-    chp get /rates/EUR/USD /rates/EUR/JPY  # key, tab, value
-    chp get --json /rates/EUR/USD          # with revision and remaining ttl
-"""))  # fmt: skip
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
-@click.option("--raw", is_flag=True, help="The exact bytes of each value, on a terminal too.")
-@shared
-@pass_settings
-def get(settings: CliSettings, keys: tuple[str, ...], raw: bool) -> None:
-    """Print the values of keys.
-
-    One key: its exact bytes in a pipe, a readable line on a terminal. Exit code 1 if any key is not there.
-    """
-    missing = []
-    with reading(settings, list(keys)) as store:
-        for key in keys:
-            item = store.item(key)
-            if item is None:
-                missing.append(key)
-            else:
-                _print_value(settings.out, item, alone=len(keys) == 1, raw=raw)
-    for key in missing[:-1]:
-        click.echo(f"chp get: {_absent(key)}", err=True)
-    if missing:
-        raise NotFound(f"{_absent(missing[-1])}; `chp ls` lists what is there")
-
-
-def _absent(key: str) -> str:
-    return f"no key {escape(key)!r}"
-
-
-def _print_value(out: Out, item: Item, *, alone: bool, raw: bool) -> None:
-    if out.json:
-        out.record(item_fields(item))
-    elif raw or (alone and not out.terminal):
-        out.raw(item.value)
-    elif alone:
-        out.line(show_value(item.value, keep="\n\t").removesuffix("\n"))
-    elif out.terminal:
-        out.line(f"{out.style(escape(item.key), fg='cyan')}\t{show_value(item.value)}")
-    else:
-        out.raw(item.key.encode() + b"\t" + item.value + b"\n")
-
-
-def item_fields(item: Item) -> dict[str, object]:
-    """A key as a JSON object."""
-    fields: dict[str, object] = {"key": item.key, **value_fields(item.value), "revision": show_revision(item.revision)}
+def item_fields(item: Item) -> dict[str, Any]:
+    """Return a key as a JSON object."""
+    fields: dict[str, Any] = {"key": item.key, **value_fields(item.value), "revision": show_revision(item.revision)}
     if item.ttl_s is not None:
         fields["ttl"] = round(item.ttl_s, 3)
     return fields
 
 
-@click.command(short_help="List keys, flat or as a tree.", epilog=examples("""
-    chp ls                    # every key, one a line
-    chp ls /rates/EUR         # those that begin so
-    chp ls -l /rates/         # with revision, ttl and size
-    chp ls --tree --depth 2   # folders and how much is in them
-    chp ls --count /rates/
-    chp ls --limit 100 --after /rates/EUR/USD   # a page
-"""))  # fmt: skip
-@click.argument("prefix", default="", shell_complete=offered)
+# -- get
+
+
+@command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
+@click.option("--raw", is_flag=True, help="The exact bytes of each value, on a terminal too.")
+def get(settings: CliSettings, keys: tuple[str, ...], raw: bool) -> None:
+    """Print the values of keys.
+
+    One key: its exact bytes in a pipe, a readable line on a terminal. Exit code 1 if any key does not exist.
+
+    Examples:
+        chp get /rates/EUR/USD
+        chp get /app/logo > logo.png           # the exact bytes
+        chp get /rates/EUR/USD /rates/EUR/JPY  # key, tab, value
+        chp get --json /rates/EUR/USD          # with revision and remaining ttl
+    """
+    out, missing = settings.out, []
+    with reading(settings, list(keys)) as store:
+        for key in keys:
+            item = store.item(key)
+            if item is None:
+                missing.append(f"{absent(key)}; {_instead(store, key)}")
+            elif not out.json and (raw or (len(keys) == 1 and not out.terminal)):
+                out.raw(item.value)
+            else:
+                out.show([item], item_fields, _text if len(keys) > 1 else _value)
+    for text in missing[:-1]:
+        click.echo(f"chp get: {text}", err=True)
+    if missing:
+        raise NotFound(missing[-1])
+
+
+def _instead(store: Store, key: str) -> str:
+    """Return the remedy for a key that does not exist; the slash before it may be missing."""
+    return f"did you mean {escape('/' + key)}?" if store.item("/" + key) else "`chp ls` lists what is there"
+
+
+def _value(out: Out, item: Item) -> str:
+    return show_value(item.value, keep="\n\t").removesuffix("\n")
+
+
+def _text(out: Out, item: Item) -> bytes:
+    if out.terminal:
+        return f"{out.style(escape(item.key), fg='cyan')}\t{show_value(item.value)}".encode()
+    return item.key.encode() + b"\t" + item.value
+
+
+# -- ls
+
+
+@command()
+@PREFIX
 @click.option("-l", "--long", "long_", is_flag=True, help="Revision, remaining ttl and size of each.")
 @click.option("--tree", "as_tree", is_flag=True, help="As a tree of folders.")
-@click.option("--depth", type=click.IntRange(min=1), help="How deep the tree goes.  [default: all of it]")
-@click.option("--count", is_flag=True, help="Only how many there are.")
-@click.option("--after", metavar="KEY", help="Only those behind this key.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.  [default: all]")
-@shared
-@pass_settings
-def ls(
-    settings: CliSettings,
-    *,
-    prefix: str,
-    long_: bool,
-    as_tree: bool,
-    depth: int | None,
-    count: bool,
-    after: str | None,
-    limit: int | None,
-) -> None:
-    """List the keys that begin with PREFIX (all of them without it), in order.
+@at_least_1("--depth", help="The number of levels of the tree.  [default: all]")
+@click.option("--count", is_flag=True, help="Only the number of keys.")
+@click.option("--after", metavar="KEY", help="Only the keys behind this one.")
+@at_least_1("--limit", help="At most so many.  [default: all]")
+def ls(settings: CliSettings, prefix: str, after: str | None, limit: int | None, **how: Any) -> None:
+    """List keys, flat or as a tree.
 
-    An empty list is an answer too, and said on standard error: exit code 0.
+    PREFIX is the beginning of the keys to list; without it all are listed, in order. An empty list has exit code 0,
+    and is mentioned on standard error.
+
+    Examples:
+        chp ls                    # every key, one a line
+        chp ls /rates/EUR         # those that begin so
+        chp ls -l /rates/         # with revision, ttl and size
+        chp ls --tree --depth 2   # folders and the number of keys in them
+        chp ls --count /rates/
+        chp ls --limit 100 --after /rates/EUR/USD   # a page
     """
     out = settings.out
     with reading(settings, [prefix]) as store:
         keys = store.keys(prefix, after, limit)
-        if not count and not keys:
+        if how["count"]:
+            out.answer({"prefix": prefix, "count": len(keys)}, str(len(keys)))
+            return
+        if not keys:
             say_empty(out, prefix)
-        if count:
-            out.record({"prefix": prefix, "count": len(keys)}) if out.json else out.line(str(len(keys)))
-        elif out.json:
-            out.lines([_ls_json(item) for item in store.items_of(keys)])
-        elif as_tree or depth:
-            out.lines(draw(keys, depth, folder=lambda text: out.style(text, fg="blue", bold=True)))
-        elif long_:
-            _print_long(out, list(store.items_of(keys)))
+        if out.json or (how["long_"] and not (how["as_tree"] or how["depth"])):
+            _show_long(out, store, keys)
+        elif how["as_tree"] or how["depth"]:
+            out.lines(draw(keys, how["depth"], folder=partial(out.style, fg="blue", bold=True)))
         else:
-            out.lines([escape(key) if out.terminal else key for key in keys])
+            show_keys(out, keys)
 
 
-@click.command(short_help="Where the bytes are.", epilog=examples("""
-    chp du                      # the folders, the largest first
-    chp du --depth 2 /rates/
-    chp du --keys --limit 20    # the largest keys
-"""))  # fmt: skip
-@click.argument("prefix", default="", shell_complete=offered)
-@click.option("--depth", type=click.IntRange(min=1), default=1, show_default=True, help="Folders so deep below PREFIX.")
-@click.option("--keys", is_flag=True, help="Single keys in the place of folders.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Lines at most.")
-@shared
-@pass_settings
-def du(settings: CliSettings, *, prefix: str, depth: int, keys: bool, limit: int) -> None:
-    """How many bytes keys and values have under PREFIX, by folder: bytes, keys, name; the largest first.
+def show_keys(out: Out, keys: list[str]) -> None:
+    """Show keys, one a line."""
+    out.show(keys, lambda key: {"key": key}, lambda out, key: escape(key) if out.terminal else key)
 
-    The last line is all of it. Memory is more: some 200 bytes a key beside these.
+
+def _show_long(out: Out, store: Store, keys: list[str]) -> None:
+    if out.terminal:
+        out.table(store.items(keys), item_fields, _row, head=("REVISION", "TTL", "SIZE", "KEY"), right=(0, 1, 2))
+    else:
+        out.show(store.items(keys), _size_fields, _size_line)
+
+
+def _row(i: Item) -> tuple[str, ...]:
+    return show_revision(i.revision), show_duration(i.ttl_s), show_bytes(len(i.value)), escape(i.key)
+
+
+def _size_fields(item: Item) -> dict[str, Any]:
+    fields = {name: told for name, told in item_fields(item).items() if name not in ("value", "base64")}
+    return {**fields, "bytes": len(item.value)}
+
+
+def _size_line(out: Out, i: Item) -> str:
+    ttl = "-" if i.ttl_s is None else f"{i.ttl_s:.3f}"
+    return f"{show_revision(i.revision)}\t{ttl}\t{len(i.value)}\t{i.key}"
+
+
+def say_empty(out: Out, prefix: str) -> None:
+    """Say on standard error that there are no keys, because an empty answer looks like a missing one."""
+    if not out.json:
+        click.echo(f"no keys begin with {escape(prefix)!r}" if prefix else "there are no keys", err=True)
+
+
+# -- du
+
+
+@command()
+@PREFIX
+@at_least_1("--depth", default=1, help="The level of the folders below PREFIX.")
+@click.option("--keys", is_flag=True, help="Single keys instead of folders.")
+@at_least_1("--limit", default=50, help="Lines at most.")
+def du(settings: CliSettings, prefix: str, depth: int, keys: bool, limit: int) -> None:
+    """Show the bytes of keys and values, by folder.
+
+    A line has bytes, keys and name, the largest first. The last line is the sum for PREFIX. A server needs more
+    memory: some 200 bytes a key beside these.
+
+    Examples:
+        chp du                      # the folders, the largest first
+        chp du --depth 2 /rates/
+        chp du --keys --limit 20    # the largest keys
     """
     out = settings.out
     with reading(settings, [prefix]) as store:
-        sizes = [(item.key, len(item.key.encode()) + len(item.value)) for item in store.items(prefix)]
+        sizes = [(item.key, len(item.key.encode()) + len(item.value)) for item in store.items(store.keys(prefix))]
     found = sizes_by(sizes, prefix, None if keys else depth)
     if not sizes:
         say_empty(out, prefix)
-    _print_sizes(out, found[:limit], (prefix, sum(size for _, size in sizes), len(sizes)))
+    rows = [({"name": name}, name, size, n) for name, size, n in found[:limit]]
+    last = f"all under {prefix!r}" if prefix else "all"
+    rows.append(({"prefix": prefix}, last, sum(size for _, size in sizes), len(sizes)))
+    if out.terminal:
+        out.table(rows, _du_fields, lambda r: (show_bytes(r[2]), str(r[3]), escape(r[1])), right=(0, 1))
+    else:
+        out.show(rows, _du_fields, lambda out, r: f"{r[2]}\t{r[3]}\t{r[1]}")
     if len(found) > limit:
         click.echo(f"{len(found) - limit} more; --limit {len(found)} shows them", err=True)
 
 
-def _print_sizes(out: Out, rows: list[tuple[str, int, int]], total: tuple[str, int, int]) -> None:
-    if out.json:
-        for name, size, n in rows:
-            out.record({"name": name, "bytes": size, "keys": n})
-        out.record({"prefix": total[0], "bytes": total[1], "keys": total[2]})
-        return
-    last = (f"all under {total[0]!r}" if total[0] else "all", *total[1:])
-    if out.terminal:
-        out.lines(columns([(show_bytes(size), str(n), escape(name)) for name, size, n in [*rows, last]], right=(0, 1)))
-    else:
-        out.lines([f"{size}\t{n}\t{name}" for name, size, n in [*rows, last]])
+def _du_fields(row: tuple[dict[str, Any], str, int, int]) -> dict[str, Any]:
+    return {**row[0], "bytes": row[2], "keys": row[3]}
 
 
 def sizes_by(sizes: list[tuple[str, int]], prefix: str, depth: int | None) -> list[tuple[str, int, int]]:
-    """Name, bytes and keys of the folders `depth` below a prefix, or of each key; the largest first."""
+    """Return name, bytes and keys of the folders `depth` below a prefix, or of each key; the largest first."""
     found: dict[str, tuple[int, int]] = {}
     for key, size in sizes:
         name = key if depth is None else folder_of(key, prefix, depth)
@@ -171,7 +204,7 @@ def sizes_by(sizes: list[tuple[str, int]], prefix: str, depth: int | None) -> li
 
 
 def folder_of(key: str, prefix: str, depth: int) -> str:
-    """The folder of a key so deep below a prefix; the key itself if it lies less deep."""
+    """Return the folder of a key `depth` levels below a prefix; the key itself if it lies less deep."""
     end = len(prefix) + key[len(prefix) :].startswith("/")
     for _ in range(depth):
         slash = key.find("/", end)
@@ -181,33 +214,56 @@ def folder_of(key: str, prefix: str, depth: int) -> str:
     return key[:end]
 
 
-def say_empty(out: Out, prefix: str) -> None:
-    """That there is nothing, on standard error: an answer that is empty looks like one that did not come."""
-    if not out.json:
-        click.echo(f"no keys begin with {escape(prefix)!r}" if prefix else "there are no keys", err=True)
+# -- history
+#
+#     2026-11-22 18:40:15.250Z  3.1042  set      1.0832   by 3f1c9a0b77d2...
+#     2026-11-22 18:41:02.110Z  3.1077  expired
 
 
-def _ls_json(item: Item) -> str:
-    from ..out import json_line
+@command()
+@click.argument("key", shell_complete=offered)
+@at_least_1("--limit", default=1000, most=10_000, help="At most so many, the last ones.")
+def history(settings: CliSettings, key: str, limit: int) -> None:
+    """Print the versions of a key that the log still holds.
 
-    fields = item_fields(item)
-    fields.pop("value", None)
-    fields.pop("base64", None)
-    return json_line({**fields, "bytes": len(item.value)})
+    A line has the time, the revision, the value, and the client as `chp leases` names owners, if the servers took its
+    set alone. Exit code 1 if the log has no version.
 
-
-def _print_long(out: Out, items: list[Item]) -> None:
-    if not out.terminal:
-        out.lines([f"{show_revision(i.revision)}\t{_ttl(i)}\t{len(i.value)}\t{i.key}" for i in items])
-        return
-    head = ("REVISION", "TTL", "SIZE", "KEY")
-    rows = [(show_revision(i.revision), show_duration(i.ttl_s), show_bytes(len(i.value)), escape(i.key)) for i in items]
-    lines = columns([head, *rows], right=(0, 1, 2))
-    out.lines([out.style(lines[0], dim=True), *lines[1:]])
-
-
-def _ttl(item: Item) -> str:
-    return "-" if item.ttl_s is None else f"{item.ttl_s:.3f}"
+    Examples:
+        chp history /rates/EUR/USD              # the oldest first
+        chp history /config/motd --limit 1      # who changed it last, and when
+        chp history --json /config/motd | jq -r .by
+    """
+    with writing(settings) as store:
+        versions = store.history(key, limit)
+    settings.out.show(versions, _version_fields, _version_line)
+    if not versions:
+        raise NotFound(f"the log has no version of {escape(key)!r}; `chp get` prints what it is now")
 
 
-COMMANDS = (get, ls, du)
+def _version_fields(version: Version) -> dict[str, Any]:
+    fields: dict[str, Any] = {"op": "del" if version.value is None else "set", "key": version.key}
+    if version.value is not None:
+        fields.update(value_fields(version.value))
+    if version.expired:
+        fields["expired"] = True
+    if version.ttl is not None:
+        fields["ttl"] = version.ttl
+    when = version.when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {**fields, "revision": show_revision(version.revision), "when": when, "by": version.by}
+
+
+def _version_line(out: Out, version: Version) -> str:
+    when = f"{version.when:%Y-%m-%d %H:%M:%S}.{version.when.microsecond // 1000:03}Z"
+    kind = "expired" if version.expired else version.operation
+    parts = [out.style(when, dim=True), show_revision(version.revision), f"{kind:7}"]
+    if version.value is not None:
+        parts.append(show_value(version.value))
+    if version.ttl is not None:
+        parts.append(f"ttl {version.ttl:g} s")
+    if version.by is not None:
+        parts.append(out.style(f"by {version.by}", dim=True))
+    return "  ".join(parts).rstrip()
+
+
+COMMANDS = (get, ls, du, history)

@@ -1,7 +1,7 @@
 """`chp record` and `chp replay`: the change feed into a directory of Parquet files, and back into a store.
 
-The package `chp_client.recording` does the work and needs the extra `parquet`; this module has the two commands and
-what they print. Both end on Ctrl-C or SIGTERM with everything in place, and can go on from there.
+The package `chp_client.recording` does the work, and needs the extra `parquet`. Both commands end on Ctrl-C
+or SIGTERM with everything in place, and can go on from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chp.limits import MIB
 
 from ..faults import Misused
 from ..out import Out
-from ..settings import DURATION, REVISION, CliSettings, examples, pass_settings, shared
+from ..settings import KEY_START, CliSettings, at_least_1, command, duration, moved
 from ..store import closing, explained, make_clone
 from ..text import show_count, show_revision
 
@@ -29,6 +29,85 @@ if TYPE_CHECKING:
     from ...recording.replayer import Replayed
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+
+
+@command()
+@DIRECTORY
+@click.option("--subtree", default="", metavar="/NAME/", help="What to record.  [default: everything]")
+@click.option(
+    "--from", "start", default="snapshot", type=KEY_START, metavar="end|snapshot|begin|REVISION",
+    help="Where a new recording begins; begin is the oldest change retained.  [default: snapshot]",
+)  # fmt: skip
+@moved("--start", "--from")
+@duration("--every", "every_s", default="60s", help="A file at least so often.")
+@at_least_1("--size", "size_mib", default=8, help="MiB of keys and values a file.")
+def record(
+    settings: CliSettings, directory: str, *, subtree: str, start: str | int, every_s: float, size_mib: int
+) -> None:
+    """Record every change as Parquet files.
+
+    Write the changes of a subtree into DIR, until Ctrl-C. Files appear complete, by rename; Spark and others read DIR
+    as plain Parquet. Run again, it goes on after the last number in DIR, as far as the servers retain it (chp-server
+    --retain-bytes, --retain-s); if they don't, it says so and the recording has a row `gap` and a snapshot.
+
+    Examples:
+        chp record ticks/ --subtree /ticks/   # all that is there; or goes on
+        chp record log/ --from end --every 10s --size 64
+        python -c "import pandas; print(pandas.read_parquet('ticks/'))"
+    """
+    recording = _module("recorder")
+    # The files are the user's own, because they show everything that was set.
+    os.umask(0o077)
+    with explained(settings), _until_told() as stop:
+        if not directory:
+            raise BadInput("no directory is given")
+        writer = recording.record(
+            settings.servers, directory, check_subtree(subtree), start=start, every_s=every_s,
+            file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
+            say=lambda text: click.echo(f"chp record: {text}", err=True),
+        )  # fmt: skip
+    fields = {"rows": writer.rows, "files": writer.finished, "number": show_revision(writer.reached)}
+    told = f"{show_count(writer.rows)} rows in {writer.finished} files, up to {fields['number']}"
+    settings.out.report(fields, told)
+
+
+@command()
+@DIRECTORY
+@click.option("--speed", default="1", metavar="N|max", help="Relative to the recorded clock, or max.  [default: 1]")
+@click.option(
+    "--from", "start", default="begin", type=KEY_START, metavar="begin|REVISION",
+    help="Only what was recorded after this revision.  [default: begin]",
+)  # fmt: skip
+def replay(settings: CliSettings, directory: str, speed: str, start: str | int) -> None:
+    """Play a recording into a store.
+
+    Set and delete what DIR recorded, in its order. The answer has the number up to which everything is acknowledged;
+    --from goes on there.
+
+    Examples:
+        chp replay ticks/                # at the speed it was recorded
+        chp replay ticks/ --speed 10
+        chp --servers tcp://test:5556 replay ticks/ --speed max --from 1.90017
+    """
+    replaying = _module("replayer")
+    pace, out = _speed(speed), settings.out
+    if start in ("end", "snapshot"):
+        raise Misused(f"--from {start}: a recording is replayed from begin, or from a revision such as 1.42")
+    after = start if isinstance(start, int) else 0
+    with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
+        clone.wait_until_synced(settings.timeout_s)
+        done: Replayed = replaying.replay(
+            directory, clone, speed=pace, start=start, stop=stop, timeout_s=max(60.0, settings.timeout_s),
+            keys_under=lambda subtree: _keys_under(settings, subtree),
+            progress=lambda so_far: _progress(out, so_far),
+        )  # fmt: skip
+    rate = done.rows / done.seconds if done.seconds else 0.0
+    fields = {
+        "rows": done.rows, "deletes": done.deletes, "seconds": round(done.seconds, 3), "rows_per_s": round(rate),
+        "number": show_revision(max(done.number, after)), "complete": not stop.is_set(),
+    }  # fmt: skip
+    rest = "" if not stop.is_set() else f"; go on with --from {fields['number']}"
+    out.report(fields, f"{done.rows:,} rows in {done.seconds:.2f} s: {rate:,.0f}/s, up to {fields['number']}{rest}")
 
 
 def _speed(text: str) -> float | None:
@@ -45,7 +124,7 @@ def _speed(text: str) -> float | None:
 
 @contextmanager
 def _until_told() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once."""
+    """Give an event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once."""
     stop = Event()
 
     def told(number: int, frame: Any) -> None:
@@ -61,86 +140,6 @@ def _until_told() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-_STARTS = {"snapshot": "snapshot", "now": "end", "earliest": "begin"}
-
-
-@click.command(short_help="Record every change as Parquet files.", epilog=examples("""
-    chp record ticks/ --subtree /ticks/   # all that is there; or goes on
-    chp record log/ --start now --every 10s --size 64
-    python -c "import pandas; print(pandas.read_parquet('ticks/'))"
-"""))  # fmt: skip
-@DIRECTORY
-@click.option("--subtree", default="", metavar="/NAME/", help="What to record.  [default: everything]")
-@click.option(
-    "--start", default="snapshot", type=click.Choice(list(_STARTS)),
-    help="Where a new recording begins; earliest is what the server's log has.  [default: snapshot]",
-)  # fmt: skip
-@click.option(
-    "--every", "every_s", type=DURATION, default=60.0, metavar="DURATION",
-    help="A file at least so often.  [default: 60s]",
-)  # fmt: skip
-@click.option(
-    "--size", "size_mib", type=click.IntRange(min=1), default=8,
-    help="MiB of keys and values a file.  [default: 8]",
-)  # fmt: skip
-@shared
-@pass_settings
-def record(settings: CliSettings, directory: str, *, subtree: str, start: str, every_s: float, size_mib: int) -> None:
-    """Write every change of a subtree into DIR, until Ctrl-C.
-
-    Files appear complete, by rename; Spark and others read DIR as plain Parquet. Run again, it goes on after the last
-    number in DIR, as far as the servers retain it (chp-server --retain-bytes, --retain-s); if they don't, it says so
-    and the recording has a row `gap` and a snapshot.
-    """
-    recording = _module("recording.recorder")
-    out = settings.out
-    os.umask(0o077)  # what it writes is the user's own: who reads it reads all that was set
-    with explained(settings), _until_told() as stop:
-        if not directory:
-            raise BadInput("no directory is given")
-        writer = recording.record(
-            settings.servers, directory, check_subtree(subtree), start=_STARTS[start], every_s=every_s,
-            file_bytes=size_mib * MIB, stop=stop, timeout_s=settings.timeout_s,
-            say=lambda text: click.echo(f"chp record: {text}", err=True),
-        )  # fmt: skip
-    fields = {"rows": writer.rows, "files": writer.finished, "number": show_revision(writer.reached)}
-    _say(out, fields, f"{show_count(writer.rows)} rows in {writer.finished} files, up to {fields['number']}")
-
-
-@click.command(short_help="Play a recording into a store.", epilog=examples("""
-    chp replay ticks/                # at the speed it was recorded
-    chp replay ticks/ --speed 10
-    chp --servers tcp://test:5556 replay ticks/ --speed max --from 1.90017
-"""))  # fmt: skip
-@DIRECTORY
-@click.option("--speed", default="1", metavar="N|max", help="Relative to the recorded clock, or max.  [default: 1]")
-@click.option("--from", "after", type=REVISION, default=0, metavar="NUMBER", help="Only what was recorded after this.")
-@shared
-@pass_settings
-def replay(settings: CliSettings, directory: str, speed: str, after: int) -> None:
-    """Set and delete in a store what DIR recorded, in its order.
-
-    Says up to which number of the recording all is acknowledged; --from goes on there.
-    """
-    replaying = _module("recording.replayer")
-    pace = _speed(speed)
-    out = settings.out
-    with explained(settings), closing(make_clone(settings, [])) as clone, _until_told() as stop:
-        clone.wait_until_synced(settings.timeout_s)
-        done: Replayed = replaying.replay(
-            directory, clone, speed=pace, start=after, stop=stop, timeout_s=max(60.0, settings.timeout_s),
-            keys_under=lambda subtree: _keys_under(settings, subtree),
-            progress=lambda so_far: _progress(out, so_far),
-        )  # fmt: skip
-    rate = done.rows / done.seconds if done.seconds else 0.0
-    fields = {
-        "rows": done.rows, "deletes": done.deletes, "seconds": round(done.seconds, 3), "rows_per_s": round(rate),
-        "number": show_revision(max(done.number, after)), "complete": not stop.is_set(),
-    }  # fmt: skip
-    rest = "" if not stop.is_set() else f"; go on with --from {fields['number']}"
-    _say(out, fields, f"{done.rows:,} rows in {done.seconds:.2f} s: {rate:,.0f}/s, up to {fields['number']}{rest}")
-
-
 def _progress(out: Out, done: Replayed) -> None:
     if out.err_terminal and not out.json:
         click.echo(f"\r{done.rows:,} rows, acknowledged up to {show_revision(done.number)}   ", err=True, nl=False)
@@ -152,19 +151,12 @@ def _keys_under(settings: CliSettings, subtree: str) -> set[str]:
         return set(clone)
 
 
-def _say(out: Out, fields: dict[str, Any], text: str) -> None:
-    if out.json:
-        out.record(fields)
-    else:
-        click.echo(text, err=True)
-
-
 def _module(name: str) -> Any:
-    """The module that does the work; it needs an extra."""
+    """Import the module that does the work; it needs an extra."""
     from importlib import import_module
 
     try:
-        return import_module(f"chp_client.{name}")
+        return import_module(f"chp_client.recording.{name}")
     except ImportError as error:
         raise Misused(str(error)) from None
 

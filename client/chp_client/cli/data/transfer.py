@@ -3,12 +3,12 @@
     {"key": "/rates/EUR/USD", "value": "1.0832", "revision": "3.1042", "ttl": 29.4}
     {"key": "/app/logo", "base64": "iVBORw0KGgo=", "revision": "3.17"}
 
-"key" and one of "value" and "base64" are what `load` needs; "ttl" (seconds left) is taken up if it is there;
-"revision" and anything else is ignored, since loading gives new revisions. A later line for the same key wins.
+`load` needs "key" and one of "value" and "base64". It uses "ttl" (seconds left) if it is there, and ignores
+"revision" and anything else, since loading gives new revisions. A later line for the same key wins.
 
-`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump (a pipe or a device is
-written to as it is). `load` reads a line at
-a time, checks it, and sends portions that share a ttl; it never holds more than what is not acknowledged yet.
+`dump -o FILE` writes beside FILE and renames when it is complete, so FILE is never half a dump; a pipe or a device is
+written in place. `load` reads and checks one line at a time, and sends portions that share a ttl; it never holds more
+than what is not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -31,9 +32,9 @@ from chp.properties import ttl_ms
 
 from ..faults import Misused, NotFound
 from ..out import Out, json_line
-from ..settings import DURATION, CliSettings, examples, pass_settings, shared
+from ..settings import CliSettings, command, duration
 from ..store import Item, Store, reading, writing
-from ..text import escape, show_count, value_of
+from ..text import counted, escape, show_count, value_of
 from .read import item_fields, say_empty
 from .write import standard_input
 
@@ -42,9 +43,11 @@ if TYPE_CHECKING:
 
 PORTION_ITEMS = 1000
 PORTION_BYTES = 1 << 20
-TICKETS_MAX = 64  # portions sent and not acknowledged yet
+# The number of portions that are sent and not acknowledged yet.
+TICKETS_MAX = 64
 LINES_A_WRITE = 1000
-CHECKED = "checked"  # instead of a durability, when nothing was set
+# The durability of a dry run, which sets nothing.
+CHECKED = "checked"
 
 Advance = Callable[[int], None]
 
@@ -52,24 +55,24 @@ Advance = Callable[[int], None]
 # -- dump
 
 
-@click.command(short_help="Write keys as JSON lines.", epilog=examples("""
-    chp dump > everything.jsonl
-    chp dump /rates/ -o rates.jsonl
-    chp dump /rates/ | jq -r 'select(.ttl == null) | .key'
-    chp --servers tcp://a:5556 dump / | chp --servers tcp://b:5556 load -
-"""))  # fmt: skip
+@command()
 @click.argument("prefix", default="")
 @click.option("-o", "--output", "path", metavar="FILE", help="Write to FILE, complete or not at all.")
-@shared
-@pass_settings
 def dump(settings: CliSettings, prefix: str, path: str | None) -> None:
-    """Write the keys that begin with PREFIX as JSON lines: key, value or base64, revision, ttl left.
+    """Write keys as JSON lines.
 
-    No key at all is an answer too, and said on standard error: exit code 0.
+    PREFIX is the beginning of the keys. A line has key, value or base64, revision, and the ttl that is left. An empty
+    dump has exit code 0, and is mentioned on standard error.
+
+    Examples:
+        chp dump > everything.jsonl
+        chp dump /rates/ -o rates.jsonl
+        chp dump /rates/ | jq -r 'select(.ttl == null) | .key'
+        chp --servers tcp://a:5556 dump / | chp --servers tcp://b:5556 load -
     """
     with reading(settings, [prefix]) as store:
         keys = store.keys(prefix)
-        items = (item for item in map(store.item, keys) if item is not None)
+        items = store.items(keys)
         if path is None or path == "-":
             if not _write_items(settings.out.stream, items, lambda n: None):
                 say_empty(settings.out, prefix)
@@ -82,25 +85,20 @@ def dump(settings: CliSettings, prefix: str, path: str | None) -> None:
 
 
 def _write_items(file: IO[bytes], items: Iterable[Item], advance: Advance) -> int:
-    n, lines = 0, []
-    for item in items:
-        lines.append(json_line(item_fields(item)))
-        n += 1
-        if len(lines) == LINES_A_WRITE:
-            file.write(("\n".join(lines) + "\n").encode())
-            advance(len(lines))
-            lines.clear()
-    if lines:
-        file.write(("\n".join(lines) + "\n").encode())
-        advance(len(lines))
+    n, lines = 0, (json_line(item_fields(item)) for item in items)
+    while written := list(islice(lines, LINES_A_WRITE)):
+        file.write("\n".join([*written, ""]).encode())
+        advance(len(written))
+        n += len(written)
     file.flush()
     return n
 
 
 @contextmanager
 def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
-    target = os.path.realpath(path)  # a link stays one
-    in_place = os.path.exists(target) and not os.path.isfile(target)  # a pipe or a device can't be replaced
+    # A link stays a link, and a pipe or a device can't be replaced.
+    target = os.path.realpath(path)
+    in_place = os.path.exists(target) and not os.path.isfile(target)
     part = target if in_place else f"{target}.part"
     try:
         with open(part, "wb") as file:
@@ -124,34 +122,33 @@ def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
 
 @dataclass(slots=True)
 class Portion:
-    """Lines that go out in one `set_many`: they share a ttl."""
+    """Lines that share a ttl, and are sent in one `set_many`."""
 
     ttl_s: float | None = None
     values: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
 
     def fits(self, ttl_s: float | None, value: bytes) -> bool:
-        """Whether one more line may join."""
+        """Return True if one more line may join."""
         room = len(self.values) < PORTION_ITEMS and self.size + len(value) <= PORTION_BYTES
         return not self.values or (room and ttl_s == self.ttl_s)
 
 
-@click.command(short_help="Set keys from JSON lines.", epilog=examples("""
-    chp load rates.jsonl
-    chp load - < rates.jsonl
-    chp load --dry-run rates.jsonl     # only check the lines
-    jq -c '{key: ("/copy" + .key), value}' rates.jsonl | chp load -
-"""))  # fmt: skip
+@command()
 @click.argument("path", metavar="FILE|-", type=click.Path())
-@click.option("--ttl", type=DURATION, metavar="DURATION", help="The ttl of every key, instead of the lines' own.")
+@duration("--ttl", help="The ttl of every key, instead of the lines' own.")
 @click.option("-n", "--dry-run", is_flag=True, help="Check every line, and set nothing.")
-@shared
-@pass_settings
 def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> None:
-    """Set what FILE (or standard input, -) holds as JSON lines, as `chp dump` writes them.
+    """Set keys from JSON lines.
 
-    Ends when every set is acknowledged, and says how many a second that were. A line that is wrong is named, with
-    exit code 2.
+    FILE, or standard input (-), holds lines as `chp dump` writes them. The command ends when every set is
+    acknowledged, and reports the rate. A wrong line is named, with exit code 2.
+
+    Examples:
+        chp load rates.jsonl
+        chp load - < rates.jsonl
+        chp load --dry-run rates.jsonl     # only check the lines
+        jq -c '{key: ("/copy" + .key), value}' rates.jsonl | chp load -
     """
     began = time.monotonic()
     with _opened(path) as (file, size), progress(settings.out, "loading", size, bytes_=True) as advance:
@@ -181,7 +178,7 @@ def _send(settings: CliSettings, portions: Iterator[Portion]) -> tuple[int, str]
 
 
 class _WrongLine(Misused):
-    """A line that can't be loaded: what was given is wrong, and no server refused it."""
+    """A line that can't be loaded; no server has refused it."""
 
 
 _STRENGTH = ("applied", "journaled", "replicated", "")
@@ -193,15 +190,10 @@ def _weaker(so_far: str, store: Store, ticket: Ticket) -> str:
 
 def _report(out: Out, n: int, took_s: float, durability: str) -> None:
     rate = n / took_s if took_s else 0.0
-    if out.json:
-        fields = {"keys": n, "seconds": round(took_s, 3), "sets_per_s": round(rate), "durability": durability}
-        out.record(fields)
-        return
-    keys = f"{n:,} key{'' if n == 1 else 's'}"
-    if durability == CHECKED:
-        click.echo(f"{keys} checked in {took_s:.2f} s; none set", err=True)
-    else:
-        click.echo(f"{keys} in {took_s:.2f} s: {rate:,.0f} sets/s{', ' * bool(n)}{durability}", err=True)
+    told = " checked" if durability == CHECKED else ""
+    rest = "; none set" if durability == CHECKED else f": {rate:,.0f} sets/s{', ' * bool(n)}{durability}"
+    fields = {"keys": n, "seconds": round(took_s, 3), "sets_per_s": round(rate), "durability": durability}
+    out.report(fields, f"{counted(n, 'key')}{told} in {took_s:.2f} s{rest}")
 
 
 @contextmanager
@@ -230,7 +222,7 @@ def _parsed(
 
 
 def parse_line(line: bytes, ttl: float | None = None) -> tuple[str, bytes, float | None]:
-    """Key, value and ttl of one line; ValueError that says what is wrong with it."""
+    """Return key, value and ttl of one line; ValueError says what is wrong with it."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -270,7 +262,7 @@ def _portions(lines: Iterable[tuple[str, bytes, float | None]]) -> Iterator[Port
 
 @contextmanager
 def progress(out: Out, what: str, total: int | None, bytes_: bool = False) -> Iterator[Advance]:
-    """A bar on standard error while somebody looks; else nothing. Gives the function that moves it on."""
+    """Show a bar on standard error if it is a terminal; give the function that moves it on."""
     if not out.err_terminal or out.json:
         yield lambda n: None
         return

@@ -1,7 +1,7 @@
-"""`chp access`: who may do what, seen and changed on a live pair (SPEC.md, section 36).
+"""`chp access`: the rules of access, seen and changed on a live pair (SPEC.md, section 36).
 
-Rules are one value. Each change reads it, edits it here, and gives it back on the number that it was read at, so that
-of two who change it at once one is told to do it again. It is done when both servers have it.
+Rules are one value. Each change reads the value, edits it here, and gives it back with the number at which it was read,
+so that of two concurrent changes one is refused and done again. A change is done when both servers have it.
 """
 
 from __future__ import annotations
@@ -23,123 +23,132 @@ from chp.errors import BadInput
 
 from ...port.admin import Admin, AdminReply
 from ..faults import Misused
-from ..settings import CliSettings, examples, pass_settings, shared_for
-from ..store import explained
+from ..settings import CliSettings, command, group
+from ..store import asking
 from ..text import escape
 
 ACCESS_S = 10.0
-AGAIN_S = 0.1  # between looks for the server that serves
+# The time between looks for the active server.
+AGAIN_S = 0.1
 FILE_BYTES_MAX = 1 << 20
-TOKEN = "chp_"  # so that whoever finds one knows what it is
-TOKEN_BYTES = 32  # random
-SAID_MIN = 4  # digits of a hash by which a token is revoked
-WHAT = click.Choice([*rules.LISTS, "roles"])
+# A token that is found somewhere is known by this beginning.
+TOKEN = "chp_"
+TOKEN_BYTES = 32
+# The fewest digits of a hash that revoke a token.
+DIGITS_MIN = 4
 NONE: Document = {"users": {}, "roles": {}}
 Edit = Callable[[Document], Document]
+NAME = click.argument("name")
+ROLE = click.option("--role", is_flag=True, help="NAME is a role's.")
+WHAT = click.argument("what", type=click.Choice([*rules.LISTS, "roles"]))
+WORDS = click.argument("words", nargs=-1, required=True, metavar="PREFIX|COMMAND|ROLE...")
 
 
-@click.group(short_help="See and change who may do what.", epilog=examples("""
-    chp access apply rules.toml --dry-run     # what would change
-    chp access grant alice read /pub/ /ref/
-    chp access test alice read /secret/
-"""))  # fmt: skip
+@group()
 def access() -> None:
-    """Users, roles and their rules. Without any, whoever has a key may do everything; with some, what they allow.
+    """See and change who may do what.
+
+    There are users, roles and their rules. Without any rule, each user with a key may do everything; with some, only
+    what they allow.
 
     A rule is read, write or consume of a prefix, which is '' or begins and ends with a slash; deny-read, deny-write and
     deny-consume win over them. The prefix of a group of a topic is /.chp/topics/TOPIC/GROUP/. An admin command is
-    allowed by its name. It needs servers with keys, and both of them.
+    allowed by its name. Rules need servers with keys, and both of them.
+
+    Examples:
+        chp access apply rules.toml --dry-run     # what would change
+        chp access grant alice read /pub/ /ref/
+        chp access test alice read /secret/
     """
 
 
-@access.command(short_help="List the rules.")
+@command(access, timeout_s=ACCESS_S)
 @click.argument("name", required=False)
-@shared_for(ACCESS_S)
-@pass_settings
 def show(settings: CliSettings, name: str | None) -> None:
-    """List all rules, or those of one user or role."""
-    with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
+    """List the rules.
+
+    List all rules, or those of one user or role.
+    """
+    with asking(settings) as admin:
         document, facts, _ = _read(admin)
     shown = (
         document if name is None else {kind: {k: v for k, v in document[kind].items() if k == name} for kind in NONE}
     )
-    if settings.out.json:
-        named = Rules.of(document).names_consume
-        settings.out.record({**shown, "number": facts["number"], "names_consume": named})
-        return
-    if not facts["number"]:
-        settings.out.line("there are no rules: whoever is let in may do everything")
-    for line in rules.lines(shown):
-        settings.out.line(escape(line))
+    lines = list(map(escape, rules.lines(shown)))
     if facts["number"]:
-        settings.out.line(f"# {_of_groups(document)}")
+        lines.append(f"# {_of_groups(document)}")
+    else:
+        lines.insert(0, "there are no rules: every admitted client may do everything")
+    named = Rules.of(document).names_consume
+    settings.out.answer({**shown, "number": facts["number"], "names_consume": named}, "\n".join(lines))
 
 
 def _of_groups(document: Document) -> str:
-    """Return what allows groups of topics, which the whole of the rules decides."""
+    """Return the sentence that says which right allows groups of topics; all rules together decide it."""
     return rules.BY_CONSUME if Rules.of(document).names_consume else rules.BY_READ
 
 
-@access.command(short_help="Add a user, or take one away.")
-@click.argument("name")
+@command(access, timeout_s=ACCESS_S)
+@NAME
 @click.option("--role", "roles", multiple=True, help="A role of the user's (several times: several).")
 @click.option("--remove", is_flag=True, help="Take the user away, with all its rules.")
-@shared_for(ACCESS_S)
-@pass_settings
 def user(settings: CliSettings, name: str, roles: tuple[str, ...], remove: bool) -> None:
-    """Add a user, with roles if any are named, or take one away. Its key is a file of the servers' --keys."""
+    """Add a user, or take one away.
+
+    The key of a user is a file of the servers' --keys.
+    """
     if remove:
         _change(settings, lambda document: rules.without(document, "users", name))
     else:
         _change(settings, lambda document: rules.granted(document, "users", name, "roles", roles))
 
 
-@access.command(short_help="Allow or deny something more.", epilog=examples("""
-    chp access grant alice read /pub/ /ref/
-    chp access grant alice admin status access
-    chp access grant alice consume /.chp/topics/orders/billing/
-    chp access grant --role reader deny-read /pub/internal/
-    chp access grant alice roles reader
-"""))  # fmt: skip
-@click.argument("name")
-@click.argument("what", type=WHAT)
-@click.argument("words", nargs=-1, required=True, metavar="PREFIX|COMMAND|ROLE...")
-@click.option("--role", is_flag=True, help="NAME is a role's.")
-@shared_for(ACCESS_S)
-@pass_settings
+@command(access, timeout_s=ACCESS_S)
+@NAME
+@WHAT
+@WORDS
+@ROLE
 def grant(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
-    """Add to what a user or a role may, or may not. Done when both servers have it.
+    """Allow or deny something more.
 
-    The first `consume` that any rule names takes the groups of all topics from users whom only `read` allows them.
+    The change is done when both servers have it. The first `consume` that any rule names takes the groups of all topics
+    from users who are only allowed to `read` them.
+
+    Examples:
+        chp access grant alice read /pub/ /ref/
+        chp access grant alice admin status access
+        chp access grant alice consume /.chp/topics/orders/billing/
+        chp access grant --role reader deny-read /pub/internal/
+        chp access grant alice roles reader
     """
     _change(settings, lambda document: rules.granted(document, _kind(role), name, what, words))
 
 
-@access.command(short_help="Take something of it back.")
-@click.argument("name")
-@click.argument("what", type=WHAT)
-@click.argument("words", nargs=-1, required=True, metavar="PREFIX|COMMAND|ROLE...")
-@click.option("--role", is_flag=True, help="NAME is a role's.")
-@shared_for(ACCESS_S)
-@pass_settings
+@command(access, timeout_s=ACCESS_S)
+@NAME
+@WHAT
+@WORDS
+@ROLE
 def revoke(settings: CliSettings, name: str, what: str, words: tuple[str, ...], role: bool) -> None:
-    """Take from what `grant` added. The next set and question are refused; who listens is cut off from it."""
+    """Take back what `grant` added.
+
+    The next set and question are refused, and a subscription to the prefix ends.
+    """
     _change(settings, lambda document: rules.revoked(document, _kind(role), name, what, words))
 
 
-@access.command(short_help="A bearer token of a user's, for the gateway.", epilog=examples("""
-    chp access token alice                       # shown once; the pair keeps its hash
-    chp access token alice --revoke 1a2b3c4d     # by the beginning of its hash, as `chp access show` has it
-"""))  # fmt: skip
-@click.argument("name")
+@command(access, timeout_s=ACCESS_S)
+@NAME
 @click.option("--revoke", metavar="HASH", help="Take back the token whose hash begins so.")
-@shared_for(ACCESS_S)
-@pass_settings
 def token(settings: CliSettings, name: str, revoke: str | None) -> None:
-    """Make a token by which a gateway knows a user, or take one back.
+    """Make a bearer token of a user, for the gateway.
 
-    It is written once, to standard output, and nobody can show it again: the rules have its hash. A gateway lets it in,
-    or not any more, within about a second.
+    The token is written once, to standard output, and can't be shown again: the rules have its hash. A gateway accepts
+    it, or rejects a revoked one, within about a second.
+
+    Examples:
+        chp access token alice                       # shown once; the pair keeps its hash
+        chp access token alice --revoke 1a2b3c4d     # by the beginning of its hash, as `chp access show` has it
     """
     if revoke is not None:
         _change(settings, lambda document: _without_token(document, name, revoke))
@@ -148,11 +157,9 @@ def token(settings: CliSettings, name: str, revoke: str | None) -> None:
     hashed = rules.token_hash(made)
     facts = _replace(settings, lambda document: _with_token(document, name, hashed))[1]
     out = settings.out
-    if out.json:
-        out.record({"user": name, "token": made, "hash": hashed, "number": facts["number"]})
-        return
-    out.line(made)
-    out.note(f"this token of {escape(name)} is not shown again; to revoke it: {hashed[: rules.TOKEN_SHOWN]}")
+    out.answer({"user": name, "token": made, "hash": hashed, "number": facts["number"]}, made)
+    if not out.json:
+        out.note(f"this token of {escape(name)} is not shown again; to revoke it: {hashed[: rules.TOKEN_SHOWN]}")
 
 
 def _with_token(document: Document, name: str, hashed: str) -> Document:
@@ -163,7 +170,7 @@ def _with_token(document: Document, name: str, hashed: str) -> Document:
 
 def _without_token(document: Document, name: str, beginning: str) -> Document:
     hashes = document["users"].get(name, {}).get("tokens", [])
-    found = [hashed for hashed in hashes if len(beginning) >= SAID_MIN and hashed.startswith(beginning.lower())]
+    found = [hashed for hashed in hashes if len(beginning) >= DIGITS_MIN and hashed.startswith(beginning.lower())]
     if len(found) != 1:
         many = "several tokens whose hashes begin" if found else "no token whose hash begins"
         known = ", ".join(hashed[: rules.TOKEN_SHOWN] for hashed in hashes) or "none"
@@ -171,45 +178,40 @@ def _without_token(document: Document, name: str, beginning: str) -> Document:
     return rules.revoked(document, "users", name, "tokens", found)
 
 
-@access.command(short_help="Whether a user may do something.")
-@click.argument("name")
+@command(access, timeout_s=ACCESS_S)
+@NAME
 @click.argument("verb", type=click.Choice([*rules.ALLOW, "admin"]))
 @click.argument("where", metavar="KEY|PREFIX|COMMAND")
-@shared_for(ACCESS_S)
-@pass_settings
-@click.pass_context
-def test(ctx: click.Context, settings: CliSettings, name: str, verb: str, where: str) -> None:
-    """Say whether a user may read or write a key, or all of a prefix (with a slash at its end). Exit code 1: no.
+def test(settings: CliSettings, name: str, verb: str, where: str) -> int:
+    """Say whether a user may do something.
 
-    Of `consume` the prefix is that of a group, /.chp/topics/TOPIC/GROUP/, or of several.
+    WHERE is a key, or all of a prefix (with a slash at its end). The prefix for `consume` is that of a group,
+    /.chp/topics/TOPIC/GROUP/, or of several. Exit code 1: no.
     """
-    with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
+    with asking(settings) as admin:
         document, facts, _ = _read(admin)
     may = not facts["number"] or Rules.of(document).may(name, verb, where)
-    if settings.out.json:
-        settings.out.record({"user": name, "verb": verb, "where": where, "may": may})
-    else:
-        settings.out.line(f"{escape(name)} {'may' if may else 'may not'} {verb} {escape(where) or 'everything'}")
-    ctx.exit(0 if may else 1)
+    text = f"{escape(name)} {'may' if may else 'may not'} {verb} {escape(where) or 'everything'}"
+    settings.out.answer({"user": name, "verb": verb, "where": where, "may": may}, text)
+    return 0 if may else 1
 
 
-@access.command(short_help="Make the rules what a file says.")
+@command(access, timeout_s=ACCESS_S)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@shared_for(ACCESS_S)
-@pass_settings
 def apply(settings: CliSettings, file: Path, dry_run: bool) -> None:
-    """Make the rules what a TOML file says, all of them; shows first what that changes.
+    """Replace all rules by those of a TOML file.
 
-    The file has tables [users.NAME] and [roles.NAME] with read, write, consume, deny-read, deny-write, deny-consume,
-    admin, each a list; a user has roles, too. Users that stay keep their tokens, unless the file has them.
+    The changes are shown. The file has tables [users.NAME] and [roles.NAME] with read, write, consume, deny-read,
+    deny-write, deny-consume, admin, each a list; a user has roles, too. Users that stay keep their tokens, unless the
+    file has them.
     """
     document = _rules_of(file)
     _change(settings, lambda before: _with_tokens_of(before, document), dry_run=dry_run)
 
 
 def _with_tokens_of(before: Document, document: Document) -> Document:
-    """Tokens are made on the pair, not in files."""
+    """Return the document with the tokens of users that stay, because tokens are made on the pair, not in files."""
     kept = {name: entry.get("tokens", []) for name, entry in before["users"].items()}
     users = {
         name: entry if "tokens" in entry or not kept.get(name) else {**entry, "tokens": kept[name]}
@@ -238,7 +240,7 @@ def _rules_of(file: Path) -> Document:
 
 
 def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
-    """The same of the one that serves, looked for within the time there is: servers may be starting."""
+    """Read the rules of the active server; wait for one within the timeout, because servers may be starting."""
     until = time.monotonic() + admin.timeout_s
     found = _read(admin)
     while not found[1].get("serving") and time.monotonic() < until:
@@ -248,7 +250,7 @@ def _serving(admin: Admin) -> tuple[Document, dict[str, Any], str]:
 
 
 def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
-    """The rules of the server that serves, or else of one that answers; what it said, and which it is."""
+    """Return rules, facts and address of the active server, or else of one that answers."""
     answers = list(admin.ask_all("access").values())
     told = [answer for answer in answers if isinstance(answer, AdminReply)]
     if not told:
@@ -259,8 +261,8 @@ def _read(admin: Admin) -> tuple[Document, dict[str, Any], str]:
 
 
 def _replace(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> tuple[list[str], dict[str, Any]]:
-    """What changes, and what the server said of it."""
-    with explained(settings), Admin(settings.servers, settings.patience(ACCESS_S)) as admin:
+    """Change the rules; return the changed lines, and the facts that the server answered."""
+    with asking(settings) as admin:
         before, facts, server = _read(admin) if dry_run else _serving(admin)
         try:
             after = Rules.of(edit(before)).document
@@ -270,7 +272,7 @@ def _replace(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> tup
         changes = _difference(before, after)
         if changes and dry_run and not Rules.of(after).to_ask():
             raise Misused(
-                "nobody could change these rules any more, so servers refuse them; leave somebody admin access"
+                "no user could change these rules any more, so servers refuse them; leave one the admin command access"
             )
         if not dry_run and changes:
             facts = admin.ask(server, "access", rules=after, on=facts["number"]).facts
@@ -278,7 +280,7 @@ def _replace(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> tup
 
 
 def _check_commands(before: Document, after: Document) -> None:
-    """What is new among the admin commands is one that there is: a slip would allow nothing, and say nothing."""
+    """Refuse a new admin command that does not exist, because the servers would ignore a misspelt one."""
     old, new = (
         {word for kind in NONE for each in d[kind].values() for word in each.get("admin", ())} for d in (before, after)
     )
@@ -289,13 +291,9 @@ def _check_commands(before: Document, after: Document) -> None:
 
 
 def _change(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> None:
-    out = settings.out
     changes, facts = _replace(settings, edit, dry_run=dry_run)
-    if out.json:
-        out.record({"changed": changes, "number": facts["number"], "dry_run": dry_run})
-        return
-    for line in changes or ["nothing changes"]:
-        out.line(escape(line))
+    told = {"changed": changes, "number": facts["number"], "dry_run": dry_run}
+    settings.out.answer(told, "\n".join(map(escape, changes or ["nothing changes"])))
 
 
 def _difference(before: Document, after: Document) -> list[str]:

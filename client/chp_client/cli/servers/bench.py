@@ -1,4 +1,4 @@
-"""`chp bench`: what a live pair does, measured from here, under a prefix of its own that is cleaned up.
+"""`chp bench`: the speed of a live pair, measured from here, under a prefix of its own that is cleaned up.
 
     set, one key a call      sets/s, until the last one is acknowledged
     set_many                 sets/s, until the last one is acknowledged
@@ -6,7 +6,7 @@
     update to watcher        from the call here to the watcher in another process: p50, p99, at a steady pace
 
 The watcher is a process of its own on this machine, as an application would be; both read the same monotonic clock.
-The figures are those of this client on this machine and network, with whatever else they do.
+The figures are those of this client on this machine and network, with their other load.
 """
 
 from __future__ import annotations
@@ -27,23 +27,29 @@ import click
 from chp.errors import ChpError
 from chp.keys import check_subtree
 
+from ...clientfile import ClientFile
 from ..data.write import delete_all
 from ..faults import Misused, NoServer
 from ..out import Out
-from ..settings import AS, DURATION, CliSettings, examples, pass_settings, shared
+from ..settings import CliSettings, command, duration, read_servers
 from ..store import Store, reading, writing
 from ..text import percentile, show_latency
 
-KEYS = 10_000  # distinct keys in use: bounds what the pair must hold for us
-CHECK_EVERY = 256  # calls between looks at the clock
+# The number of distinct keys bounds what the pair must hold for us.
+KEYS = 10_000
+# The number of calls between looks at the clock.
+CHECK_EVERY = 256
 STAMP_BYTES = 8
 WATCHER_S = 30.0
-SETTLED_S = 10.0  # how long sets on their way are waited for when it is broken off
+# After an interruption, sets on their way are waited for so long.
+SETTLED_S = 10.0
+# The watcher's first argument is a client file if it begins so.
+FILE = "file:"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure."""
+    """The settings of a measurement."""
 
     prefix: str
     seconds: float
@@ -52,7 +58,7 @@ class Plan:
     pace: int
 
     def key(self, i: int) -> str:
-        """One of the keys, by number."""
+        """Return one of the keys, by number."""
         return f"{self.prefix}{i % KEYS:05d}"
 
 
@@ -67,7 +73,7 @@ class Figure:
     p99_s: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As a JSON object; latencies in microseconds."""
+        """Return a JSON object; latencies are in microseconds."""
         fields: dict[str, Any] = {"quantity": self.name, "n": self.n}
         if self.per_s is not None:
             fields["per_s"] = round(self.per_s)
@@ -76,36 +82,38 @@ class Figure:
         return fields
 
     def row(self) -> tuple[str, str, str]:
-        """As a line for people."""
+        """Return the cells of a line."""
         if self.per_s is not None:
             return self.name, f"{self.per_s:,.0f} /s", ""
         return self.name, f"p50 {show_latency(self.p50_s or 0)}", f"p99 {show_latency(self.p99_s or 0)}"
 
 
 def latency(name: str, took_s: list[float]) -> Figure:
-    """Percentiles of what was measured."""
+    """Return the percentiles of the measured times."""
     took_s.sort()
     return Figure(name, len(took_s), p50_s=percentile(took_s, 50), p99_s=percentile(took_s, 99))
 
 
-@click.command(short_help="Measure the live pair.", epilog=examples("""
-    chp bench                          # about ten seconds
-    chp bench --seconds 10 --value-bytes 1000
-    chp bench --json | tee bench.jsonl
-"""))  # fmt: skip
-@click.option("--seconds", type=DURATION, default="2s", metavar="DURATION", help="For each quantity.  [default: 2s]")
+@command()
+@duration("--seconds", default="2s", help="The time for each quantity.")
 @click.option(
     "--value-bytes", type=click.IntRange(STAMP_BYTES, 1 << 20), default=100, show_default=True, help="Of each value."
 )
 @click.option("--batch", type=click.IntRange(1, 65_536), default=1000, show_default=True, help="Keys in one set_many.")
 @click.option("--pace", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Sets/s to the watcher.")
-@click.option("--prefix", help="A subtree to work in; nothing may be in it.  [default: /chp-bench-<random>/]")
-@shared
-@pass_settings
+@click.option("--prefix", help="An empty subtree to work in.  [default: /chp-bench-<random>/]")
 def bench(
     settings: CliSettings, *, seconds: float, value_bytes: int, batch: int, pace: int, prefix: str | None
 ) -> None:
-    """Measure the live pair: sets/s, latency of an awaited set, latency from update to watcher."""
+    """Measure the live pair.
+
+    Measure sets/s, the latency of an awaited set, and the latency from an update to a watcher.
+
+    Examples:
+        chp bench                          # about ten seconds
+        chp bench --seconds 10 --value-bytes 1000
+        chp bench --json | tee bench.jsonl
+    """
     value = secrets.token_bytes(value_bytes - STAMP_BYTES)
     plan = Plan(_prefix(prefix), seconds, value, min(batch, KEYS), pace)
     _must_be_empty(settings, plan.prefix)
@@ -122,7 +130,7 @@ def bench(
 
 @contextmanager
 def _settled(store: Store) -> Iterator[None]:
-    """Whatever ends it, Ctrl-C too: nothing is still on its way that would come after the keys were deleted."""
+    """Wait at the end, also after Ctrl-C, so that no set arrives after the keys were deleted."""
     try:
         yield
     finally:
@@ -153,18 +161,15 @@ def _clean_up(settings: CliSettings, prefix: str) -> None:
 
 
 def _show(out: Out, figure: Figure) -> None:
-    if out.json:
-        out.record(figure.fields())
-    else:
-        name, first, second = figure.row()
-        out.line(f"{name:<28}{first:>14}{second:>14}".rstrip())
+    name, first, second = figure.row()
+    out.answer(figure.fields(), f"{name:<28}{first:>14}{second:>14}".rstrip())
 
 
 # -- the quantities
 
 
 def _acknowledged(store: Store, name: str, seconds: float, send: Callable[[int], int], every: int) -> Figure:
-    """Call `send(i)` for `seconds`, wait for the last acknowledgement; `send` says how many keys that were."""
+    """Call `send(i)`, which returns the number of keys, for `seconds`; wait for the last acknowledgement."""
     n = i = 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -223,12 +228,13 @@ def _to_watcher(store: Store, plan: Plan, watcher: subprocess.Popen[str]) -> Fig
 @contextmanager
 def _watcher(settings: CliSettings, plan: Plan) -> Iterator[subprocess.Popen[str]]:
     client = settings.client
-    words = [f"{AS}{client.path}" if client else ",".join(settings.servers), str(settings.timeout_s), plan.prefix]
-    watcher = subprocess.Popen(
-        [sys.executable, "-m", "chp_client.cli.servers.bench_watcher", *words], stdout=subprocess.PIPE, text=True
-    )
+    servers = f"{FILE}{client.path}" if client else ",".join(settings.servers)
+    program = f"from {__name__} import watch; watch()"
+    words = [sys.executable, "-c", program, servers, str(settings.timeout_s), plan.prefix]
+    watcher = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
-        _line_of(watcher)  # it is ready
+        # The first line says that the watcher is ready.
+        _line_of(watcher)
         yield watcher
     finally:
         watcher.terminate()
@@ -238,7 +244,7 @@ def _watcher(settings: CliSettings, plan: Plan) -> Iterator[subprocess.Popen[str
 
 
 def _line_of(watcher: subprocess.Popen[str]) -> str:
-    """The watcher's next line; it may take `WATCHER_S`."""
+    """Return the watcher's next line; it may take `WATCHER_S`."""
     timer = threading.Timer(WATCHER_S, watcher.kill)
     timer.start()
     try:
@@ -248,6 +254,31 @@ def _line_of(watcher: subprocess.Popen[str]) -> str:
     if not line:
         raise NoServer(f"the watcher saw nothing for {WATCHER_S:g} s, or ended; see `chp status`")
     return line
+
+
+# -- the watcher's process
+
+
+def watch() -> None:
+    """Watch SERVERS TIMEOUT PREFIX of the command line, and print the latencies as a JSON array.
+
+    Print `ready` once the prefix is held. The first 8 bytes of a value are the monotonic nanoseconds of its set; the
+    key `end` ends it.
+    """
+    servers, timeout_s, prefix = sys.argv[1:]
+    path = servers.removeprefix(FILE)
+    named = ClientFile.read(path) if servers.startswith(FILE) else read_servers(servers)
+    took: list[int] = []
+    with reading(CliSettings(named, named=True, timeout_s=float(timeout_s)), [prefix]) as store:
+        print("ready", flush=True)
+        for changes in store.changes(prefix, "end"):
+            now = time.monotonic_ns()
+            for change in changes:
+                if change.key == f"{prefix}end":
+                    print(json.dumps(took), flush=True)
+                    return
+                if change.value:
+                    took.append(now - int.from_bytes(change.value[:STAMP_BYTES]))
 
 
 COMMANDS = (bench,)

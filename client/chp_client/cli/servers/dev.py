@@ -1,12 +1,13 @@
 """`chp dev`: a pair to try things on, in the foreground; Ctrl-C or a closed terminal ends it.
 
-    primary | active ...              each line of either server's log, with its name, coloured on a terminal
-    backup  | passive ...
-    gateway | http://127.0.0.1:8080   the console, if the extra `gateway` is installed
+    ready: a primary (process 4711) and a backup (process 4712); Ctrl-C ends both
+    console: http://127.0.0.1:8080
+    try: chp set /hello world; chp watch /
 
-The servers are processes of their own, so a failover can be tried: kill -9 one by its number, which is told, and it is
-started again. Their data lie in a temporary directory. Each child's standard input is a pipe that only `chp dev` holds:
-its end, which the kernel brings about if `chp dev` is killed, ends the child.
+The servers are processes of their own, so a failover can be tried: kill -9 one of them by its number, and it is started
+again. The data are in a temporary directory. With --verbose each line of their logs is shown, below the program's name.
+Each child's standard input is a pipe that only `chp dev` holds. The pipe ends if `chp dev` is killed, which ends the
+child.
 """
 
 from __future__ import annotations
@@ -14,25 +15,36 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from ..faults import Misused, NotFound
+from ...port.admin import Admin
+from .. import pair
+from ..faults import OK, Misused, NotFound, RefusedByServer
 from ..out import Out
-from ..settings import CliSettings, examples, pass_settings
+from ..settings import CliSettings, command
 
 COLOURS = {"primary": "green", "backup": "cyan", "gateway": "magenta"}
-AGAIN_S = 2.0  # until one that has ended is started again: long enough to see the other take over
-END_S = 5.0  # for one that was told to end
-# What a child runs: the module that its arguments name, until the pipe that is its standard input ends.
+# A child that has ended is started again so much later, when the other server has taken over.
+AGAIN_S = 2.0
+LOOK_S = 0.1
+READY_S = 30.0
+# The time for a child to end before it is killed.
+END_S = 5.0
+# The last lines of a log, which are shown if its program does not start.
+LINES = 20
+# A child runs the module that its arguments name, until the pipe that is its standard input ends.
 HELD = f"""\
 import os, runpy, signal, sys, threading
 def end():
@@ -44,41 +56,61 @@ threading.Thread(target=end, daemon=True).start()
 del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-APART, EACH = 10, 4  # the backup's port is the primary's and ten; a server has four in a row
+# The backup's port is the primary's and ten; a server has four in a row.
+APART, EACH = 10, 4
+DEFAULT_PORT = 5556
 
 
 class Child:
     """A program of the pair, and its log."""
 
-    def __init__(self, out: Out, name: str, argv: list[str], environ: dict[str, str]) -> None:
+    def __init__(self, out: Out, name: str, argv: list[str], environ: dict[str, str], verbose: bool) -> None:
         self._out, self.name, self._argv, self._environ = out, name, argv, environ
+        self._verbose = verbose
+        self._log: deque[str] = deque(maxlen=LINES)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, in a group of its own: Ctrl-C is for us, who end the children in their order."""
+        """Start the program in a process group of its own, so that Ctrl-C does not reach it."""
         self.process = subprocess.Popen(
             [sys.executable, "-c", HELD, *self._argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             stdin=subprocess.PIPE, env=self._environ, start_new_session=True,
         )  # fmt: skip
-        threading.Thread(target=self._show, args=(self.process,), daemon=True).start()
-        self.say(f"process {self.process.pid}")
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        if self._verbose:
+            self.say(f"process {self.number}")
+
+    @property
+    def number(self) -> int:
+        """The number of the process."""
+        return self.process.pid if self.process is not None else 0
 
     def say(self, text: str) -> None:
-        """Write a line with its name before it. If the terminal is closed, nothing is written, and nothing raised."""
+        """Write a line with the program's name before it. Nothing is written, or raised, if the terminal is closed."""
         with contextlib.suppress(OSError):
             self._out.line(f"{self._out.style(f'{self.name:7} |', fg=COLOURS[self.name])} {text}")
 
-    def _show(self, process: subprocess.Popen[bytes]) -> None:
+    def show_log(self) -> None:
+        """Show the last lines of the log, if they were not shown before."""
+        for line in [] if self._verbose else self._log:
+            self.say(line)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        # A line of a server's log is: time, level, name of the server, text.
+        own = re.compile(rf"^(\S+ [A-Z]+ +){self.name} |^chp-gateway: ")
         assert process.stdout is not None, "it was asked for"
         for line in process.stdout:
-            self.say(line.decode(errors="replace").rstrip())
+            text = own.sub(r"\1", line.decode(errors="replace").rstrip())
+            self._log.append(text)
+            if self._verbose:
+                self.say(text)
 
     def has_ended(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return the exit code, or None while the program runs."""
         return None if self.process is None else self.process.poll()
 
     def end(self) -> None:
-        """Tell it to end, and see to it."""
+        """End the program, and kill it if it does not."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -89,77 +121,81 @@ class Child:
             self.process.wait()
 
 
-@click.command(short_help="Run a pair to try things on, until Ctrl-C.", epilog=examples("""
-    chp dev                   # on the ports that a Clone() looks at
-    chp dev --port 7000       # it says which CHP_SERVERS to export
-    chp dev --no-console
-"""))  # fmt: skip
+@command(servers=False)
 @click.option(
-    "--port", default=5556, show_default=True, type=click.IntRange(1024, 65_000),
+    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1024, 65_000),
     help="The primary's first port of four; the backup's is ten above.",
 )  # fmt: skip
 @click.option("--console-port", default=8080, show_default=True, type=click.IntRange(1024, 65_535))
 @click.option("--console/--no-console", default=True, help="Serve the console too, if chp-gateway is installed.")
-@pass_settings
-def dev(settings: CliSettings, port: int, console_port: int, console: bool) -> None:
-    """Run a primary and a backup on this machine, with temporary data, their logs here; Ctrl-C ends both.
+@click.option("-v", "--verbose", is_flag=True, help="Show the logs.")
+def dev(settings: CliSettings, port: int, console_port: int, console: bool, verbose: bool) -> None:
+    """Run a pair to try things on, until Ctrl-C.
 
-    So does a terminal that is closed, and kill -9 of this command. With nohup it outlives the terminal.
+    A primary and a backup run on this machine, with temporary data. Both end with this command, also if its terminal is
+    closed or it is killed. With nohup it outlives the terminal. A server that ends by itself, as by kill -9, is started
+    again two seconds later.
 
-    One that ends by itself, as by kill -9, is started again two seconds later.
+    Examples:
+        chp dev                   # on the ports that a Clone() looks at
+        chp dev --port 7000       # it says which CHP_SERVERS to export
+        chp dev --verbose         # with the logs of both servers
+        chp dev --no-console
     """
     if importlib.util.find_spec("chp_server") is None:
         raise NotFound("the server is not installed here: pip install chp-clone")
-    wanted = [p + i for p in (port, port + APART) for i in range(EACH)]
-    _check_free(wanted)
-    console = console and _console_is_there(settings.out)
-    if console:
+    _check_free([p + i for p in (port, port + APART) for i in range(EACH)])
+    there = all(importlib.util.find_spec(name) is not None for name in ("starlette", "uvicorn", "httptools"))
+    if console and there:
         _check_free([console_port])
+    addresses = [f"tcp://127.0.0.1:{p}" for p in (port, port + APART)]
+    export = f"export CHP_SERVERS={','.join(a.removeprefix('tcp://') for a in addresses)}; " * (port != DEFAULT_PORT)
     with tempfile.TemporaryDirectory(prefix="chp-dev-") as data:
-        _serve(settings.out, _children(settings.out, Path(data), port, console_port if console else None))
+        children = _children(settings.out, Path(data), addresses, console_port if console and there else None, verbose)
+        where = "none: pip install 'chp-clone[gateway]' brings it" if console else "none, as asked for"
+        _serve(settings.out, children, addresses, [
+            f"console: http://127.0.0.1:{console_port}" if console and there else f"console: {where}",
+            f"try: {export}chp set /hello world; chp watch /",
+        ])  # fmt: skip
 
 
 def _check_free(ports: list[int]) -> None:
     for port in ports:
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what was closed a moment ago is free
+            # A port that was closed a moment ago is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
                 raise Misused(f"port {port} is not free ({error.strerror}); give another by --port") from None
 
 
-def _console_is_there(out: Out) -> bool:
-    there = all(importlib.util.find_spec(name) is not None for name in ("starlette", "uvicorn", "httptools"))
-    if not there:
-        out.line("no console: pip install 'chp-clone[gateway]' brings it")
-    return there
-
-
-def _children(out: Out, data: Path, port: int, console: int | None) -> list[Child]:
+def _children(out: Out, data: Path, addresses: list[str], console: int | None, verbose: bool) -> list[Child]:
     environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
-    addresses = [f"tcp://127.0.0.1:{p}" for p in (port, port + APART)]
     found = []
     for i, role in enumerate(("primary", "backup")):
         argv = ["chp_server.main", f"--{role}", "--bind", addresses[i], "--peer", addresses[1 - i]]
-        found.append(Child(out, role, [*argv, "--data", str(data / role), "--name", role], environ))
+        found.append(Child(out, role, [*argv, "--data", str(data / role), "--name", role], environ, verbose))
     if console is not None:
         argv = ["chp_client.gateway", "--servers", ",".join(addresses), "--listen", f"127.0.0.1:{console}", "--write"]
-        found.append(Child(out, "gateway", argv, environ))
-    out.line(f"export CHP_SERVERS={','.join(a.removeprefix('tcp://') for a in addresses)}   # for other terminals")
+        found.append(Child(out, "gateway", argv, environ, verbose))
     return found
 
 
-def _serve(out: Out, children: list[Child]) -> None:
+def _serve(out: Out, children: list[Child], addresses: list[str], lines: list[str]) -> None:
     with _interrupted() as stop:
         try:
             for child in children:
                 child.start()
+            if _until_ready(children, addresses, lines[0], stop):
+                primary, backup = (f"a {child.name} (process {child.number})" for child in children[:2])
+                with contextlib.suppress(OSError):
+                    out.lines([f"ready: {primary} and {backup}; Ctrl-C ends both", *lines])
             while not stop.wait(AGAIN_S):
                 for child in children:
                     if (code := child.has_ended()) is not None:
-                        child.say(f"ended with {code}; started again")
                         child.start()
+                        child.say(f"ended with {code}; started again as process {child.number}")
         finally:
             for child in reversed(children):
                 child.end()
@@ -167,9 +203,35 @@ def _serve(out: Out, children: list[Child]) -> None:
         out.line("ended, and its data are gone")
 
 
+def _until_ready(children: list[Child], addresses: list[str], console: str, stop: threading.Event) -> bool:
+    """Wait until the pair is in sync and the console answers; return False if the user ends it before."""
+    until = time.monotonic() + READY_S
+    port = int(console.rpartition(":")[2]) if len(children) > len(addresses) else 0
+    with Admin(addresses, timeout_s=LOOK_S * 5) as admin:
+        while pair.verdict(pair.views(admin.ask_all("status"), named=True)).code != OK or (port and not _takes(port)):
+            ended = next((child for child in children if child.has_ended() is not None), None)
+            if ended is not None or time.monotonic() > until:
+                late = ended or children[0]
+                late.show_log()
+                why = f"ended with {late.has_ended()}" if ended else f"is not in sync after {READY_S:g} s"
+                raise RefusedByServer(f"the {late.name} {why}; see its log above")
+            if stop.wait(LOOK_S):
+                return False
+    return True
+
+
+def _takes(port: int) -> bool:
+    """Return True if the console takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port), LOOK_S).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, and the end of the terminal, unless that is ignored (nohup)."""
+    """Give an event that Ctrl-C, SIGTERM and the end of the terminal set; nohup makes us ignore the terminal."""
     stop, ends = threading.Event(), [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         ends.append(signal.SIGHUP)

@@ -1,10 +1,10 @@
-"""`chp doctor`: what is wrong with this pair, seen from here, and the remedy for each. `findings` is pure.
+"""`chp doctor`: the faults of a pair, seen from this host, with a remedy for each. `findings` is pure.
 
     ok    tcp://a:5556 answers, and is ACTIVE
     warn  the clocks of tcp://b:5566 and of this host are 12.0 s apart: run NTP on both; what is left of ttls ...
     bad   tcp://b:5566: port 5567 (P+1) is not reachable from here: open P to P+2 for clients
 
-Facts that a server of another version does not tell are passed over.
+Facts that a server of another version lacks are skipped.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import click
+from typing import NamedTuple
 
 from chp.addresses import is_file, parse
 from chp.versions import VERSION
 
-from ...port.admin import Admin
 from .. import pair
 from ..faults import DEGRADED, OK
+from ..out import Out
 from ..pair import ServerStatus
 from ..probe import explain
-from ..settings import CliSettings, examples, pass_settings, shared_for
-from ..store import explained
+from ..settings import CliSettings, command
+from ..store import asking
 from ..text import show_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
 TIMEOUT_S = 2.0
 CONNECT_S = 1.0
-CLOCK_S = 2.0  # apart, beside what the question took: NTP keeps hosts within some milliseconds
-LITTLE = 0.9  # of memory or keys: sets are refused at the bound
-TURN_MS = 1000  # a turn that took longer holds up everybody
+# The greatest difference of clocks, beside the time of the question. NTP keeps hosts within some milliseconds.
+CLOCK_S = 2.0
+# The part of memory or keys in use that is worth a warning. Sets are refused at the bound.
+LITTLE = 0.9
+# A longer turn holds up every client.
+TURN_MS = 1000
 PORTS = ("P", "P+1", "P+2")
 PEER_REMEDY = (
     "start it, and let both reach each other's P+3; with keys, the server.pub of each is the peer.pub of the other"
@@ -42,7 +43,7 @@ PEER_REMEDY = (
 
 
 class Finding(NamedTuple):
-    """What was looked at: `level` is ok, warn or bad; `remedy` says what to do."""
+    """A finding about the pair: `level` is ok, warn or bad; `remedy` says what to do."""
 
     level: str
     what: str
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
 def findings(
     seen: list[ServerStatus], unreachable: dict[str, list[int]], now_ms: float, took_ms: float
 ) -> list[Finding]:
-    """All that can be said of the servers' answers; `unreachable` are the ports of each that take no connection."""
+    """Return the findings on the servers' answers; `unreachable` has the ports of each that take no connection."""
     found: list[Finding] = []
     for view in seen:
         found += _of_one(view, unreachable.get(view.server, []), now_ms, took_ms)
@@ -74,18 +75,16 @@ def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float
             "open P, P+1 and P+2 for clients",
         )
     if view.trouble:
-        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations/store.md")
+        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations.md on two stores")
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
-    peer = view.facts.get("peer")
-    if isinstance(peer, dict):
-        yield from _peer(view, peer)
+    yield from _peer(view)
 
 
 def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Finding]:
-    told = view.facts.get("wall_ms")
-    if pair.is_number(told) and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
+    told = view.fact("wall_ms")
+    if told is not None and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
         yield Finding(
             WARN, f"the clocks of {view.server} and of this host are {apart / 1000:.1f} s apart",
             "run NTP on both: what is left of a ttl over a restart goes by the clock",
@@ -93,20 +92,17 @@ def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Findin
 
 
 def _room(view: ServerStatus) -> Iterator[Finding]:
-    room = view.facts.get("room")
-    if not isinstance(room, dict):
-        return
-    if room.get("full") or room.get("read_only"):
-        why = room.get("why") or "it is full"
+    if view.fact("room.full") or view.fact("room.read_only"):
+        why = view.fact("room.why") or "it is full"
         yield Finding(BAD, f"{view.server} refuses sets: {why}", "" if ";" in why else "make room, or raise the bound")
-    memory, most = room.get("memory"), room.get("memory_max")
-    if pair.is_number(memory) and pair.is_number(most) and most and memory > LITTLE * most:
+    memory, most = view.fact("room.memory"), view.fact("room.memory_max")
+    if memory is not None and most and memory > LITTLE * most:
         yield Finding(
             WARN, f"{view.server} has {show_bytes(memory)} of {show_bytes(most)} memory in use",
             "raise --max-memory, delete keys, or split the map",
         )  # fmt: skip
-    free, least = room.get("disk_free"), room.get("disk_free_min")
-    if pair.is_number(free) and pair.is_number(least) and free < 2 * least:
+    free, least = view.fact("room.disk_free"), view.fact("room.disk_free_min")
+    if free is not None and least is not None and free < 2 * least:
         yield Finding(
             WARN, f"{view.server} has {show_bytes(free)} of disk left, and is read-only below {show_bytes(least)}",
             "make room on its data disk",
@@ -114,40 +110,38 @@ def _room(view: ServerStatus) -> Iterator[Finding]:
 
 
 def _work(view: ServerStatus) -> Iterator[Finding]:
-    turns, counts = view.facts.get("turns"), view.counts()
-    longest = turns.get("longest_ms") if isinstance(turns, dict) else None
-    if pair.is_number(longest) and longest > TURN_MS:
+    longest, counts = view.fact("turns.longest_ms"), view.counts()
+    if longest is not None and longest > TURN_MS:
         yield Finding(
             WARN, f"the longest turn of {view.server} took {longest / 1000:.1f} s",
-            "everybody waited for it: see its log for what it did; a slow disk, or a machine that swaps?",
+            "all clients waited for it: its log says what it did; a slow disk, or a machine that swaps?",
         )  # fmt: skip
     for name in ("unknown_keys", "handshakes_failed"):
         if counts.get(name):
             yield Finding(
                 WARN,
-                f"{view.server} turned away {counts[name]:.0f} connections ({name})",
-                "its log names addresses and why",
+                f"{view.server} rejected {counts[name]:.0f} connections ({name})",
+                "its log has their addresses, and the reasons",
             )
-    if view.facts.get("insecure"):
-        yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
+    if view.fact("insecure"):
+        yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
 
-def _peer(view: ServerStatus, peer: dict[str, Any]) -> Iterator[Finding]:
-    if peer.get("alive") is False:
+def _peer(view: ServerStatus) -> Iterator[Finding]:
+    if view.fact("peer.alive") is False:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
-    version = peer.get("version")
-    if pair.is_number(version) and version and version != VERSION:
+    version = view.fact("peer.version")
+    if version and version != VERSION:
         yield Finding(
             WARN, f"the peer of {view.server} speaks version {version}, this {VERSION}", "upgrade what is older"
         )
-    differ = peer.get("settings_differ")
-    for name, values in sorted(differ.items()) if isinstance(differ, dict) else ():
+    for name, values in sorted((view.fact("peer.settings_differ") or {}).items()):
         ours, theirs = values if isinstance(values, list | tuple) and len(values) == 2 else (values, "another")
         yield Finding(WARN, f"{view.server} has {name} {ours}, its peer {theirs}", "set it alike on both")
 
 
 def unreachable_ports(server: str) -> list[int]:
-    """Which of P, P+1 and P+2 take no connection; none is asked of a server on files."""
+    """Return which of P, P+1 and P+2 take no connection; a server on files has no ports."""
     if is_file(server):
         return []
     host, port = parse(server)
@@ -160,20 +154,19 @@ def unreachable_ports(server: str) -> list[int]:
     return closed
 
 
-@click.command(short_help="What is wrong with this pair, and what to do.", epilog=examples("""
-    chp doctor
-    chp doctor --json | jq -r 'select(.level != "ok")'
-"""))  # fmt: skip
-@shared_for(TIMEOUT_S)
-@pass_settings
-@click.pass_context
-def doctor(ctx: click.Context, settings: CliSettings) -> None:
-    """Look at the pair from here: who answers, ports, versions, clocks, settings, disk, memory; and the remedies.
+@command(timeout_s=TIMEOUT_S)
+def doctor(settings: CliSettings) -> int:
+    """Find what is wrong with a pair, and the remedy.
 
-    Exit code: 0 if nothing is bad, else 1.
+    Look at both servers from here: answers, ports, versions, clocks, settings, disk, memory. Exit code 0 if nothing is
+    bad, else 1.
+
+    Examples:
+        chp doctor
+        chp doctor --json | jq -r 'select(.level != "ok")'
     """
     began = time.time()
-    with explained(settings), Admin(settings.servers, settings.patience(TIMEOUT_S)) as admin:
+    with asking(settings) as admin:
         answers = admin.ask_all("status")
     ended = time.time()
     seen = pair.views(answers, settings.named)
@@ -181,13 +174,13 @@ def doctor(ctx: click.Context, settings: CliSettings) -> None:
         explain(view, answers[view.server], with_key=admin.with_key)
     closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
     found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
-    for each in found:
-        if settings.out.json:
-            settings.out.record(each._asdict())
-        else:
-            level = settings.out.style(f"{each.level:4}", fg=COLOURS[each.level])
-            settings.out.line(f"{level}  {each.what}" + (f": {each.remedy}" if each.remedy else ""))
-    ctx.exit(DEGRADED if any(each.level == BAD for each in found) else OK)
+    settings.out.show(found, Finding._asdict, _text)
+    return DEGRADED if any(each.level == BAD for each in found) else OK
+
+
+def _text(out: Out, finding: Finding) -> str:
+    level = out.style(f"{finding.level:4}", fg=COLOURS[finding.level])
+    return f"{level}  {finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
 
 
 COMMANDS = (doctor,)

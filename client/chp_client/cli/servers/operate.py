@@ -1,4 +1,4 @@
-"""`chp switch`, `chp leases`, `chp backup`, `chp restore`: what an operator tells a live pair to do.
+"""`chp switch`, `leases`, `clients`, `backup` and `restore`: commands and questions of an operator to a live pair.
 
 Each is one admin request to the active server, found by asking; the server does the work and answers when it is done.
 Paths are on the server's machine. A command that the server does not know is refused (exit code 4).
@@ -13,68 +13,78 @@ from typing import Any
 
 import click
 
-from ...port.admin import Admin, AdminReply, Answer, Unreachable
+from ...port.admin import Admin, Answer, Unreachable
 from .. import pair
-from ..data.write import somebody_to_ask
+from ..data.write import confirm
 from ..faults import REFUSED, Misused, NoServer, RefusedByServer
-from ..out import Out
 from ..pair import ServerStatus
-from ..settings import CliSettings, examples, pass_settings, shared_for
-from ..store import explained
-from ..text import escape, show_bytes, show_count, show_latency
+from ..settings import YES, CliSettings, command
+from ..store import asking
+from ..text import escape, show_bytes, show_count, show_duration, show_latency
 
-LOOK_S = 0.02  # between looks while a hand-over is under way
-AGAIN_S = 0.1  # between looks while servers are starting
-STARTING_S = 10.0  # which takes no longer, unless something is wrong
+# The time between looks while a hand-over is under way.
+LOOK_S = 0.02
+# The time between looks while servers are starting.
+AGAIN_S = 0.1
+# Servers start faster, unless something is wrong.
+STARTING_S = 10.0
 HAND_OVER_S = 10.0
 LIST_S = 10.0
-COPY_S = 300.0  # a backup or restore may take its time
+# A backup or a restore may take its time.
+COPY_S = 300.0
 
 
-@click.command(short_help="Hand over to the passive server.", epilog=examples("""
-    chp switch            # the passive becomes active
-    chp switch && chp status
-    chp switch --force --servers tcp://b:5566    # whatever the arbiter says
-"""))  # fmt: skip
+@command(timeout_s=HAND_OVER_S)
 @click.option(
     "--force",
     is_flag=True,
-    help="Let the one server named serve, whatever the arbiter says, or though it met another pair's store, "
-    "or though a client has seen a higher epoch.",
+    help="Let one server serve, whatever the arbiter says, or though it met another pair's store, or though a client "
+    "has seen a higher epoch.",
 )
-@shared_for(HAND_OVER_S)
-@pass_settings
-def switch(settings: CliSettings, force: bool) -> None:
-    """Hand over: make the passive server active, losing no set. Needs both, in sync; --force needs neither."""
-    if force:
-        _force(settings)
+@click.option("--to", "chosen", metavar="URL", help="With --force: the server that is to serve, one of those named.")
+def switch(settings: CliSettings, force: bool, chosen: str | None) -> None:
+    """Hand over to the passive server.
+
+    The passive server becomes active, and no set is lost. A hand-over needs both servers, in sync. With --force it
+    needs neither: the one server named becomes active.
+
+    Examples:
+        chp switch            # the passive becomes active
+        chp switch && chp status
+        chp switch --force --to tcp://b:5566    # whatever the arbiter says
+    """
+    if force or chosen:
+        _force(settings, chosen, force)
         return
-    with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
+    with asking(settings) as admin:
         active, passive = _who(look_for_active(admin))
         began = time.monotonic()
         admin.ask(active.server, "switch")
         wait_until_active(admin, passive.server)
         took_s = time.monotonic() - began
-    if settings.out.json:
-        settings.out.record({"active": passive.server, "was": active.server, "seconds": round(took_s, 4)})
-    else:
-        settings.out.line(f"{passive.server} is active now, instead of {active.server}; it took {show_latency(took_s)}")
+    settings.out.answer(
+        {"active": passive.server, "was": active.server, "seconds": round(took_s, 4)},
+        f"{passive.server} is active now, instead of {active.server}; it took {show_latency(took_s)}",
+    )
 
 
-def _force(settings: CliSettings) -> None:
-    if len(settings.servers) != 1:
-        raise Misused("--force is for one server: name the one that is to serve with --servers, and no other")
-    with explained(settings), Admin(settings.servers, settings.patience(HAND_OVER_S)) as admin:
-        reply = admin.ask(settings.servers[0], "switch", force=True)
+def _force(settings: CliSettings, chosen: str | None, force: bool) -> None:
+    server = chosen or settings.servers[0]
+    if not force:
+        raise Misused("--to is for --force; without it the passive server becomes active")
+    if chosen is None and len(settings.servers) != 1:
+        raise Misused("--force is for one server: name the one that is to serve with --to")
+    if server not in settings.servers:
+        raise Misused(f"--to {server} is none of the servers named: {', '.join(settings.servers)}")
+    with asking(settings) as admin:
+        reply = admin.ask(server, "switch", force=True)
         wait_until_active(admin, reply.server)
-    if settings.out.json:
-        settings.out.record({"active": reply.server, **reply.facts})
-    else:
-        settings.out.line(f"{reply.server} is active now; lost is {escape(str(reply.facts.get('lost')))}")
+    lost = escape(str(reply.facts.get("lost")))
+    settings.out.answer({"active": reply.server, **reply.facts}, f"{reply.server} is active now; lost is {lost}")
 
 
 def look_for_active(admin: Admin) -> list[ServerStatus]:
-    """Both servers, as soon as one is active; without one, once none is still starting, or time is up."""
+    """Return both servers as soon as one is active, or no server is starting any more, or time is up."""
     until = time.monotonic() + min(admin.timeout_s, STARTING_S)
     while True:
         seen = pair.views(_quick_look(admin), named=True)
@@ -105,44 +115,57 @@ def _who(seen: list[ServerStatus]) -> tuple[ServerStatus, ServerStatus]:
 
 
 def wait_until_active(admin: Admin, server: str) -> None:
+    """Return when the server is active; raise a fault if it is not within the timeout."""
     deadline = time.monotonic() + admin.timeout_s
     while time.monotonic() < deadline:
         try:
             if pair.view(server, admin.ask(server, "status")).active:
                 return
         except Unreachable:
-            pass  # it may be busy taking over; the deadline holds
+            # It may be busy taking over; the deadline holds.
+            pass
         threading.Event().wait(LOOK_S)
     raise RefusedByServer(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
 
 
-@click.command(short_help="List the open leases, or end one.", epilog=examples("""
-    chp leases                # name, owner, ttl, what is left, number of keys
-    chp leases --end 3f2a9c0de1b84f7790aa54c1d2e3f405
-"""))  # fmt: skip
-@click.option("--end", "name", metavar="LEASE", help="End this lease: its keys are deleted together.")
-@shared_for(LIST_S)
-@pass_settings
-def leases(settings: CliSettings, name: str | None) -> None:
-    """List the open leases of the pair, or end one.
+def active_one(admin: Admin, what: str) -> ServerStatus:
+    """Return the active server; raise a fault that says what it was needed for."""
+    seen = look_for_active(admin)
+    active = next((v for v in seen if v.active), None)
+    if active is None:
+        verdict = pair.verdict(seen)
+        fault = RefusedByServer if verdict.code == REFUSED else NoServer
+        raise fault(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
+    return active
 
-    The owner is the public id of the client that opened the lease (SPEC.md, section 14), who alone may refresh it, set
-    with it, or end it; an operator may end any.
+
+# -- lists
+
+
+@command(timeout_s=LIST_S)
+@click.option("--end", "name", metavar="LEASE", help="End this lease: its keys are deleted together.")
+def leases(settings: CliSettings, name: str | None) -> None:
+    """List the open leases, or end one.
+
+    The owner is the public id of the client that opened the lease (SPEC.md, section 14). Only the owner may refresh a
+    lease, set with it, or end it; an operator may end any.
+
+    Examples:
+        chp leases                # name, owner, ttl, what is left, number of keys
+        chp leases --end 3f2a9c0de1b84f7790aa54c1d2e3f405
     """
-    out = settings.out
-    with explained(settings), Admin(settings.servers, settings.patience(LIST_S)) as admin:
+    lease = None if name is None else _name_of(name)
+    with asking(settings) as admin:
         active = active_one(admin, "a list of its leases")
-        if name is not None:
-            reply = admin.ask(active.server, "leases", end=_name_of(name))
-            out.record(reply.facts) if out.json else out.line(f"ended {_lease_line(reply.facts)}")
-            return
-        for n, lease in enumerate(_all_leases(admin, active.server)):
-            if out.json:
-                out.record(lease)
-                continue
-            if n == 0:
-                out.line(f"{'LEASE':32}  {'OWNER':24}  {'TTL':>8}  {'LEFT':>8}  KEYS")
-            out.line(_lease_line(lease))
+        if lease is None:
+            found = list(_all_leases(admin, active.server))
+            settings.out.table(found, lambda each: each, _lease_row, head=LEASE_HEAD, right=(2, 3))
+        else:
+            facts = admin.ask(active.server, "leases", end=lease).facts
+            settings.out.answer(facts, "ended " + "  ".join(_lease_row(facts)))
+
+
+LEASE_HEAD = ("LEASE", "OWNER", "TTL", "LEFT", "KEYS")
 
 
 def _all_leases(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
@@ -152,9 +175,9 @@ def _all_leases(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
         after = bytes.fromhex(page[-1]["lease"])
 
 
-def _lease_line(lease: dict[str, Any]) -> str:
+def _lease_row(lease: dict[str, Any]) -> list[str]:
     times = (f"{lease[name] / 1000:,.1f} s" for name in ("ttl_ms", "remaining_ms"))
-    return "  ".join([lease["lease"], f"{lease['owner']:24}", *(f"{t:>8}" for t in times), show_count(lease["keys"])])
+    return [lease["lease"], lease["owner"], *times, show_count(lease["keys"])]
 
 
 def _name_of(text: str) -> bytes:
@@ -167,39 +190,80 @@ def _name_of(text: str) -> bytes:
     return name
 
 
-@click.command(short_help="Have the server write a copy of its state.", epilog=examples("""
-    chp backup
-    chp backup before-upgrade.db
-"""))  # fmt: skip
-@click.argument("name", required=False)
-@shared_for(COPY_S)
-@pass_settings
-def backup(settings: CliSettings, name: str | None) -> None:
-    """Have the active server write a consistent copy of its state, while it goes on serving.
+@command(timeout_s=LIST_S)
+def clients(settings: CliSettings) -> None:
+    """List the connected clients.
 
-    It lies in that server's --backup-dir; NAME is new there and ends in .db. Without it the answer names it.
+    A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones tell it by
+    themselves, half a second after they have joined and each 5 s from then on (more seldom if there are hundreds). A
+    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing.
+
+    Examples:
+        chp clients
+        chp clients --json | jq -r 'select(.lag_ms > 1000).program'
+    """
+    with asking(settings) as admin:
+        found = list(_all_clients(admin, active_one(admin, "who is connected").server))
+    none = "no client has reported that it is connected"
+    settings.out.table(found, lambda each: each, _client_row, head=CLIENT_HEAD, empty=none)
+
+
+CLIENT_HEAD = (
+    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD", "HOLDS",
+)  # fmt: skip
+
+
+def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
+    place = 0
+    while page := admin.ask(server, "clients", after=place).facts["clients"]:
+        yield from page
+        place = page[-1]["place"]
+
+
+def _client_row(client: dict[str, Any]) -> list[str]:
+    waits = f"{show_count(client['batches'])} ({show_bytes(client['bytes'])})" if client["batches"] else "-"
+    texts = [escape(client[name]) or "-" for name in ("name", "program", "host")]
+    return [
+        *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-", escape(client["state"]),
+        show_count(client["keys"]), show_latency(client["lag_ms"] / 1000), waits, show_duration(client["heard_s"]),
+        " ".join(escape(each) or "everything" for each in client["subtrees"]) or "nothing, it only writes",
+    ]  # fmt: skip
+
+
+# -- copies
+
+
+@command(timeout_s=COPY_S)
+@click.argument("name", required=False)
+def backup(settings: CliSettings, name: str | None) -> None:
+    """Have the server write a copy of its state.
+
+    The active server writes a consistent copy while it goes on serving, into its --backup-dir. NAME is new there and
+    ends in .db. Without NAME the server chooses one, which the answer tells.
+
+    Examples:
+        chp backup
+        chp backup before-upgrade.db
     """
     _do(settings, "backup", {} if name is None else {"name": _plain_name(name)})
 
 
-@click.command(short_help="Replace the whole state by a backup.", epilog=examples("""
-    chp restore before-upgrade.db         # asks first
-    chp restore --yes before-upgrade.db
-"""))  # fmt: skip
+@command(timeout_s=COPY_S)
 @click.argument("name")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@shared_for(COPY_S)
-@pass_settings
+@YES
 def restore(settings: CliSettings, name: str, yes: bool) -> None:
-    """Have the active server replace the whole state by a backup; every client follows.
+    """Replace the whole state by a backup.
 
-    NAME is that of a backup in that server's --backup-dir. What is replaced is kept there first; the answer names it.
+    NAME is a backup in the --backup-dir of the active server; every client follows. The state before it is kept there
+    first, and the answer names it.
+
+    Examples:
+        chp restore before-upgrade.db         # asks first
+        chp restore --yes before-upgrade.db
     """
     where = _plain_name(name)
     if not yes:
-        if not somebody_to_ask():
-            raise Misused("every key would be replaced and there is nobody to ask; add --yes")
-        click.confirm(f"Replace every key by those of {escape(where)}?", abort=True, err=True)
+        confirm("every key would be replaced", f"Replace every key by those of {escape(where)}?")
     _do(settings, "restore", {"name": where})
 
 
@@ -209,21 +273,12 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _do(settings: CliSettings, command: str, arguments: dict[str, Any]) -> None:
-    with explained(settings), Admin(settings.servers, settings.patience(COPY_S)) as admin:
-        active = active_one(admin, f"a {command}")
-        _report(settings.out, command, admin.ask(active.server, command, **arguments))
-
-
-def active_one(admin: Admin, what: str) -> ServerStatus:
-    """The active, to ask it for something."""
-    seen = look_for_active(admin)
-    active = next((v for v in seen if v.active), None)
-    if active is None:
-        verdict = pair.verdict(seen)
-        fault = RefusedByServer if verdict.code == REFUSED else NoServer
-        raise fault(f"no active server to ask for {what}: {verdict.word}: {verdict.why}")
-    return active
+def _do(settings: CliSettings, what: str, arguments: dict[str, Any]) -> None:
+    with asking(settings) as admin:
+        reply = admin.ask(active_one(admin, f"a {what}").server, what, **arguments)
+    told = ", ".join(show(reply.facts[name]) for name, show in _TOLD.items() if name in reply.facts)
+    text = f"{what} done by {reply.server}" + (f": {escape(told)}" if told else "")
+    settings.out.answer({"server": reply.server, "done": what, **reply.facts}, text)
 
 
 _TOLD: dict[str, Callable[[Any], str]] = {
@@ -234,12 +289,4 @@ _TOLD: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _report(out: Out, command: str, reply: AdminReply) -> None:
-    if out.json:
-        out.record({"server": reply.server, "done": command, **reply.facts})
-        return
-    said = ", ".join(show(reply.facts[name]) for name, show in _TOLD.items() if name in reply.facts)
-    out.line(f"{command} done by {reply.server}" + (f": {escape(said)}" if said else ""))
-
-
-COMMANDS = (switch, leases, backup, restore)
+COMMANDS = (switch, leases, clients, backup, restore)

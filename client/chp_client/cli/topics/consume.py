@@ -3,10 +3,10 @@
 chp sub orders --group billing                   a message is acknowledged once it is written
 chp sub orders --group billing --exec ./handle   ... once the command ends with 0: one after the other
 
-A command that fails is run again, as `Consumer.run` tries a handler; at the last time the message goes to
-`TOPIC.GROUP.dead`. Each message is acknowledged before the next command begins, so that of a process that is killed
-one message at most is given to others, not a batch. While a message can't be put aside it waits, and says so. A command
-that the shell can't run ends it all, and puts nothing aside: a slip of the pen would empty the topic.
+A command that fails is run again, as `Consumer.run` tries a handler. At last the message goes to `TOPIC.GROUP.dead`.
+Each message is acknowledged before the next command begins, so that a killed process leaves one message at most to
+others, not a batch. While a message can't be put aside it waits, and a warning says so. A command that the shell can't
+run ends `chp sub` and puts nothing aside: a typing error would empty the topic.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..faults import PIPE_CLOSED, Misused
+from ..out import Out, json_line
 from ..settings import CliSettings
 from ..text import escape, show_count, show_revision
 
@@ -28,39 +29,34 @@ if TYPE_CHECKING:
     from chp_client import Consumer, Message, Topic
     from chp_client.topics.batch import Batch
 
-PATIENCE_S = 30.0  # for an acknowledgement, over a failover
-NOT_RUN = (126, 127)  # how a shell says that it can't run a command: that is no message's fault
-QUIET_S = 1.0  # without a message: all that is there was given
+# The time for an acknowledgement, over a failover.
+PATIENCE_S = 30.0
+# A shell returns these if it can't run a command. The message is not at fault.
+NOT_RUN = (126, 127)
+# After so long without a message, all that is there was given.
+QUIET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """What a consumer of the shell is to do, and how a message is shown."""
+    """The options of a consumer of the shell, and the form of a message."""
 
     settings: CliSettings
-    shown: Callable[[Message], bytes]
+    fields: Callable[[Message], dict[str, Any]]
+    text: Callable[[Out, Message], str | bytes]
     group: str
     start: str | int
-    command: str | None
+    program: str | None
     tries: int
     count: int | None
     no_wait: bool
 
 
-def group_start(text: str) -> str | int:
-    """Where a group begins."""
-    if text in ("begin", "end"):
-        return text
-    if text.isascii() and text.isdigit() and len(text) < 18:
-        return int(text)
-    raise Misused(f"{text!r} is no place in a topic: give begin, end, or the offset of a message")
-
-
 def consume(topic: Topic, asked: ConsumeOptions) -> None:
-    """Be a member of the group until all is done that was asked for, or Ctrl-C."""
+    """Be a member of the group until everything asked for is done, or Ctrl-C."""
     out, left = asked.settings.out, asked.count
     with member(topic, asked) as consumer:
-        if asked.command is None:
+        if asked.program is None:
             out.watch_reader(PIPE_CLOSED)
         out.note(f"consuming {topic.name} for group {asked.group}; Ctrl-C ends it")
         while left is None or left > 0:
@@ -75,11 +71,12 @@ def consume(topic: Topic, asked: ConsumeOptions) -> None:
 
 @contextmanager
 def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
-    """A consumer; a pair that is not there is told of after --timeout, not after a consumer's patience."""
+    """Give a consumer; a missing pair is reported after --timeout, not after a consumer's patience."""
     from chp_client.errors import NoSuchTopic
 
     timeout_s = asked.settings.timeout_s
-    with suppress(NoSuchTopic):  # it is made
+    with suppress(NoSuchTopic):
+        # The consumer makes a missing topic.
         topic.facts(timeout_s)
     consumer = topic.consumer(asked.group, start=asked.start)
     try:
@@ -89,14 +86,14 @@ def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
 
 
 def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | None) -> int:
-    """Do the messages of a batch, so many at most; how many were done and acknowledged."""
+    """Handle at most `left` messages of a batch; return the number that were handled and acknowledged."""
     messages = list(batch)[:left]
     if not messages:
         return 0
-    if asked.command is None:
-        asked.settings.out.raw(b"".join(map(asked.shown, messages)))
+    if asked.program is None:
+        asked.settings.out.show(messages, asked.fields, asked.text)
         return len(messages) if acknowledged(batch, messages[-1], asked) else 0
-    run = Command(asked.command, consumer.topic, asked)
+    run = Command(asked.program, consumer.topic, asked)
     for n, message in enumerate(messages):
         if not (why := consumer.attempt(run, message, asked.tries)):
             done = acknowledged(batch, message, asked)
@@ -111,7 +108,7 @@ def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | No
 
 
 def put_aside(consumer: Consumer, batch: Batch, which: str, why: str, asked: ConsumeOptions) -> bool:
-    """Put what was rejected aside, and wait until it is; what the pair refuses ends it all only with --no-wait."""
+    """Put a rejected message aside, and wait; a refusal of the pair ends the command only with --no-wait."""
     done = consumer.put_aside(batch, warned, patient=not asked.no_wait)
     if done:
         warned(f"{which} went to topic {consumer.dead_topic}: {why}")
@@ -119,12 +116,12 @@ def put_aside(consumer: Consumer, batch: Batch, which: str, why: str, asked: Con
 
 
 def warned(text: str) -> None:
-    """A line on standard error."""
+    """Write a line to standard error."""
     click.echo(f"chp sub: {escape(text)}", err=True)
 
 
 def acknowledged(batch: Batch, message: Message, asked: ConsumeOptions) -> bool:
-    """Acknowledge a batch up to a message, and wait; False if others have it now, who are given all that is left."""
+    """Acknowledge a batch up to a message, and wait; return False if other members have the rest of the batch now."""
     from chp_client.errors import Fenced
 
     try:
@@ -137,15 +134,16 @@ def acknowledged(batch: Batch, message: Message, asked: ConsumeOptions) -> bool:
 
 @dataclass(slots=True)
 class Command:
-    """What --exec says, as a handler."""
+    """The command of --exec, as a handler."""
 
-    command: str
+    program: str
     topic: str
     asked: ConsumeOptions
-    code: int = 0  # with which it ended last
+    # The last exit code.
+    code: int = 0
 
     def __call__(self, message: Message) -> None:
-        """Run it, and wait until it ends; `Failed` unless with 0."""
+        """Run the command, and wait until it ends; `Failed` unless its exit code is 0."""
         key = message.key or ""
         if "\0" in key:
             raise Failed("its key has a NUL, which no environment takes")
@@ -156,12 +154,13 @@ class Command:
             "CHP_OFFSET": str(message.offset),
             "CHP_REVISION": show_revision(message.revision),
         }
-        data = self.asked.shown(message) if self.asked.settings.out.json else message.value
-        done = subprocess.run(self.command, shell=True, input=data, env={**os.environ, **said}, check=False)
+        as_json = self.asked.settings.out.json
+        data = f"{json_line(self.asked.fields(message))}\n".encode() if as_json else message.value
+        done = subprocess.run(self.program, shell=True, input=data, env={**os.environ, **said}, check=False)
         self.code = done.returncode
         if self.code:
-            raise Failed(f"{self.command}: exit code {self.code}")
+            raise Failed(f"{self.program}: exit code {self.code}")
 
 
 class Failed(Exception):
-    """A command did not do a message."""
+    """A command has failed to handle a message."""

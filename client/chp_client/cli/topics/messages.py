@@ -8,82 +8,77 @@ chp sub orders --group billing    as a member of a group, which shares them (con
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chp.limits import DEFAULT
 
 from ..data.write import standard_input
-from ..faults import PIPE_CLOSED, Misused, NoServer, NotFound
-from ..out import Out, json_line
-from ..settings import CliSettings, examples, pass_settings, shared
-from ..store import explained, writing
-from ..text import escape, show_count, show_revision, show_value, value_fields
-from .consume import ConsumeOptions, consume, group_start
+from ..faults import PIPE_CLOSED, Misused, NotFound
+from ..out import Out
+from ..settings import TOPIC_START, CliSettings, at_least_1, command
+from ..store import topic_errors, topic_of, writing
+from ..text import counted, escape, show_count, show_revision, show_value, value_fields
+from .consume import ConsumeOptions, consume
 
 if TYPE_CHECKING:
     from chp_client import Message, Topic
 
-TRIES = 5  # as `Consumer.run`
+# `Consumer.run` tries a handler as often.
+TRIES = 5
 
 
-@contextmanager
-def topic_of(settings: CliSettings, name: str) -> Iterator[Topic]:
-    """A topic to publish to or to read, whose errors are faults."""
-    with writing(settings) as store, asking(settings):
-        yield store.clone.topic(name)
-
-
-@contextmanager
-def asking(settings: CliSettings) -> Iterator[None]:
-    """Faults for what is not there, and for servers that do not answer."""
-    from chp_client.errors import NoSuchGroup, NoSuchTopic, Unanswered
-
-    with explained(settings):
-        try:
-            yield
-        except NoSuchTopic as error:
-            raise NotFound(f"{error.text}; `chp topic ls` lists them") from None
-        except NoSuchGroup as error:
-            raise NotFound(f"{error.text}; `chp topic groups` lists those of a topic") from None
-        except Unanswered as error:
-            raise NoServer(str(error)) from None
-
-
-@click.command(short_help="Publish messages to a topic.", epilog=examples("""
-    chp pub orders 'one message'
-    chp pub orders --key alice '{"item": 7}'
-    chp pub orders < lines                 # each line is a message
-"""))  # fmt: skip
+@command()
 @click.argument("topic")
 @click.argument("value", required=False)
 @click.option("--key", help="The key of the messages.")
-@shared
-@pass_settings
-def pub(settings: CliSettings, *, topic: str, value: str | None, key: str | None) -> None:
-    """Publish VALUE to TOPIC, or each line of standard input; the topic is made if it is not there.
+@click.option("--no-create", is_flag=True, help="Refuse if TOPIC does not exist, instead of making it.")
+def pub(settings: CliSettings, topic: str, value: str | None, key: str | None, no_create: bool) -> None:
+    """Publish messages to a topic.
 
-    It ends when all of them are acknowledged. Exit code 4 if the topic has no room for one: those before it are there.
+    Publish VALUE to TOPIC, or each line of standard input. A topic that does not exist is made, which standard error
+    tells. The command ends when all messages are acknowledged. Exit code 4 if the topic has no room for one: the
+    messages before it are there.
+
+    Examples:
+        chp pub orders 'one message'
+        chp pub orders --key alice '{"item": 7}'
+        chp pub orders --no-create < lines     # each line is a message
     """
     values = iter([value.encode(errors="surrogateescape")]) if value is not None else _lines()
-    count = 0
-    with writing(settings) as store, asking(settings):
-        found, ticket = store.clone.topic(topic), None
+    count, ticket = 0, None
+    with writing(settings) as store, topic_errors():
+        found = store.clone.topic(topic)
+        is_new = not _exists(settings, found)
+        if is_new and no_create:
+            raise NotFound(f"there is no topic {topic!r}; make it with `chp topic create`, or leave out --no-create")
         for data in values:
             ticket = found.publish(data, key=key, timeout=settings.timeout_s)
             count += 1
             if ticket.done and ticket.error is not None:
                 break
-        store.clone.flush(settings.timeout_s)  # the first of them that was refused tells
+        # The flush raises the error of the first message that was refused.
+        store.clone.flush(settings.timeout_s)
         done = None if ticket is None else ticket.wait(settings.timeout_s)
-    if settings.out.json:
-        at = {} if done is None else {"revision": show_revision(done.revision), "durability": done.durability}
-        settings.out.record({"topic": topic, "messages": count, **at})
-    elif settings.out.terminal:
-        settings.out.line(f"published {show_count(count)} message{'' if count == 1 else 's'} to {topic}")
+    if is_new and count:
+        click.echo(f"made topic {topic!r}", err=True)
+    at = {} if done is None else {"revision": show_revision(done.revision), "durability": done.durability}
+    settings.out.done({"topic": topic, "messages": count, **at}, f"published {counted(count, 'message')} to {topic}")
+
+
+def _exists(settings: CliSettings, topic: Topic) -> bool:
+    """Return False if the topic does not exist; True also if this user may publish to it but not read it."""
+    from chp_client.errors import NoSuchTopic, Refused
+
+    try:
+        topic.facts(settings.timeout_s)
+    except NoSuchTopic:
+        return False
+    except Refused as refused:
+        if refused.code != "access":
+            raise
+    return True
 
 
 def _lines() -> Iterator[bytes]:
@@ -94,89 +89,82 @@ def _lines() -> Iterator[bytes]:
         yield data
 
 
-@click.command(short_help="Print the messages of a topic.", epilog=examples("""
-    chp sub orders                           # what comes from now on
-    chp sub orders --from begin --no-wait    # all that is there
-    chp sub orders --from 17 --count 1       # one message
-    chp sub orders --json | jq -r .key
-    chp sub orders --group billing --exec ./handle
-"""))  # fmt: skip
+@command()
 @click.argument("topic")
 @click.option(
     "--from",
     "start",
+    type=TOPIC_START,
     metavar="begin|end|OFFSET",
-    help="Where to begin; a group that is there goes on where it is.  [default: end; a new group: begin]",
+    help="Where to begin; a group that exists goes on where it is.  [default: end; a new group: begin]",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@at_least_1("--count", help="End after so many messages.")
 @click.option(
     "--no-wait", is_flag=True, help="End when all that is there was printed; in a group, after a second without any."
 )
 @click.option(
-    "--group", metavar="NAME", help="Share the topic with the others of this group, which is made if it is not there."
+    "--group",
+    metavar="NAME",
+    help="Share the topic with the other members of this group, which is made if it does not exist.",
 )
-@click.option("--exec", "command", metavar="COMMAND", help="With --group: run it in a shell for each message.")
-@click.option("--tries", type=click.IntRange(min=1, max=100), help="With --exec: how often.  [default: 5]")
-@shared
-@pass_settings
-def sub(
-    settings: CliSettings,
-    *,
-    topic: str,
-    start: str | None,
-    count: int | None,
-    no_wait: bool,
-    group: str | None,
-    command: str | None,
-    tries: int | None,
-) -> None:
-    """Print each message of TOPIC, in order, over failovers, until Ctrl-C.
+@click.option("--exec", "program", metavar="COMMAND", help="With --group: run it in a shell for each message.")
+@at_least_1("--tries", most=100, help="With --exec: how often.  [default: 5]")
+def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) -> None:
+    """Print the messages of a topic.
 
-    In a pipe a line is the message as it came. With --json it has offset, key, revision and time too.
+    Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
+    it has offset, key, revision and time too.
 
     With --group each message goes to one member of the group, and is acknowledged when it is printed.
 
     With --exec nothing is printed: COMMAND has the message as its input (with --json, as that prints it), and in its
-    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET and CHP_REVISION. A message is acknowledged when it ends with
-    0; otherwise it is tried again, at last put aside in the topic TOPIC.GROUP.dead, and the next one follows. With
-    126 or 127, by which a shell says that it can't run it, `chp sub` ends (2) and the message stays.
+    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET and CHP_REVISION. A message is acknowledged when COMMAND ends
+    with 0. Otherwise it is tried again, and at last put aside in the topic TOPIC.GROUP.dead. If the shell can't run
+    COMMAND (126 or 127), `chp sub` ends (2) and the message stays.
+
+    Examples:
+        chp sub orders                           # new messages only
+        chp sub orders --from begin --no-wait    # all that is there
+        chp sub orders --from 17 --count 1       # one message
+        chp sub orders --json | jq -r .key
+        chp sub orders --group billing --exec ./handle
     """
-    if command is not None and group is None:
+    if how["program"] is not None and how["group"] is None:
         raise Misused("--exec needs --group NAME, which keeps what is done; `chp sub | ...` keeps nothing")
-    if tries is not None and command is None:
+    if how["tries"] is not None and how["program"] is None:
         raise Misused("--tries is how often --exec COMMAND is run; give that too")
     with topic_of(settings, topic) as found:
-        if group is None:
-            _read(settings, found, start or "end", count, no_wait)
+        if how["group"] is None:
+            _read(settings, found, "end" if start is None else start, how["count"], how["no_wait"])
         else:
-            begin, show = group_start(start or "begin"), partial(_shown, settings.out)
-            consume(found, ConsumeOptions(settings, show, group, begin, command, tries or TRIES, count, no_wait))
+            begin, tries = "begin" if start is None else start, how.pop("tries") or TRIES
+            consume(found, ConsumeOptions(settings, start=begin, fields=_fields, text=_text, tries=tries, **how))
 
 
-def _read(settings: CliSettings, found: Topic, start: str, count: int | None, no_wait: bool) -> None:
-    begin, out, left = group_start(start), settings.out, count
+def _read(settings: CliSettings, found: Topic, start: str | int, count: int | None, no_wait: bool) -> None:
+    out, left = settings.out, count
     out.watch_reader(PIPE_CLOSED)
     out.note(f"reading {found.name} from {start}; Ctrl-C ends it")
-    for batch in found.read(begin, wait=not no_wait):
+    for batch in found.read(start, wait=not no_wait):
         if batch.missed:
             out.note(f"{show_count(batch.missed)} messages before {batch.offset} are not kept any more")
-        out.raw(b"".join(_shown(out, message) for message in list(batch)[:left]))
+        out.show(list(batch)[:left], _fields, _text)
         if left is not None:
             left -= len(batch)
             if left <= 0:
                 return
 
 
-def _shown(out: Out, message: Message) -> bytes:
-    if out.json:
-        fields = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
-        at = {"revision": show_revision(message.revision), "time": round(message.time, 3)}
-        return json_line({**fields, **at}).encode() + b"\n"
-    if out.terminal:
-        key = "" if message.key is None else f"{escape(message.key)}  "
-        return f"{out.style(str(message.offset), dim=True)}  {key}{show_value(message.value)}\n".encode()
-    value: bytes = message.value
-    return value + b"\n"
+def _fields(message: Message) -> dict[str, Any]:
+    fields = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
+    return {**fields, "revision": show_revision(message.revision), "time": round(message.time, 3)}
+
+
+def _text(out: Out, message: Message) -> str | bytes:
+    if not out.terminal:
+        return bytes(message.value)
+    key = "" if message.key is None else f"{escape(message.key)}  "
+    return f"{out.style(str(message.offset), dim=True)}  {key}{show_value(message.value)}"
 
 
 COMMANDS = (pub, sub)

@@ -1,50 +1,93 @@
-"""`chp topic`: which topics there are, making one with settings, looking at one, removing one."""
+"""`chp topic`: list, make, show and remove topics, and the groups that share them."""
 
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import click
 
+from ..data.write import confirm
 from ..faults import Misused
 from ..out import Out
-from ..settings import DURATION, CliSettings, examples, pass_settings, shared
-from ..store import writing
-from ..text import show_count
-from .groups import GROUP_COMMANDS, group_lines, group_told, sure, when
-from .messages import asking, topic_of
+from ..settings import TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
+from ..store import topic_errors, topic_of, writing
+from ..text import counted, escape, show_count
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+NAME, GROUP = click.argument("name"), click.argument("group")
 
 
-@click.group(short_help="List, make, show and remove topics.", epilog=examples("""
-    chp topic ls
-    chp topic create orders --max-messages 1000000
-    chp topic show orders
-    chp topic groups orders
-    chp topic rm orders
-"""))  # fmt: skip
+@group()
 def topic() -> None:
-    """Logs of messages beside the keys: `chp pub` writes to one, `chp sub` reads it."""
+    """List, make, show and remove topics.
+
+    Topics are logs of messages beside the keys: `chp pub` writes to one, `chp sub` reads it.
+
+    Examples:
+        chp topic ls
+        chp topic create orders --max-messages 1000000
+        chp topic show orders
+        chp topic groups orders
+        chp topic rm orders
+    """
 
 
-@topic.command(name="ls", short_help="List the topics.", epilog=examples("chp topic ls --json"))
-@shared
-@pass_settings
+@command(topic)
 def ls(settings: CliSettings) -> None:
-    """List the topics: in a pipe their names, on a terminal how many messages and bytes each keeps."""
-    with writing(settings) as store, asking(settings):
+    """List the topics.
+
+    A pipe gets their names, a terminal also the number of messages and bytes that each keeps.
+
+    Examples:
+        chp topic ls --json
+    """
+    with writing(settings) as store, topic_errors():
         found = store.clone.topics(settings.timeout_s)
-    out = settings.out
-    for facts in found:
-        if out.json:
-            out.record(_told(facts))
-        elif out.terminal:
-            kept = f"{show_count(facts['next'] - facts['first'])} messages, {show_count(facts['bytes'])} bytes"
-            out.line(f"{facts['name']}  {out.style(kept, dim=True)}")
-        else:
-            out.line(facts["name"])
+    settings.out.show(map(_told, found), lambda told: told, _line)
+
+
+def _line(out: Out, told: dict[str, Any]) -> str:
+    kept = f"{counted(told['messages'], 'message')}, {counted(told['bytes'], 'byte')}"
+    return f"{told['name']}  {out.style(kept, dim=True)}" if out.terminal else str(told["name"])
+
+
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
+    kept = facts["next"] - facts["first"]
+    return {"name": facts["name"], "messages": kept, **{name: facts[name] for name in ("first", "next", "bytes")},
+            "last": _when(facts["wall_ms"]), "settings": facts["settings"]}  # fmt: skip
+
+
+def _when(wall_ms: int) -> str:
+    """Return a server's time, for people and programs."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000)) if wall_ms else "never"
+
+
+@command(topic)
+@NAME
+@click.option(
+    "--keep", type=click.Choice(["all", "acknowledged", "size", "time"]), default="all", help="What it keeps."
+)
+@at_least_1("--max-messages", help="The most messages it has.")
+@click.option("--max-bytes", metavar="BYTES", help="The most bytes: 1000000, 500M, 10G.")
+@duration("--max-age", help="The greatest age of a message: 12h, 7d.")
+def create(settings: CliSettings, name: str, keep: str, max_bytes: str | None, **bounds: Any) -> None:
+    """Make a topic with settings of its own.
+
+    A topic that is made by its first message keeps all.
+
+    Examples:
+        chp topic create orders --max-messages 1000000       # then publishers are told that it is full
+        chp topic create jobs --keep acknowledged --max-messages 100000   # what all groups have done goes
+        chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
+        chp topic create audit --keep time --max-age 7d
+    """
+    age, most, size = bounds["max_age"], bounds["max_messages"], _bytes(max_bytes)
+    age_s = None if age is None else max(1, round(age))
+    with topic_of(settings, name) as found:
+        found.create(keep, max_messages=most, max_bytes=size, max_age_s=age_s, timeout=settings.timeout_s)
+    settings.out.done({"created": name}, f"created {name}")
 
 
 def _bytes(text: str | None) -> int | None:
@@ -56,89 +99,147 @@ def _bytes(text: str | None) -> int | None:
     return int(found[1]) * _UNITS[found[2]]
 
 
-@topic.command(short_help="Make a topic with settings of its own.", epilog=examples("""
-    chp topic create orders --max-messages 1000000       # then publishers are told that it is full
-    chp topic create jobs --keep acknowledged --max-messages 100000   # what all groups have done goes
-    chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
-    chp topic create audit --keep time --max-age 7d
-"""))  # fmt: skip
-@click.argument("name")
-@click.option(
-    "--keep", type=click.Choice(["all", "acknowledged", "size", "time"]), default="all", help="What it keeps."
-)
-@click.option("--max-messages", type=click.IntRange(min=1), help="How many messages it has at most.")
-@click.option("--max-bytes", metavar="BYTES", help="How many bytes: 1000000, 500M, 10G.")
-@click.option("--max-age", type=DURATION, metavar="DURATION", help="How old they become: 12h, 7d.")
-@shared
-@pass_settings
-def create(
-    settings: CliSettings,
-    *,
-    name: str,
-    keep: str,
-    max_messages: int | None,
-    max_bytes: str | None,
-    max_age: float | None,
-) -> None:
-    """Make the topic NAME. One that is made by its first message keeps all."""
-    age = None if max_age is None else max(1, round(max_age))
-    size = _bytes(max_bytes)
-    with topic_of(settings, name) as found:
-        found.create(keep, max_messages=max_messages, max_bytes=size, max_age_s=age, timeout=settings.timeout_s)
-    if settings.out.json:
-        settings.out.record({"created": name})
-    elif settings.out.terminal:
-        settings.out.line(f"created {name}")
-
-
-@topic.command(short_help="Show what is known of a topic.", epilog=examples("chp topic show orders --json"))
-@click.argument("name")
-@shared
-@pass_settings
+@command(topic)
+@NAME
 def show(settings: CliSettings, name: str) -> None:
-    """Show the offsets of NAME, what it keeps, when its last message came, and its groups with their members."""
+    """Show a topic and its groups.
+
+    Show its offsets, what it keeps, when its last message came, and its groups with their members.
+
+    Examples:
+        chp topic show orders --json
+    """
     with topic_of(settings, name) as found:
-        facts, told = found.facts(settings.timeout_s), found.groups(settings.timeout_s)
-    groups = [group_told(group) for group in told]
-    if settings.out.json:
-        settings.out.record({**_told(facts), "groups": groups})
-    else:
-        _show(settings.out, _told(facts))
-        settings.out.lines([line for group in groups for line in group_lines(settings.out, group)])
+        told, groups = _told(found.facts(settings.timeout_s)), list(map(_group, found.groups(settings.timeout_s)))
+    shown = {key: show_count(value) if type(value) is int else value for key, value in told.items()}
+    shown.pop("settings")
+    shown["keeps"] = " ".join(f"{key}={value}" for key, value in told["settings"].items()) or "all"
+    lines = [f"{key:<10}{value}" for key, value in shown.items()]
+    settings.out.answer(
+        {**told, "groups": groups}, "\n".join([*lines, *(_group_text(settings.out, g) for g in groups)])
+    )
 
 
-def _told(facts: dict[str, Any]) -> dict[str, Any]:
-    kept = facts["next"] - facts["first"]
-    return {"name": facts["name"], "messages": kept, **{name: facts[name] for name in ("first", "next", "bytes")},
-            "last": when(facts["wall_ms"]), "settings": facts["settings"]}  # fmt: skip
-
-
-def _show(out: Out, told: dict[str, Any]) -> None:
-    settings = told.pop("settings")
-    shown = {name: show_count(value) if type(value) is int else value for name, value in told.items()}
-    shown["keeps"] = " ".join(f"{name}={value}" for name, value in settings.items()) or "all"
-    out.lines([f"{name:<10}{value}" for name, value in shown.items()])
-
-
-@topic.command(
-    name="rm", short_help="Remove a topic with all its messages.", epilog=examples("chp topic rm orders --yes")
-)
-@click.argument("name")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@shared
-@pass_settings
+@command(topic, name="rm")
+@NAME
+@YES
 def remove(settings: CliSettings, name: str, yes: bool) -> None:
-    """Remove the topic NAME and its messages, for everybody."""
+    """Remove a topic with all its messages.
+
+    The topic NAME is gone for all publishers and readers.
+
+    Examples:
+        chp topic rm orders --yes
+    """
     if not yes:
-        sure(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")
+        confirm(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")
     with topic_of(settings, name) as found:
         found.remove(settings.timeout_s)
-    if settings.out.json:
-        settings.out.record({"removed": name})
-    elif settings.out.terminal:
-        settings.out.line(f"removed {name}")
+    settings.out.done({"removed": name}, f"removed {name}")
 
 
-for _command in GROUP_COMMANDS:
-    topic.add_command(_command)
+# -- groups
+
+
+def _group(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a group as --json has them."""
+    told = {name: facts[name] for name in ("name", "position", "lag")}
+    oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
+    members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
+    return {**told, "oldest": oldest, "members": members, "ack_timeout_s": facts["ack_timeout_s"]}
+
+
+def _group_text(out: Out, told: dict[str, Any]) -> str:
+    """Return a line for the group, and a line for each member."""
+    since = f", since {told['oldest']}" if told["oldest"] else ""
+    n = counted(len(told["members"]), "member")
+    facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
+    members = [
+        f"  {escape(each['name'])}  " + out.style(counted(each["slots"], "slot"), dim=True) for each in told["members"]
+    ]
+    return "\n".join([f"group {told['name']}  {out.style(facts, dim=True)}", *members])
+
+
+@command(topic)
+@NAME
+def groups(settings: CliSettings, name: str) -> None:
+    """List the groups of a topic, their lag and members.
+
+    The lag is the number of messages that a group has yet to acknowledge.
+
+    Examples:
+        chp topic groups orders
+        chp topic groups orders --json | jq 'select(.lag > 1000).name'
+    """
+    with topic_of(settings, name) as found:
+        told = list(map(_group, found.groups(settings.timeout_s)))
+    settings.out.show(told, lambda each: each, _group_text)
+
+
+@command(topic)
+@NAME
+@GROUP
+@click.option(
+    "--from", "start", default="end", type=TOPIC_START, metavar="begin|end|OFFSET",
+    help="Where it begins.  [default: end]",
+)  # fmt: skip
+@duration("--ack-timeout", help="A member that acknowledges nothing for so long loses its messages to others.")
+def subscribe(settings: CliSettings, name: str, group: str, start: str | int, ack_timeout: float | None) -> None:
+    """Make a group, before its first consumer.
+
+    The topic NAME is made too if it does not exist.
+
+    Examples:
+        chp topic subscribe orders billing               # new messages are kept for it
+        chp topic subscribe orders audit --from begin
+    """
+    timeout_s = None if ack_timeout is None else max(1, round(ack_timeout))
+    with topic_of(settings, name) as found:
+        found.subscribe(group, start, ack_timeout_s=timeout_s, timeout=settings.timeout_s)
+    settings.out.done({"subscribed": group, "topic": name}, f"made group {group} of topic {name}")
+
+
+@command(topic)
+@NAME
+@GROUP
+@click.option("--to", "start", required=True, type=TOPIC_START, metavar="begin|end|OFFSET", help="Where it goes on.")
+@YES
+def reset(settings: CliSettings, name: str, group: str, start: str | int, yes: bool) -> None:
+    """Have a group begin anew elsewhere.
+
+    The group's members can't acknowledge the messages in hand any more: they are refused as fenced.
+
+    Examples:
+        chp topic reset orders billing --to begin --yes   # all that is kept comes again
+        chp topic reset orders billing --to end           # waiting messages are left out
+        chp topic reset orders billing --to 4711
+    """
+    what = f"group {group} of topic {name}"
+    if not yes:
+        confirm(f"{what} would go on at {start}", f"Have {what} go on at {start}?")
+    with topic_of(settings, name) as found:
+        found.reset(group, start, settings.timeout_s)
+    settings.out.done({"reset": group, "topic": name, "to": start}, f"{what} goes on at {start}")
+
+
+@command(topic)
+@NAME
+@GROUP
+@YES
+def unsubscribe(settings: CliSettings, name: str, group: str, yes: bool) -> None:
+    """Remove a group.
+
+    Its positions are lost; messages stay as the topic keeps them.
+
+    Examples:
+        chp topic unsubscribe orders billing --yes
+    """
+    what = f"group {group} of topic {name}"
+    if not yes:
+        confirm(f"{what} would be removed", f"Remove {what}, with its positions?")
+    with topic_of(settings, name) as found:
+        found.unsubscribe(group, settings.timeout_s)
+    settings.out.done({"unsubscribed": group, "topic": name}, f"removed {what}")
+
+
 COMMANDS = (topic,)

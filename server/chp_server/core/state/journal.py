@@ -31,6 +31,7 @@ from typing import Protocol
 from chp.errors import ChpError
 from chp.numbers import describe
 
+from ...settings.config import Config
 from .missing_messages import Spans
 from .record_log import LoggedMessages, LoggedRow
 
@@ -198,12 +199,12 @@ class Journal(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How a journal is kept; see `opening.open_journal`."""
+    """The options of a journal; see `store_url.open_journal`."""
 
-    sync: str = "always"
-    recover: str = "strict"
-    retain_bytes: int = 16 * MIB
-    retain_s: float = 3600.0
+    sync: str = Config.sync
+    recover: str = Config.recover
+    retain_bytes: int = Config.retain_bytes
+    retain_s: float = Config.retain_s
     interval_s: float = 1.0
     store_id: bytes | None = None
     catch_up: bool = False  # a journal that was cut short is loaded all the same: the peer may have the rest

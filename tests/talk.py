@@ -1,0 +1,75 @@
+"""How tests talk to Clones and commands, and how they wait; `conftest.py` makes fixtures of it.
+
+A test takes the fixtures `server`, `pair`, `clone` and `run` where their settings do. A test that needs other settings
+opens `TestServer(...)` or `Pair(...)` itself, and then one of these:
+
+    synced(servers, ...)       a Clone that holds its first snapshot
+    unconnected(...)           a Clone whose servers nobody runs
+    run("get", "/a")           a command of `chp`, inside the test's process
+    until(condition, what)     a wait for what another thread or process does
+    join_all(thread, ...)      a wait for the end of threads
+
+A copy may lag behind what another client wrote, so a test looks at it with `until`. `WAIT_S` bounds each wait. It is
+long, since a busy machine may be slow; a wait ends as soon as its condition holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from chp_client import Clone
+from chp_client.cli.app import chp
+
+WAIT_S = 60.0
+TICK_S = 0.01
+# A port that no server has
+NOBODY = "tcp://127.0.0.1:9"
+
+# Settings of a server whose clients hear soon how things stand
+QUICK: dict[str, Any] = {"heartbeat_s": 0.1}
+# Settings of a pair that does not take a busy machine for a dead peer
+PATIENT: dict[str, Any] = {"heartbeat_s": 0.1, "peer_timeout_s": 1.0}
+
+
+def until(condition: Callable[[], object], what: str | Callable[[], object] = "", timeout_s: float = WAIT_S) -> None:
+    """Wait until `condition` holds; AssertionError with `what`, or with what it returns, if that takes too long."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {timeout_s:g} s: {what() if callable(what) else what}"
+        time.sleep(TICK_S)
+
+
+def join_all(*threads: Thread) -> None:
+    """Wait until the threads have ended; AssertionError if one hangs."""
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in threads), f"a thread hangs: {threads}"
+
+
+def run(*words: str, stdin: bytes | None = None, env: Mapping[str, str | None] | None = None) -> Result:
+    """Run a command of `chp` to its end."""
+    return CliRunner().invoke(chp, list(words), input=stdin, env=env, prog_name="chp")
+
+
+@contextmanager
+def synced(servers: str | list[str], subtree: str | None = "", **options: Any) -> Iterator[Clone]:
+    """Open a Clone that holds its first snapshot."""
+    with Clone(servers, subtree, **options) as clone:
+        clone.wait_until_synced(WAIT_S)
+        yield clone
+
+
+@contextmanager
+def unconnected(**options: Any) -> Iterator[Clone]:
+    """Open a Clone that no server answers, and give up at the end what it wanted to send."""
+    clone = Clone(NOBODY, **options)
+    try:
+        yield clone
+    finally:
+        clone.close(0.0)
