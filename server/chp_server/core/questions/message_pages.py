@@ -31,8 +31,8 @@ ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
 BATCH_BYTES_MIN = 7  # of one of them
 PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
-# At least so many bytes are read at once: a reader gets several pages in a turn.
-READ_BYTES = 1 << 20
+# At least so many bytes are read at once: a reader gets several pages in a turn, each of a whole row at least.
+READ_BYTES = 2 << 20
 # What is asked for beyond these bytes is read in the next turns.
 READ_BYTES_A_TURN = 16 << 20
 
@@ -70,10 +70,11 @@ class MessagePages:
         self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
         self._bytes = self._decoded = 0
 
-    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
+    def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         """Return the rows from an offset on, of records up to a number: about so many bytes.
 
         None if the journal has to be read first: ask again in the next turn. Raise `ChpError` if it is damaged there.
+        What comes behind the last row that is kept, up to the topic's `end`, is read ahead.
         """
         found: list[MessageRow] = []
         size, at = 0, offset
@@ -83,7 +84,11 @@ class MessagePages:
             found.append(row)
             size += len(row.stored.body)
             offset = row.stored.end
-        return found or self._of_journal(topic, at, number, bytes_max)
+        if not found:
+            return self._of_journal(topic, at, number, bytes_max)
+        if offset < end:
+            self._ask(topic, offset, number, bytes_max)
+        return found
 
     def _of_journal(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         upto, rows = self._came.get((topic, offset), (-1, ()))
@@ -97,9 +102,12 @@ class MessagePages:
             found.append(self._rows.get((topic, stored.first)) or MessageRow(stored))
             size += len(stored.body)
         if not found and upto != number:
-            self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
+            self._ask(topic, offset, number, bytes_max)
             return None
         return found
+
+    def _ask(self, topic: int, offset: int, number: int, bytes_max: int) -> None:
+        self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
 
     def due(self) -> list[ReadMessages]:
         """Return what the journal is to be asked for in this turn; what came for this turn is forgotten."""
