@@ -71,10 +71,11 @@ class Journey:
 
 
 def _file(frame: FrameType) -> str:
-    """Return the path of a function of ours, from its package on; "" for a function of somebody else."""
+    """Return the path of a function of ours, from its package on; "" for a function of another project."""
     package, _, _ = frame.f_globals.get("__name__", "").partition(".")
     path = frame.f_code.co_filename
-    at = path.rfind(f"/{package}/")  # -1: a function that a dataclass has made
+    # A dataclass makes functions without a file.
+    at = path.rfind(f"/{package}/")
     return path[at:] if package in PACKAGES and at >= 0 else ""
 
 
@@ -138,7 +139,8 @@ class Joined:
         for topic in topics:
             self.pair.p.subscription([b"client", b"\x01" + topic])
         self.pair.run(1.0)
-        for _ in range(5):  # until nothing but plain sets has come for some turns
+        # The quiet state begins after some turns of plain sets only.
+        for _ in range(5):
             for _, do in self.life():
                 do()
 

@@ -66,6 +66,7 @@ NAV: dict[str, list[str]] = {
                 "topics",
             )
         ),
+        "settings.md",
         "security.md",
     ],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from chp.facts import below
+
 from .metrics import KINDS
 from .route import Field, Route, Schema
 
@@ -26,20 +28,23 @@ def array(of: Schema) -> Schema:
     return {"type": "array", "items": of}
 
 
+def facts(prefix: str) -> Schema:
+    """Return the schemas of a server's facts below a path that the gateway shows, by name."""
+    return {each.name: {"type": each.type, "description": each.help} for each in below(prefix) if each.gateway}
+
+
 REF = {"$ref": "#/components/schemas/Revision"}
 WHOLE, NUMBER, FLAG = {"type": "integer"}, {"type": "number"}, {"type": "boolean"}
 ENTRY = obj({"key": STRING, "revision": REF}, value=STRING, base64=STRING, ttl=NUMBER)
 DURABILITY = {"type": "string", "enum": ["applied", "journaled", "replicated"]}
 DONE = obj({"revision": REF}, durability=DURABILITY)
 PAGE = obj({"keys": array(ENTRY), "next": {"type": ["string", "null"]}, "number": REF})
-TURNS = obj({}, turns=WHOLE, seconds=NUMBER, longest_ms=NUMBER, above_50_ms=WHOLE)
-ROOM = obj({}, full=FLAG, why=STRING, memory=WHOLE, memory_max=WHOLE, disk_free=WHOLE)
+TURNS = obj({}, **facts("turns"), above_50_ms=WHOLE)
 SYNCS = obj({}, last=NUMBER, p50=NUMBER, p99=NUMBER)
 TOOK = obj({"count": WHOLE, "p50_ms": NUMBER, "p99_ms": NUMBER})
 SERVER = obj(
-    {"server": STRING, "state": STRING}, name=STRING, role=STRING, version=STRING, problem=STRING,
-    epoch=WHOLE, sequence=WHOLE, keys=WHOLE, sessions=WHOLE, leases=WHOLE, in_sync=FLAG,
-    since_s=NUMBER, uptime_s=NUMBER, waits_for=STRING, turns=TURNS, room=ROOM, syncs_ms=SYNCS,
+    {"server": STRING, "state": STRING}, **{name: each for name, each in facts("").items() if name != "state"},
+    problem=STRING, turns=TURNS, room=obj({}, **facts("room")), syncs_ms=SYNCS,
 )  # fmt: skip
 OWN = obj(
     {"state": STRING, "number": REF, "keys": WHOLE, "write": FLAG, "hand_over": FLAG, "readers": WHOLE},

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chp.facts import names
 from chp.numbers import describe
 
 from ...errors import Refused
@@ -20,12 +21,7 @@ ASK_S = 0.8
 KEEP_S = 0.5
 # A hand-over may take this long; the servers are asked for their state after each pause of LOOK_S.
 HAND_OVER_S, LOOK_S = 5.0, 0.05
-TOLD = (
-    "name", "role", "epoch", "sequence", "keys", "in_sync", "since_s", "uptime_s", "sessions", "leases", "version",
-    "waits_for",
-)  # fmt: skip
-TURNS = ("turns", "seconds", "longest_ms")
-ROOM = ("full", "why", "memory", "memory_max", "disk_free")
+TOLD, TURNS, ROOM = (names(of, gateway=True) for of in ("", "turns", "room"))
 # Facts that have paths of their own.
 APART = ("epochs", "groups")
 
@@ -137,4 +133,4 @@ def _said(server: str, answer: Any) -> dict[str, Any]:
         if f"sync_{name}_s" in journal
     }
     apart = {name: facts.get(name) for name in APART}
-    return {"server": server, "state": str(facts.get("state", "")).lower(), **said, **apart}
+    return {"server": server, **said, "state": str(facts.get("state", "")).lower(), **apart}
