@@ -84,7 +84,7 @@ def ending() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def keyed_server(ending: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestServer:
-    """A server that knows root, and two keys of alice; it looks at its keys and readers often."""
+    """Start a server that knows root and two keys of alice, and looks at its keys and readers often."""
     monkeypatch.setattr(reactor, "HOUSEKEEPING_S", 0.1)
     monkeypatch.setattr(keyring, "AGAIN_S", 0.5)
     monkeypatch.setattr(subscribers, "IDLE_S", 0.1)
