@@ -48,7 +48,8 @@ def main() -> int:
     parser.add_argument("--against", metavar="COMMIT", help="this tree beside another commit, instead of beside peers")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory for results (default: %(default)s)")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `close`, so that no process is left
+    # SystemExit runs every `close`, so that no process is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if arguments.against:
         return _against(parser, arguments)
     unknown = set(arguments.names) - set(NAMES)

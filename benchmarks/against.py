@@ -105,7 +105,8 @@ def _side_by_side(
             with programs_of(tree):
                 lanes[who] = keep(start())
         for lane in lanes.values():
-            one_round(lane, share)  # the map is filled, and everything warm
+            # The first round fills the map and warms everything up.
+            one_round(lane, share)
         results = in_turn({who: partial(one_round, lane, share) for who, lane in lanes.items()}, rounds)
     case: dict[str, Any] = {"contenders": {who: summary(rounds) for who, rounds in results.items()}, "raw": results}
     for figure in FIGURES:

@@ -102,7 +102,8 @@ def writer(pipe: Pipe, port: int, told: int) -> None:
     out.sndhwm = 0
     back.bind(f"tcp://127.0.0.1:{told}")
     out.connect(f"tcp://127.0.0.1:{port + 2}")
-    out.recv()  # the collector's subscription: the link is up
+    # The collector has subscribed, so the link is up.
+    out.recv()
     pipe.say(up=True)
     pipe.hear()
     while not back.poll(50):

@@ -27,7 +27,8 @@ CONNECTIONS = 64
 KEYS = 1000
 VALUE = b"v" * 100
 ROWS = 1000  # of a batch
-BATCHES = 8  # each of keys of its own; 4 are under way
+# Each connection sets keys of its own; 4 requests are pending.
+BATCHES = 8
 READERS, CHANGES = 1000, 100  # readers of changes, changes a second
 SECONDS = (6.0, 2.0)  # whole, quick
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -77,13 +78,14 @@ def run(quick: bool = False) -> dict[str, Any]:
             f"POST of {ROWS} keys, keys": ({"chp-gateway": answered("post", gateway)}, "rate"),
             f"POST of {ROWS} messages, messages": ({"chp-gateway": answered("publish", gateway)}, "rate"),
             f"{READERS} readers, {CHANGES} changes/s": ({"chp-gateway": lambda: _seen(seen, gateway, for_s)}, "p99_us"),
-        }  # what the first sets is read by the second
+            # The second connection reads what the first sets.
+        }
         made = {name: _case(*case, rounds) for name, case in cases.items()}
     return {"title": "The gateway: HTTP on one connection each", "unit": "/s", "cases": made}
 
 
 def _make_topic(port: int) -> None:
-    """One that keeps a bounded part of what is published."""
+    """Make a topic that keeps at most 64 MiB of messages."""
     settings = json.dumps({"keep": "size", "max_bytes": 64 << 20}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/topics/bench", settings, method="PUT")
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -196,7 +198,7 @@ def _answered(data: bytearray) -> bool:
 
 
 def awaiting(pipe: Pipe, address: str) -> None:
-    """As many tasks as there are connections, each sets and waits."""
+    """Run a task for each connection of the gateway; each sets a key and waits."""
     asyncio.run(_awaiting(pipe, address))
 
 

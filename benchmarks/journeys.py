@@ -3,11 +3,16 @@
     python benchmarks/journeys.py                    prints the table of the code that PYTHONPATH names
     python benchmarks/journeys.py --calls commits    prints each call of the steps that have this word in their name
     python benchmarks/journeys.py --quiet            counts turns of servers with ample room, and their `next_deadline`
+    python benchmarks/journeys.py --clients          prints the table of a Clone's awaited set and of one HTTP PUT
 
 Two real `ServerCore`s are joined without sockets, threads or clocks: P is active, and B follows and is in sync. One
 client listens to everything and to its own session. Each turn is counted whole: `begin_turn`, the messages of the peer,
 `end_turn`, and `performing.steps` with ports that do nothing. Without --quiet nobody asks for the next deadline, and
 the servers were not told how much room they have, so that older commits look at everything in each turn.
+
+With --clients, a lone server runs in a thread of this process that is not counted, and each thread of the client or the
+gateway has a row: the calls until the answer is there, and some milliseconds more. As threads and heartbeats interfere,
+a row is the median of 21 rounds.
 
 Only functions that are defined below chp/, server/ and client/ count. A resumed generator counts as a call.
 This program also runs against old commits, whose names differ; it tries both. See benchmarks/results/journeys.md.
@@ -16,7 +21,11 @@ This program also runs against old commits, whose names differ; it tries both. S
 from __future__ import annotations
 
 import argparse
+import http.client
+import socket
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +43,7 @@ from chp_server.cores import Cores
 PACKAGES = ("chp", "chp_server", "chp_client")
 SESSION = b"s" * 16
 STEP_S = 0.001
+ROUNDS, PAUSE_S = 21, 0.02  # of what has threads
 WHOLE = "the whole life of one awaited KVSET"
 
 
@@ -61,10 +71,11 @@ class Journey:
 
 
 def _file(frame: FrameType) -> str:
-    """Return the path of a function of ours, from its package on; "" for a function of somebody else."""
+    """Return the path of a function of ours, from its package on; "" for a function of another project."""
     package, _, _ = frame.f_globals.get("__name__", "").partition(".")
     path = frame.f_code.co_filename
-    at = path.rfind(f"/{package}/")  # -1: a function that a dataclass has made
+    # A dataclass makes functions without a file.
+    at = path.rfind(f"/{package}/")
     return path[at:] if package in PACKAGES and at >= 0 else ""
 
 
@@ -128,7 +139,8 @@ class Joined:
         for topic in topics:
             self.pair.p.subscription([b"client", b"\x01" + topic])
         self.pair.run(1.0)
-        for _ in range(5):  # until nothing but plain sets has come for some turns
+        # The quiet state begins after some turns of plain sets only.
+        for _ in range(5):
             for _, do in self.life():
                 do()
 
@@ -191,15 +203,103 @@ def of_cores(*, quiet: bool) -> dict[str, Journey]:
     return found
 
 
+# -- clients
+
+
+class Threads:
+    """The journey of each thread that was started after `watch`, and of the one that called it."""
+
+    def __init__(self) -> None:
+        self._on = False
+        self._journeys: dict[str, Journey] = {}
+
+    def watch(self) -> None:
+        """Have threads that start from now on watched, and this one."""
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+
+    def end(self) -> None:
+        """Watch no thread that starts from now on, nor this one."""
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        if self._on and event == "call" and (file := _file(frame)):
+            name = threading.current_thread().name
+            self._journeys.setdefault(name, Journey()).calls.append((file, frame.f_code.co_name))
+
+    def journeys(self, do: Callable[[], object]) -> dict[str, Journey]:
+        """Return the median journey of each thread, of those that it takes whenever `do` is called."""
+        rounds: dict[str, list[Journey]] = {}
+        for _ in range(ROUNDS):
+            time.sleep(PAUSE_S)
+            self._journeys, self._on = {}, True
+            do()
+            time.sleep(PAUSE_S)
+            self._on = False
+            for name, journey in self._journeys.items():
+                rounds.setdefault(name, []).append(journey)
+        often = {name: found for name, found in rounds.items() if len(found) > ROUNDS // 2}
+        return {name: sorted(found, key=lambda each: len(each.calls))[len(found) // 2] for name, found in often.items()}
+
+
+def of_clients() -> dict[str, Journey]:
+    """Return the journeys of the threads of a Clone and of a gateway, in which one value is set and awaited."""
+    from chp_client import Clone
+    from chp_client.gateway.main import arguments, server_of
+    from chp_server.testing import TestServer
+
+    found: dict[str, Journey] = {}
+    with TestServer() as server:
+        threads = Threads()
+        threads.watch()
+        try:
+            with Clone(server.address, name="journeys") as clone:
+                clone.set("/a", b"0").wait(timeout=10)
+                told = threads.journeys(lambda: clone.set("/a", b"1").wait(timeout=10))
+            found |= {f"Clone.set(...).wait(), {_of(name)}": journey for name, journey in told.items()}
+            listener = socket.create_server(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+            given = ["--servers", server.address, "--listen", f"127.0.0.1:{port}"]
+            gateway = server_of(arguments().parse_args(given))
+            thread = threading.Thread(target=gateway.run, args=([listener],), name="loop", daemon=True)
+            thread.start()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            while _status(connection, "GET", "/ready") != 200:
+                time.sleep(PAUSE_S)
+            told = threads.journeys(lambda: _status(connection, "PUT", "/v1/keys/a"))
+            found |= {f"PUT /v1/keys/a, {_of(name)}": journey for name, journey in told.items() if name != "MainThread"}
+            connection.close()
+            gateway.handle_exit(15, None)
+            thread.join(20)
+        finally:
+            threads.end()
+    return found
+
+
+def _of(thread: str) -> str:
+    """Return what a row calls a thread."""
+    return {"MainThread": "the caller"}.get(thread, "the agent" if thread.startswith("chp-agent") else f"the {thread}")
+
+
+def _status(connection: http.client.HTTPConnection, method: str, path: str) -> int:
+    """Return the status of an answer that was read whole."""
+    connection.request(method, path, b"1" if method == "PUT" else None)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
 def main() -> None:
     """Print the table; with --calls, each call of a step too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", metavar="STEP", help="print each call of the steps whose name has this word")
     parser.add_argument("--quiet", action="store_true", help="nothing but sets came for some turns; see above")
+    parser.add_argument("--clients", action="store_true", help="of a Clone and of a gateway")
     args = parser.parse_args()
     print("| step | calls | files | hops | entered most |")
     print("|---|---|---|---|---|")
-    for step, journey in of_cores(quiet=args.quiet).items():
+    for step, journey in (of_clients() if args.clients else of_cores(quiet=args.quiet)).items():
         print(f"| {step} | {len(journey.calls)} | {journey.files} | {journey.hops} | {journey.most} |")
         if args.calls and args.calls in step:
             for file, function in journey.calls:

@@ -204,7 +204,8 @@ def pacer(pipe: Pipe, kind: str, port: int) -> None:
     pipe.say(up=True)
     while True:
         sets = pipe.hear()["sets"]
-        due = time.monotonic()  # from here on: what passed before is not to be made up for
+        # The pace begins now: earlier time is not made up for.
+        due = time.monotonic()
         for i in range(sets):
             due += PACE_S
             time.sleep(max(0.0, due - time.monotonic()))

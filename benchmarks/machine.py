@@ -16,7 +16,7 @@ import zmq
 
 
 def describe(argv: list[str]) -> dict[str, Any]:
-    """As a dict, for the results."""
+    """Return the machine as a dict for the results."""
     return {
         "command": " ".join(["python -m benchmarks", *argv]),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %Z"),

@@ -116,7 +116,8 @@ def _redis_writer(kind: str, port: int) -> Any:
 
     def write(work: Any) -> str:
         if kind == "mset":
-            for at in range(0, len(work), 10):  # ten thousand on the way, as a window
+            # Ten thousand sets are on their way, like a window.
+            for at in range(0, len(work), 10):
                 pipeline = client.pipeline(transaction=False)
                 for keys, values in work[at : at + 10]:
                     pipeline.mset(dict(zip(keys, values, strict=True)))

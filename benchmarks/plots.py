@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 OURS, THEIRS, INK, SOFT = "#0b6e6e", "#b3b9c2", "#1a232d", "#5c6a79"
-ROW, GAP = 0.30, 0.55  # inches: a bar, and what stands above a group
+# In inches: the height of a bar, and the gap above a group.
+ROW, GAP = 0.30, 0.55
 
 
 class Kind(NamedTuple):
@@ -45,7 +46,8 @@ KINDS = (
 SCALE = {"p50_us": 1 / 1000}  # of the axis
 ONE = "one server that keeps all in memory"
 PAIR = "a pair of servers, each with its journal on disk (SQLite)"
-MEASURED = {  # by name: what is counted, and on what
+# For each benchmark: what is counted, and on what.
+MEASURED = {
     "sets": ("sets", f"{ONE}; Redis without persistence"),
     "latency": ("sets", f"{ONE}; Redis without persistence; a relay of bare pyzmq, which is the floor under both"),
     "reads": ("reads", f"{ONE}: a client reads its own memory, Redis is asked over the loopback"),

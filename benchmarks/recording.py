@@ -51,7 +51,7 @@ def _case(name: str, work: Any, rounds: int) -> dict[str, Any]:
 
 
 def record_round(folder: Path, sets: int, pace: int) -> Round:
-    """Write so many sets while somebody records."""
+    """Write so many sets while a recorder runs."""
     folder.mkdir(exist_ok=True)
     directory = tempfile.mkdtemp(dir=folder)
     with closing_all() as keep:

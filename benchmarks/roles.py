@@ -21,13 +21,14 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
-PACKAGES = ("chp", "server", "client")  # where a tree keeps what is imported
+# These folders of a tree hold its packages.
+PACKAGES = ("chp", "server", "client")
 _tree = ROOT
 
 
 @contextmanager
 def programs_of(tree: Path) -> Iterator[None]:
-    """What is started within runs the product of `tree`; the benchmark's own code is this tree's all the same."""
+    """Let programs started inside the block run the product of `tree`. The benchmark's own code stays this tree's."""
     global _tree
     before, _tree = _tree, tree
     try:
@@ -37,7 +38,7 @@ def programs_of(tree: Path) -> Iterator[None]:
 
 
 def chosen_tree() -> Path:
-    """Whose programs are started now, for who starts more of them later."""
+    """Return the tree whose programs are started now."""
     return _tree
 
 
@@ -55,7 +56,7 @@ class Pipe:
         sys.stdout.flush()
 
     def hear(self) -> dict[str, Any]:
-        """The parent's next words; ends the process when there will be none."""
+        """Return the parent's next message. End the process if there will be none."""
         line = sys.stdin.readline()
         if not line:
             os._exit(0)
@@ -63,7 +64,7 @@ class Pipe:
         return words
 
     def waiting(self) -> bool:
-        """Whether the parent has said something."""
+        """Return whether the parent has sent a message."""
         return bool(select.select([0], [], [], 0)[0])
 
 
@@ -92,7 +93,7 @@ class Process:
             return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory_bytes(self) -> int:
-        """What it holds in memory now that is its own: PSS, or RSS where the kernel has no PSS."""
+        """Return the memory of the process itself: PSS, or RSS where the kernel has no PSS."""
         rollup = Path(f"/proc/{self.pid}/smaps_rollup")
         try:
             lines = rollup.read_text().splitlines()

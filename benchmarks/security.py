@@ -131,7 +131,7 @@ def _case(results: dict[str, list[Round]], key: str, kinds: list[str]) -> dict[s
 
 
 def checked() -> dict[str, Any]:
-    """What the gate looks at for a batch of plain sets, of a user with several rules."""
+    """Return what the authorizer looks at for a batch of plain sets of a user with several rules."""
     from chp.limits import DEFAULT
     from chp_server.core.state.access_state import AccessState
     from chp_server.core.state.staging import Staging

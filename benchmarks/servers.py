@@ -48,7 +48,7 @@ class ChpServer(Process):
 
     @property
     def address(self) -> str:
-        """What clients connect to."""
+        """The address that clients connect to."""
         return f"tcp://127.0.0.1:{self.port}"
 
 
@@ -103,7 +103,7 @@ class Redis(Process):
 
 
 def redis_program() -> str | None:
-    """Where redis-server is, if it and redis-py are installed."""
+    """Return the path of redis-server, or None if it or redis-py is not installed."""
     try:
         import redis  # noqa: F401
     except ImportError:
@@ -112,7 +112,7 @@ def redis_program() -> str | None:
 
 
 def connects(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a program listens on this port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -128,7 +128,7 @@ def wait_until(condition: Any, process: Process, timeout_s: float = WAIT_S) -> N
 
 
 def status(address: str, timeout_ms: int = 5000) -> dict[str, Any]:
-    """What a server says of itself (the admin command `status`)."""
+    """Return what a server says of itself (the admin command `status`)."""
     import msgpack
 
     from chp.keys import ETX, STX

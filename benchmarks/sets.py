@@ -45,7 +45,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
             if redis_program():
                 contenders["redis"] = keep(Lane("redis", how, n, size, _round_up(theirs // share)))
             for lane in contenders.values():
-                lane.round()  # the map is filled, and everything warm
+                # The first round fills the map and warms everything up.
+                lane.round()
             results = in_turn({name: lane.round for name, lane in contenders.items()}, rounds)
         cases[name] = {"contenders": {who: summary(rounds) for who, rounds in results.items()}, "raw": results}
         if "redis" in results:

@@ -84,7 +84,7 @@ def _more(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
 
 
 def _bound(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """What no turn took longer than, where the longest was in the filling: the histogram's bounds are what is known."""
+    """Return the lowest bound of the histogram that no turn exceeded between two states."""
     return next(float(ms) for ms, n in _more(before, after).items() if n == 0)
 
 

@@ -44,7 +44,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 class Filled:
-    """A store with keys in it, and somebody who goes on updating them."""
+    """Run a store with keys, and a program that goes on updating them."""
 
     def __init__(self, kind: str, keys: int, subtree: str = "") -> None:
         self.kind, self.keys, self.subtree, self.tree = kind, keys, subtree, chosen_tree()

@@ -16,10 +16,13 @@ from .latency import KEYS as AWAITED_KEYS
 from .roles import Pipe
 
 SIZE, BATCH, KEYS = 100, 1000, 5000
-CYCLE = 100_000  # values that are told apart where keys are not
+# So many values are distinct where keys are not.
+CYCLE = 100_000
 PACE_S = 0.001
-AHEAD = 10  # batches of Redis' publisher in one pipeline, as a window
-IDLE_S = 0.5  # who was told that all is published, and gets nothing for so long, has all
+# Redis' publisher sends so many batches in one pipeline, like a window.
+AHEAD = 10
+# A consumer has everything if all is published and it gets nothing for so long.
+IDLE_S = 0.5
 _STAMP = struct.Struct("<d")
 
 
@@ -90,7 +93,7 @@ def _taken(store: Any, pipe: Pipe, acknowledge: Callable[[], None]) -> Iterator[
 
 
 def in_order(seen: list[tuple[list[str], list[bytes]]]) -> bool:
-    """Whether of each key the numbers only rise."""
+    """Return whether the numbers of each key only rise."""
     last: dict[str, bytes] = {}
     for keys, values in seen:
         for key, value in zip(keys, values, strict=True):
@@ -119,18 +122,18 @@ class Topics:
             found.subscribe(group, "begin", timeout=30)
 
     def remove(self, topic: str) -> None:
-        """It is not there any more."""
+        """Remove the topic."""
         self.clone.topic(topic).remove(timeout=60)
 
     def publish(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
-        """All of it, acknowledged by both servers."""
+        """Publish all of it, and wait for acknowledgements of both servers."""
         put = self.clone.topic(topic).publish_many
         tickets = [put(values, keys, timeout=120) for values, keys in work]
         worth = {ticket.wait(120).durability for ticket in tickets}
         assert worth == {"replicated"}, f"acknowledged as {worth}, which is not what is measured here"
 
     def publish_singly(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
-        """The same, a call for each message."""
+        """Publish all of it with a call for each message, and wait for both servers."""
         put, ticket = self.clone.topic(topic).publish, None
         for values, _ in work:
             for value in values:
@@ -144,7 +147,7 @@ class Topics:
         self.consumer = self.clone.topic(topic).consumer(group)
 
     def take(self) -> tuple[Any, list[bytes]]:
-        """What comes next; nothing after a while."""
+        """Return the next messages, or nothing after a while."""
         self.batch = self.consumer.take(timeout=0.1)
         return (None, []) if self.batch is None else (self.batch.keys, self.batch.values)
 
@@ -189,11 +192,11 @@ class Streams:
             self.client.xgroup_create(topic, group, id="0", mkstream=True)
 
     def remove(self, topic: str) -> None:
-        """It is not there any more."""
+        """Remove the topic."""
         self.client.delete(topic)
 
     def publish(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
-        """All of it, on disk when it is answered."""
+        """Publish all of it; Redis answers when it is on disk."""
         for at in range(0, len(work), AHEAD):
             pipeline = self.client.pipeline(transaction=False)
             for values, keys in work[at : at + AHEAD]:
@@ -202,7 +205,7 @@ class Streams:
             pipeline.execute()
 
     def publish_singly(self, topic: str, work: list[tuple[list[bytes], list[str] | None]]) -> None:
-        """The same: a command is a message in any case."""
+        """Publish all of it; a command of Redis is one message in any case."""
         self.publish(topic, work)
 
     def join(self, topic: str, group: str) -> None:
@@ -210,7 +213,7 @@ class Streams:
         self.topic, self.group = topic, group
 
     def take(self) -> tuple[Any, list[bytes]]:
-        """What comes next; nothing after a while."""
+        """Return the next messages, or nothing after a while."""
         found: Any = self.client.xreadgroup(self.group, self.name, {self.topic: ">"}, count=BATCH, block=100)
         rows: list[Any] = next(iter(found.values()))[0] if isinstance(found, dict) and found else []
         if isinstance(found, list):

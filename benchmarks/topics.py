@@ -136,7 +136,7 @@ class Lane:
 
 
 def figures(published: Round, took: list[Round], due: int) -> Round:
-    """What a round came to; AssertionError if anything was lost, came twice or out of order."""
+    """Return the figures of a round. Raise AssertionError if a message was lost, came twice or out of order."""
     counts = [each["count"] for each in took]
     assert sum(counts) == due, f"{sum(counts):,} messages were consumed, and {due:,} were due: {counts}"
     assert all(each["in_order"] for each in took), "messages of a key came out of their order"
@@ -276,7 +276,7 @@ class Awaited:
 
 
 def rebalanced(quick: bool) -> dict[str, Any]:
-    """One member, then ten, then one: for how long nobody got anything, while messages came all the time."""
+    """Run one member, then ten, then one. Return the longest time without a delivery of the steady messages."""
     rounds = 2 if quick else 5
     with closing_all() as keep:
         pair, address, _ = _started("chp")
@@ -289,7 +289,7 @@ def rebalanced(quick: bool) -> dict[str, Any]:
 
 
 class Changing:
-    """Ten who may be members, and a publisher that keeps a pace."""
+    """Ten programs that may be members, and a publisher that keeps a pace."""
 
     def __init__(self, address: str) -> None:
         self.members = [Role(member, address=address) for _ in range(10)]

@@ -76,7 +76,8 @@ def _rounds(line: Any, get: Callable[[], Any], held: dict[Any, Any], look_s: flo
         while get() != line_marker and time.monotonic() < until:
             time.sleep(look_s)
         end = time.monotonic()
-        time.sleep(0.05)  # counters move just after the map does
+        # Counters move just after the map does.
+        time.sleep(0.05)
         cpu, after = _cpu_s() - cpu, stats()
         want = expected(todo["sets"], todo["size"])
         right = all(held.get(key) == value for key, value in want.items())
@@ -179,7 +180,8 @@ def _redis(line: Any, address: str, look_s: float, take: Callable[[dict[Any, Any
                     if message["type"] == "message":
                         count["seen"] += take(held, message["data"])
             except redis.ConnectionError:
-                count["resyncs"] += 1  # thrown out: what came meanwhile is lost, and nobody says so
+                # Redis cut the subscriber off: the updates of that time are lost without a message.
+                count["resyncs"] += 1
 
     threading.Thread(target=follow, daemon=True).start()
     _rounds(line, lambda: held.get(MARKER), held, look_s, lambda: dict(count))

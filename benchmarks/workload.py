@@ -37,7 +37,7 @@ def batches(sets: int, size: int) -> list[tuple[list[str], list[bytes]]]:
 
 
 def expected(sets: int, size: int) -> dict[str, bytes]:
-    """What a map holds after `sets` sets, from the first key on."""
+    """Return the contents of a map after `sets` sets, from the first key on."""
     out: dict[str, bytes] = {}
     for ks, vs in batches(sets, size)[-KEYS // BATCH :]:
         out.update(zip(ks, vs, strict=True))

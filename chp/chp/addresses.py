@@ -24,7 +24,7 @@ FORMS = "tcp://host:port or ipc:///directory/port"
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Return (host or directory, port). The text of a ValueError is made to stand behind the address."""
+    """Return (host or directory, port). A caller puts the address in front of the text of a ValueError."""
     found = _TCP.fullmatch(address) or _IPC.fullmatch(address)
     if found is None:
         raise ValueError(f"is not {FORMS}")
@@ -87,7 +87,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_url(text: str) -> Url:
-    """Return the parts of a `chp://` URL. The text of a ValueError is made to stand behind the URL."""
+    """Return the parts of a `chp://` URL. A caller puts the URL in front of the text of a ValueError."""
     rest, _, query = text.strip().removeprefix(SCHEME).partition("?")
     hosts, slash, path = rest.partition("/")
     try:

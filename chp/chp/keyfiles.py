@@ -78,7 +78,7 @@ def secret_text(name: str, pair: KeyPair) -> str:
 
 
 def read_public(text: str) -> bytes:
-    """Return the public key of a NAME.pub, in Z85. The text of a `ValueError` stands behind the file's name."""
+    """Return the public key of a NAME.pub, in Z85. A caller puts the file's name in front of a `ValueError`."""
     table = read_table(text)
     if "secret" in table:
         raise ValueError("holds a secret key; put the NAME.pub there that `chp keygen` wrote beside it, and this away")
@@ -86,7 +86,7 @@ def read_public(text: str) -> bytes:
 
 
 def read_secret(text: str) -> KeyPair:
-    """Return the pair of a NAME.secret. The text of a `ValueError` stands behind the file's name."""
+    """Return the pair of a NAME.secret. A caller puts the file's name in front of a `ValueError`."""
     table = read_table(text)
     return KeyPair(key_of(table, "public"), key_of(table, "secret"))
 

@@ -39,9 +39,11 @@ NAV: dict[str, list[str]] = {
         "topics.md",
         "testing.md",
         "metrics.md",
-        "gateway.md",
         "spark.md",
         "spark-cluster.md",
+    ],
+    "Gateway": [
+        *(f"gateway/{name}.md" for name in ("start", "keys", "topics", "watch", "access", "running", "routes")),
     ],
     "Recipes": [
         "recipes.md",
@@ -64,6 +66,7 @@ NAV: dict[str, list[str]] = {
                 "topics",
             )
         ),
+        "settings.md",
         "security.md",
     ],
     "Coming from": [f"from/{name}.md" for name in ("redis", "etcd", "zookeeper", "kafka")],

@@ -195,8 +195,8 @@ def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
     """However long peer_timeout_s is: the lease may be another's by now."""
     core = leased_core(101.6)
     acks = [[b"ack"]]
-    assert core.releasing.may_leave(acks, 101.5) == acks
-    assert core.releasing.may_leave(acks, 101.7) == []
+    assert core.releasing.may_leave(acks, core.now, 101.5) == acks
+    assert core.releasing.may_leave(acks, core.now, 101.7) == []
     core.begin_turn(101.8, 0.0)
     assert not core.active and core.end_turn().acks == []
 

@@ -15,7 +15,13 @@ ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, someb
     "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
-OTHERS = {"cli.md": {"console"}, "gateway.md": {"console", "js"}, "spark-cluster.md": {"bash"}, "spark.md": {"bash"}}
+OTHERS = {
+    "cli.md": {"console"},
+    "gateway/start.md": {"console"},
+    "gateway/watch.md": {"js"},
+    "spark-cluster.md": {"bash"},
+    "spark.md": {"bash"},
+}
 
 
 def pages() -> list[Path]:

@@ -75,7 +75,9 @@ def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
     with TwoHosts(tmp_path / "hosts", kind) as hosts:
         assert set_up(hosts) == ""
         until(lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None], "a pair in sync")
-        done = hosts.a.run("chp --as /etc/chp/alice.toml set /a 1 && chp --as /etc/chp/alice.toml get /a")
+        done = hosts.a.run(
+            "chp --client-file /etc/chp/alice.toml set /a 1 && chp --client-file /etc/chp/alice.toml get /a"
+        )
         assert (done.returncode, done.stdout) == (0, "1"), done
         asked = hosts.a.run(f"python3 -c '{_ASKS}'")  # by each way to ask that is no Clone
         assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked

@@ -49,6 +49,7 @@ from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.open_record import OpenRecord
 from chp_server.core.updates.refusals import UnloggedRefusals
+from chp_server.core.updates.turn import Turn
 from chp_server.store.memory_store import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
@@ -275,9 +276,8 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
         ),
     )
 
-    def release(self: AckRelease) -> None:
-        here = self._ctx
-        here.committer.acks.release_alone(here.turn, here.state.number)
+    def release(self: AckRelease, turn: Turn, confirmed: int | None, number: int) -> None:
+        self._acks.release_alone(turn, number)
 
     mp.setattr(AckRelease, "end_turn", release)
 

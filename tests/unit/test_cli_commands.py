@@ -166,6 +166,8 @@ def test_set_if_revision(shared: Shared) -> None:
         (["lss"], "did you mean `chp ls`"),
         (["put", "/a", "1"], "did you mean `chp set`"),
         (["zzzzz"], "`chp --help` lists them"),
+        (["topic", "lst"], "did you mean `chp topic ls`"),
+        (["access", "zzzzz"], "`chp access --help` lists them"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_one_line(shared: Shared, args: list[str], says: str) -> None:
@@ -486,6 +488,9 @@ def test_without_any_word_it_shows_its_help() -> None:
     shown = run()
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "\n  get " in shown.stderr and "  Examples:\n" in shown.stderr
+    for name, command in (("topic", "groups"), ("access", "grant")):
+        shown = run(name)
+        assert (shown.exit_code, shown.stdout) == (2, "") and f"\n  {command} " in shown.stderr
 
 
 def test_the_help_fits_a_terminal_of_80_columns() -> None:

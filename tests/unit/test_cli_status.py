@@ -14,6 +14,7 @@ import pytest
 import zmq
 from rich.console import Console
 
+from chp.facts import FACTS
 from chp.numbers import number
 from chp_client import Refused
 from chp_client.cli import faults, pair, probe
@@ -347,3 +348,10 @@ def test_what_the_comparison_of_contents_found(
     seen = look({A: says(A, "active", scrub=scrub)}, monkeypatch=monkeypatch)
     found = {title: cells for title, *cells in status.rows(seen)}
     assert found.get("compared", [""])[0] == cell
+
+
+def test_the_table_of_facts_names_the_rows_as_they_are() -> None:
+    titles = {"state", *(title for title, _ in status._ROWS)}
+    named = {fact.row for fact in FACTS if fact.row}
+    assert named <= titles
+    assert titles - named == {"behind by", "updates/s", "records/s"}

@@ -1,4 +1,4 @@
-"""covers: feeds.py, pages.py: the feed, out of the log or of pages of the journal that come a turn later."""
+"""covers: core/questions/feeds.py: the feed, out of the log or of pages of the journal that come a turn later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.questions import feeds
 from chp_server.core.questions.feeds import READS_A_TURN
 from chp_server.core.state.record_log import LoggedRow
-from chp_server.core.updates.turn import Append, Turn
+from chp_server.core.updates.turn import Append, Read, Turn
 
 SHORT = replace(DEFAULT, log_records_max=2)  # the log in memory; the rest only the journal has
 READER, SESSION = b"reader", b"1" * 16
@@ -55,6 +55,7 @@ class Fed:
     def give(self, turn: Turn, *, retained: bool = True) -> None:
         """What performing does with a turn's reads."""
         for read in turn.reads:
+            assert isinstance(read, Read)
             rows = [row for row in self.rows if row.last > read.after] if retained else None
             self.core.page(read, rows)
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chp_client.gateway import slices
-from chp_client.gateway.paths.batches import ROWS_MAX, BatchRows, rows_of
 from chp_client.gateway.paths.groups import DEPTH, THINGS
 from chp_client.gateway.paths.topics import _rows as message_rows
 from chp_client.gateway.problems import Problem
+from chp_client.gateway.shared.rows import ROWS_MAX, BatchRows, rows_of
 from chp_client.gateway.slices import SLICE_BYTES, SLICE_ROWS, Slices, Steps, blocks, document
 
 LARGE = 2 << 20

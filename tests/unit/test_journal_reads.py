@@ -201,7 +201,7 @@ def test_a_damaged_journal_ends_a_server_that_is_asked_for_what_it_lacks() -> No
     pair.publish("P", 1, b"a")
     pair.run(0.5)
     topic = pair.p.state.topics.by_name["t"].id
-    pair.p.link.filler.on_lack(packb([topic, 0, 1]))
+    pair.p.link.filler.on_lack(packb([topic, 0, 1]), pair.p.ctx.turn)
     [read] = pair.p.ctx.turn.reads
     with pytest.raises(JournalDamaged):
         pair.p.page(read, JournalDamaged("row 1"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 from chp.batch import Segment
 from chp.limits import DEFAULT
@@ -11,7 +12,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import ORDER, ServerPort, Step, recover, steps, take_inputs
 from chp_server.core.state.journal import JournalFull, LoadedJournal, Options
 from chp_server.core.state.record_log import LoggedRow
-from chp_server.core.updates.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, Read, Save, Turn
+from chp_server.core.updates.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, JournalRead, Read, Save, Turn
 from chp_server.store.memory_store import MemoryStore
 
 ALONE = CoreConfig(name="P")
@@ -66,7 +67,8 @@ class Recorder:
     def fact(self, fact: Fact) -> None:
         self.did.append(f"fact {fact.event}")
 
-    def read(self, read: Read) -> Sequence[LoggedRow] | None:
+    def read(self, read: JournalRead) -> Any:
+        assert isinstance(read, Read)
         self.did.append(f"read {read.after}")
         return None
 

@@ -162,6 +162,16 @@ def test_a_port_walks_from_one_that_is_passive_to_the_one_that_serves() -> None:
         assert port.ask("", feed=True, probe=0)["newest"] >= 0
 
 
+def test_a_port_asks_for_facts_any_number_of_times() -> None:
+    """A server forgets a question for facts once it has answered: a connection may have 128 open."""
+    with Pair() as pair, QuestionPort([pair.primary.address], 5.0) as port:
+        for _ in range(300):
+            port.ask("", feed=True, probe=0)
+        name = b"i" * 16
+        for _ in range(300):
+            port.ask("", image=name, prefix="", parts=1)
+
+
 def test_a_port_that_reaches_nobody_names_the_servers_and_the_remedy() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with (

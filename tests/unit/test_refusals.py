@@ -126,7 +126,7 @@ def test_a_pair_without_room_never_calls_it_replicated() -> None:
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.health.stepped(PairEvent.HANDOVER)  # it is not to hand over by itself
+    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)  # it is not to hand over by itself
     pair.p.room.measured(NOTHING)
     pair.put("PB", ONE, 2, {})
     pair.run(0.2)
@@ -149,7 +149,7 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.health.stepped(PairEvent.HANDOVER)  # it is not to hand over by itself
+    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)  # it is not to hand over by itself
     pair.p.room.measured(LITTLE)
     pair.put("PB", ONE, 2, {"/b": b"1"})
     pair.run(0.2)

@@ -366,11 +366,11 @@ def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_jou
     pair.run(0.5)
     filler, topic = pair.p.link.filler, pair.p.state.topics.by_name["t"].id
     filler._filling.lacks = {topic: [[0, 1]]}
-    assert filler.waits
-    filler.on_fill(answer(topic, 1, pair.shelves["B"].read(topic, 0, pair.b.state.number, 1))[1])
-    assert filler.waits and filler.lacks == 0
+    assert filler.waits(pair.p.ctx.turn)
+    filler.on_fill(answer(topic, 1, pair.shelves["B"].read(topic, 0, pair.b.state.number, 1))[1], pair.p.ctx.turn)
+    assert filler.waits(pair.p.ctx.turn) and filler.lacks == 0
     assert [type(op) for op in pair.turn("P").journal] == [Fill]
-    assert not filler.waits
+    assert not filler.waits(pair.p.ctx.turn)
 
 
 def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:

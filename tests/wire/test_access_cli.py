@@ -50,7 +50,7 @@ def run(base: Path) -> Run:
 
 
 def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path) -> None:
-    assert run("root", "show").output == "there are no rules: whoever is let in may do everything\n"
+    assert run("root", "show").output == "there are no rules: every admitted client may do everything\n"
     assert run("bob", "test", "bob", "write", "/x").output == "bob may write /x\n"
     refused = run("root", "grant", "bob", "read", "/pub/")
     assert refused.exit_code == 4 and "chp access grant root admin access" in refused.output
@@ -131,7 +131,7 @@ def test_a_dry_run_tells_what_would_be_refused(run: Run, tmp_path: Path) -> None
     file = tmp_path / "nobody.toml"
     file.write_text("")
     told = run("root", "apply", str(file), "--dry-run")
-    assert told.exit_code == 2 and "nobody could change these rules" in told.output
+    assert told.exit_code == 2 and "no user could change these rules" in told.output
     file.write_text(RULES + "#" * (1 << 20))
     told = run("root", "apply", str(file), "--dry-run")
     assert told.exit_code == 2 and "more than 1048576 bytes" in told.output, "half of a file is no file of rules"

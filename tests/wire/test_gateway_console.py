@@ -13,6 +13,8 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 
 from chp_client import Clone
+from chp_client.gateway.access.caller import NOBODY
+from chp_client.gateway.call import Call
 from chp_client.gateway.console import FOLDER, POLICY, SERVED, show_console
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
@@ -52,10 +54,11 @@ def test_no_host_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         return URL(f"http://{host}{request.scope['path']}")
 
     monkeypatch.setattr(Request, "url", property(url))
+    gateway: Any = None
     for path in SERVED:
         headers = [(b"host", f"127.0.0.1/{tmp_path}/secret.html?".encode())]
         scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
-        answer = asyncio.run(show_console(Request(scope)))
+        answer = asyncio.run(show_console(Call(gateway, Request(scope), NOBODY, {})))
         assert answer.status_code == 200 and answer.body == (FOLDER / SERVED[path]).read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""covers: the curl session of docs/gateway.md, line by line, at a pair and a gateway of its own."""
+"""covers: the curl sessions in docs/gateway/, line by line, at a pair and a gateway of their own."""
 
 import re
 import shutil
@@ -10,23 +10,24 @@ import pytest
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
-NUMBER = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")  # a refused set takes one too, or it does not: they are learned
-PAGE = Path(__file__).parents[2] / "docs/gateway.md"
+# The numbers of a page are learned: a refused set may take one, or not.
+NUMBER = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")
+FOLDER = Path(__file__).parents[2] / "docs/gateway"
 
 
-def session() -> list[tuple[str, str]]:
-    """Each command of the page, and what it says there that it prints."""
-    page = PAGE.read_text(encoding="utf-8")
-    parts = [page.partition(f"## {title}\n")[2].partition("\n## ")[0] for title in ("A session", "Groups")]
-    lines = [line.removeprefix("    ") for line in "\n".join(parts).splitlines() if line.startswith("    ")]
+def session(name: str) -> list[tuple[str, str]]:
+    """Return each command of a page, and the text that it prints there."""
+    page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    lines = [line.removeprefix("    ") for line in page.splitlines() if line.startswith("    ")]
     found = re.split(r"^\$ ", "\n".join(lines), flags=re.MULTILINE)[1:]
     return [(command, printed) for command, _, printed in (each.rstrip("\n").partition("\n") for each in found)]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the session is curl's, which is not installed")
-def test_the_session_of_the_page_is_as_it_says(pair: Pair, tmp_path: Path) -> None:
-    said = session()
-    assert len(said) > 15
+@pytest.mark.parametrize(("name", "commands"), [("start", 10), ("keys", 4), ("topics", 7), ("watch", 2), ("routes", 1)])
+def test_the_session_of_a_page_is_as_it_says(pair: Pair, tmp_path: Path, name: str, commands: int) -> None:
+    said = session(name)
+    assert len(said) >= commands
     real: dict[str, str] = {}
     with RunningGateway(pair.servers) as gateway:
         for command, printed in said:

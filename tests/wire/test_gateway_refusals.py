@@ -12,6 +12,7 @@ import pytest
 
 from chp_client.gateway.openapi import document
 from chp_client.gateway.request_fields import RequestLimits
+from chp_client.gateway.routes import ROUTES
 from tests.wire.gateways import RunningGateway
 
 SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=5.0)
@@ -30,7 +31,7 @@ def filled(path: str) -> str:
 
 
 PATHS = [
-    (method, filled(path)) for path, methods in document()["paths"].items() for method in methods
+    (method, filled(path)) for path, methods in document(ROUTES)["paths"].items() for method in methods
 ] + [("get", "/v1/clone"), ("get", "/console/console.js")]  # fmt: skip
 OK = b"Host: 127.0.0.1\r\nConnection: close\r\n"
 

@@ -38,7 +38,7 @@ def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.C
     assert "that has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
     assert "client-file" in refused(["--listen", "0.0.0.0:80"], capsys)
     known = ["--client-file", str(file)]
-    assert "taken at the word" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)
+    assert "is believed" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)
     assert "client file" in refused(["--user-header", "X-User"], capsys)
     assert "one of them" in refused([*known, "--user-header", "X-User", "--anonymous", "bob"], capsys)
     assert "X-Remote-User" in refused([*known, "--user-header", "X: User"], capsys)
@@ -56,6 +56,6 @@ def test_a_port_that_is_taken_is_code_3(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_help_says_where_to_look_and_how_it_ends() -> None:
     text = arguments().format_help()
-    for word in ("/health", "/ready", "/metrics", "--client-file", "CHP_CLIENT", "exit codes", "examples"):
+    for word in ("/health", "/ready", "/metrics", "--client-file", "CHP_CLIENT_FILE", "exit codes", "examples"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 120

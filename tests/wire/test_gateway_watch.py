@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from chp_client import Clone
-from chp_client.gateway.paths import fanout, watch
+from chp_client.gateway.paths import stream
+from chp_client.gateway.shared import fanout
 from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
@@ -170,7 +171,7 @@ def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
 
 
 def test_who_takes_nothing_for_long_is_cut_off_and_others_go_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SEND_S", 1.0)
+    monkeypatch.setattr(stream, "SEND_S", 1.0)
     with Clone(pair.servers, subtree="/cut/") as clone, RunningGateway(pair.servers) as gateway:
         reader = stuck(gateway, "/cut/")
         other = threading.Thread(target=drain, args=(stuck(gateway, "/cut/"),), daemon=True)

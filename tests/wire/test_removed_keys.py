@@ -98,11 +98,11 @@ def clients(keyed_server: TestServer) -> Path:
 
 def remove(keyed_server: TestServer, name: str) -> None:
     """Take a file away; return when the server has seen it."""
-    assert keyed_server.server is not None and keyed_server.server.sockets.doors is not None
-    doors = keyed_server.server.sockets.doors
-    before = doors.removals
+    assert keyed_server.server is not None and keyed_server.server.sockets.zap_handler is not None
+    zap_handler = keyed_server.server.sockets.zap_handler
+    before = zap_handler.removals
     (clients(keyed_server) / f"{name}.pub").unlink()
-    until(lambda: doors.removals > before, "the server sees that the key is gone")
+    until(lambda: zap_handler.removals > before, "the server sees that the key is gone")
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ the user presses Ctrl-C (quiet, 130).
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -21,7 +20,7 @@ from .data import lock, read, record, transfer, watch, write
 from .faults import INTERRUPTED, NOT_FOUND, PIPE_CLOSED, USAGE
 from .out import show_warnings
 from .servers import access, bench, dev, doctor, keys, operate, status
-from .settings import group, shared
+from .settings import CommandGroup, group, shared
 from .topics import messages, topic
 
 # The order in which people need them.
@@ -32,8 +31,14 @@ ORDER = (
 )  # fmt: skip
 
 
-class ChpGroup(click.Group):
-    """A group whose errors are one line, with the nearest command to a misspelt one."""
+class ChpGroup(CommandGroup):
+    """The group `chp`: its errors are one line."""
+
+    habits: ClassVar[dict[str, str]] = {
+        "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
+        "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench",
+        "verify": "check",
+    }  # fmt: skip
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return our commands in `ORDER`, then those of other packages."""
@@ -42,28 +47,6 @@ class ChpGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command of ours, or one that another package offers."""
         return self.commands.get(cmd_name) or plugins.command(cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was named, or raise an error that names the nearest."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
-            raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def _meant(self, ctx: click.Context, name: str) -> str:
-        near = difflib.get_close_matches(name, [*self.list_commands(ctx), *_HABITS], n=1, cutoff=0.5)
-        if not near:
-            return "`chp --help` lists them"
-        return f"did you mean `chp {_HABITS.get(near[0], near[0])}`?"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words of the command line; without any, show the help."""
-        if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
-            ctx.exit(USAGE)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; it ends quietly if its reader goes away."""
@@ -99,13 +82,6 @@ class ChpGroup(click.Group):
             _say(error)
             sys.exit(error.exit_code)
         sys.exit(code if isinstance(code, int) else 0)
-
-
-# The words of neighbouring tools, and ours.
-_HABITS = {
-    "put": "set", "rm": "del", "delete": "del", "list": "ls", "keys": "ls", "subscribe": "watch", "publish": "pub",
-    "export": "dump", "import": "load", "info": "status", "failover": "switch", "benchmark": "bench", "verify": "check",
-}  # fmt: skip
 
 
 def _say(error: click.ClickException, remedy: str = "") -> None:

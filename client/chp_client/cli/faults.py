@@ -1,4 +1,4 @@
-"""What can go wrong in a command, and the exit code that tells a script so.
+"""The errors of commands, with the exit codes that scripts see.
 
     0  done                          3  no server within --timeout
     1  not found, or degraded        4  a server refused, or its data is not what it should be

@@ -1,4 +1,4 @@
-"""Where a command's answer goes, and in which form.
+"""The output of a command: its form, and the stream that it goes to.
 
     standard output    the answer: bytes or lines in a pipe, JSON lines with --json, columns and colour on a terminal
     standard error     one-line errors, and remarks about the work, which only a terminal gets

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from chp.facts import BY_PATH
 from chp.headers import State
 from chp.numbers import EPOCH_SHIFT, epoch_of, sequence_of
 
@@ -76,24 +77,23 @@ class ServerStatus:
     @property
     def has_peer(self) -> bool:
         """True if the server was configured with a peer."""
-        return self.facts.get("role") != "alone"
+        return bool(self.fact("role") != "alone")
 
     @property
     def trouble(self) -> str:
         """The reason why the server rejects its peer, or waits; an empty text if all is well."""
-        misfit = self.facts.get("misfit")
-        if isinstance(misfit, dict) and misfit.get("text"):
-            return f"{self.server} does not take {misfit.get('name') or 'its peer'} for its peer: {misfit['text']}"
-        waits = self.facts.get("waits_for")
+        if text := self.fact("misfit.text"):
+            return f"{self.server} does not take {self.fact('misfit.name') or 'its peer'} for its peer: {text}"
+        waits = self.fact("waits_for")
         return f"{self.server} waits: {waits}" if waits else ""
 
     @property
     def epoch(self) -> int:
-        return int(self.facts.get("epoch", epoch_of(self.number)))
+        return int(epoch_of(self.number) if (told := self.fact("epoch")) is None else told)
 
     @property
     def sequence(self) -> int:
-        return int(self.facts.get("sequence", sequence_of(self.number)))
+        return int(sequence_of(self.number) if (told := self.fact("sequence")) is None else told)
 
     @property
     def position(self) -> int:
@@ -103,13 +103,16 @@ class ServerStatus:
     @property
     def in_sync(self) -> bool | None:
         """True if the server says that both hold the same contents; None if it does not say."""
-        said = self.facts.get("in_sync")
-        return said if isinstance(said, bool) else None
+        said: bool | None = self.fact("in_sync")
+        return said
+
+    def fact(self, path: str) -> Any:
+        """Return a fact by its path in `chp.facts`; None if it is missing or of another type."""
+        return BY_PATH[path].of(self.facts)
 
     def counts(self) -> dict[str, float]:
         """Return everything that the server has counted since its start, by name."""
-        counts = self.facts.get("counts")
-        return {str(k): float(v) for k, v in counts.items() if is_number(v)} if isinstance(counts, dict) else {}
+        return {str(k): float(v) for k, v in (self.fact("counts") or {}).items() if is_number(v)}
 
     def refusals(self) -> dict[str, int]:
         """Return the number of refused and unreadable messages, by kind."""
@@ -118,8 +121,8 @@ class ServerStatus:
 
     def subscribers(self) -> int | None:
         """Return the number of subscriptions that the server publishes to."""
-        channels, plain = self.facts.get("channels"), self.facts.get("chp1_subscriptions")
-        if not isinstance(channels, dict):
+        channels, plain = self.fact("channels"), self.fact("chp1_subscriptions")
+        if channels is None:
             return None
         return sum(int(n) for n in (*channels.values(), plain) if is_number(n))
 
@@ -178,10 +181,8 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
 
 def _remedy(seen: list[ServerStatus]) -> str:
     """Return the remedy if no asked server is active; another one may be."""
-    peers = [v.facts.get("peer") for v in seen if v.reachable]
-    active = [
-        p.get("name", "?") for p in peers if isinstance(p, dict) and p.get("alive") and p.get("state") == "active"
-    ]
+    here = [v for v in seen if v.reachable]
+    active = [v.fact("peer.name") or "?" for v in here if v.fact("peer.alive") and v.fact("peer.state") == "active"]
     if not active and any(v.state == "PASSIVE" for v in seen):
         return "it takes over when a client asks for it, or start its peer"
     if not active:
@@ -214,9 +215,8 @@ def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdic
     if active.has_peer and active.in_sync is False:
         return PairVerdict(DEGRADED, "degraded", f"{active.server} serves alone: its passive is away or catching up")
     for view in (active, *others):
-        room = view.facts.get("room")
-        if isinstance(room, dict) and (room.get("read_only") or room.get("full")):
-            return PairVerdict(DEGRADED, "degraded", f"{view.server}: {room.get('why') or 'it is full'}")
+        if view.fact("room.read_only") or view.fact("room.full"):
+            return PairVerdict(DEGRADED, "degraded", f"{view.server}: {view.fact('room.why') or 'it is full'}")
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return PairVerdict(OK, "healthy", why)
 

@@ -1,4 +1,4 @@
-"""Why a server does not answer: what a plain connection to its address finds.
+"""The reason why a server does not answer, from a plain connection to its address.
 
 The kernel of a stopped process still takes connections. ZeroMQ does not tell such a process from an empty port, and
 neither an unknown host name. "nobody listens there; start chp-server" would then mislead an operator.

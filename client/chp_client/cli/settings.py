@@ -16,13 +16,14 @@ by a command that needs servers and was given none, so a wrong variable does not
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -31,7 +32,7 @@ from chp.errors import BadInput
 
 from ..clientfile import ClientFile
 from ..starts import key_start, topic_start
-from .faults import Misused
+from .faults import USAGE, Misused
 from .out import Out
 from .text import read_duration, read_revision
 
@@ -263,6 +264,35 @@ def help_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {"help": text, "short_help": first.replace("\n", " ").rstrip(".") + ".", "epilog": examples}
 
 
+class CommandGroup(click.Group):
+    """A group that names the nearest command to a misspelt one, and shows its help if no command is given."""
+
+    # The words of neighbouring tools, and ours.
+    habits: ClassVar[dict[str, str]] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was named, or raise an error that names the nearest."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"no command {name!r}; {self._meant(ctx, name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, name: str) -> str:
+        near = difflib.get_close_matches(name, [*self.list_commands(ctx), *self.habits], n=1, cutoff=0.5)
+        if not near:
+            return f"`{ctx.command_path} --help` lists them"
+        return f"did you mean `{ctx.command_path} {self.habits.get(near[0], near[0])}`?"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words of the command line; without any, show the help."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
+
+
 def group(**attributes: Any) -> Callable[[Callable[[], None]], click.Group]:
     """Make a function a group of commands."""
-    return lambda function: click.group(**attributes, **help_of(function))(function)
+    return lambda function: click.group(**{"cls": CommandGroup, **attributes}, **help_of(function))(function)

@@ -1,4 +1,4 @@
-"""What commands need of a `Clone` and of `Admin`, with errors turned into faults.
+"""A `Clone` and an `Admin` for commands, with errors turned into faults.
 
     with reading(settings, prefixes) as store    the smallest subtrees that hold these keys, synced
     with writing(settings) as store              no copy at all, for sets and for topics

@@ -1,4 +1,4 @@
-"""`python -m chp_client.gateway` is `chp-gateway`."""
+"""The command `python -m chp_client.gateway`, which is `chp-gateway`."""
 
 from . import main
 

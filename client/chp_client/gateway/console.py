@@ -1,6 +1,6 @@
-"""The page at / and what it is made of: files of ours, read once, under a policy that lets in nothing else.
+"""The console: the page at / and its files, read once and served under a policy that allows nothing else.
 
-It has no library and no build step; `console/` is what a browser gets.
+The page has no library and no build step. A browser gets the files of `console/` as they are.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
-from .request_fields import query
+from .call import Call
 
 FOLDER = Path(__file__).parent / "console"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -32,14 +30,11 @@ def _body(name: str) -> bytes:
     return (FOLDER / name).read_bytes()
 
 
-async def show_console(request: Request) -> Response:
-    """Answer GET / and the files that the page names; ?prefix= is for the page itself, which watches no more than that.
+async def show_console(call: Call) -> Response:
+    """Answer GET / and the files that the page names; the page itself reads ?prefix=, and watches only that.
 
-    The path is the one of the request's first line. `request.url` is not used: it is made of the Host header too.
+    The path is that of the first line of the request. `request.url` is not used, as the Host header can change it.
     """
-    query(request, "prefix")
-    name = SERVED.get(request.scope["path"])
-    if name is None:
-        raise HTTPException(404)
+    name = SERVED[call.request.scope["path"]]
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
     return Response(_body(name), headers=headers, media_type=KINDS[Path(name).suffix])

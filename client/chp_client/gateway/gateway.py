@@ -1,4 +1,4 @@
-"""What all requests share: the Clone and what is counted of it. Nothing in it outlives the process, or needs to."""
+"""The gateway: the Clone and all that requests share. Nothing in it outlives the process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import zmq
 import zmq.asyncio
-from starlette.requests import Request
 
 from chp import addresses
 from chp.errors import ChpError
 from chp.fair import FairTable
+from chp.numbers import describe
 
 from .. import checks
 from ..agent.names import only_ipv6
@@ -23,27 +23,29 @@ from ..core.events import State
 from ..errors import Conflict
 from .access.audit import GatewayAudit
 from .access.callers import AuthMethods, Callers
+from .answers import entry_json
 from .metrics import GatewayMetrics
-from .once import MARKERS
-from .pair import PairView
-from .paths.entries import entry_json
-from .paths.fanout import FanoutChannels
-from .paths.pages import KeysInOrder
-from .paths.writes import Writes
 from .problems import Problem, problem_of
 from .request_fields import Bodies, RequestLimits, tag
+from .shared.fanout import FanoutChannels
+from .shared.key_order import KeysInOrder
+from .shared.pair_view import PairView
+from .shared.writes import MARKERS, Writes
 from .slices import Slices
 
 if TYPE_CHECKING:
     from .channels.connection import WebSocketConnection
 
-READING_MAX = 16  # pages of topics that are read at once: each has a thread and a socket
-FOLLOW_S = 1.0  # so often the order of the keys is brought up to date if nobody asks
-RULES_S = 1.0  # so often the rules are asked for: what was revoked is not let any more then
+# Pages of topics that are read at once. Each has a thread and a socket.
+READING_MAX = 16
+# The order of the keys is brought up to date this often while no page is asked for.
+FOLLOW_S = 1.0
+# The rules are asked for this often. A revoked right ends with the next answer.
+RULES_S = 1.0
 
 
 class Gateway:
-    """One AsyncClone, the order of its keys, and how much is under way."""
+    """One AsyncClone, the order of its keys, and the counters of what is under way."""
 
     def __init__(
         self,
@@ -59,17 +61,21 @@ class Gateway:
         self.write = write
         self.callers, self.keyed = Callers(ways or AuthMethods()), bool(ways and ways.keyed)
         self.audit = audit or GatewayAudit()
-        self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))  # a client file stays one
+        # `servers` may be a client file, which has the keys of the servers.
+        self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))
         self.bodies, self.slices = Bodies(self.limits), Slices()
         self.metrics = GatewayMetrics()
         self.under_way = self.readers = self.streams = 0
-        self.lines: FairTable[WebSocketConnection, None] = FairTable(self.limits.lines)  # the open WebSockets
+        # The open WebSockets.
+        self.lines: FairTable[WebSocketConnection, None] = FairTable(self.limits.lines)
         self.closing = asyncio.Event()
         self.reading = asyncio.Semaphore(READING_MAX)
-        self.ipv6: list[bool]  # of each server, whether it is reached so
+        # For each server, True if it is reached by IPv6.
+        self.ipv6: list[bool]
         self.receivers = ThreadPoolExecutor(self.limits.receiving, "receiving")
         self._receiving = 0
-        self.context: zmq.asyncio.Context  # of the sockets that WebSockets have to the pair
+        # The context of the sockets that WebSockets have to the pair.
+        self.context: zmq.asyncio.Context
         self.clone: AsyncClone
         self.keys: KeysInOrder
         self.writes: Writes
@@ -78,9 +84,10 @@ class Gateway:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """As long as it serves."""
+        """Connect to the pair for as long as the gateway serves."""
         async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
-            self.keys, self.pair, self.writes = KeysInOrder(self.clone), PairView(self.servers), Writes(self.clone)
+            self.keys, self.pair = KeysInOrder(self.clone), PairView(self.servers)
+            self.writes = Writes(self.clone, self.keys.written)
             self.channels = FanoutChannels(self.clone)
             self.context = zmq.asyncio.Context()
             full = [addresses.full(server) for server in self.servers]
@@ -105,7 +112,8 @@ class Gateway:
         while True:
             try:
                 self.callers.learn(await self.pair.access())
-            except ChpError as error:  # rules of a later version
+            except ChpError as error:
+                # The rules are those of a later version.
                 self.callers.why = f"the rules can't be read: {error}; upgrade this gateway"
             await asyncio.sleep(RULES_S)
 
@@ -116,7 +124,7 @@ class Gateway:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """One more waits for messages, or is told that too many do."""
+        """Count one more member that waits for messages; raise `Problem` if there are too many."""
         if self._receiving >= self.limits.receiving:
             text = f"{self._receiving} members wait for messages here; ask another gateway, or again"
             raise Problem(429, "busy", text, retry_s=1)
@@ -127,7 +135,7 @@ class Gateway:
             self._receiving -= 1
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """What /metrics shows of this moment."""
+        """Return the gauges of /metrics: the help and the value of each."""
         clone = self.clone
         stale = clone.staleness_s
         return {
@@ -143,12 +151,18 @@ class Gateway:
             "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),
         }
 
+    def freshness(self) -> dict[str, str]:
+        """Return the headers that say how current the copy is."""
+        clone = self.clone
+        staleness = f"{clone.staleness_s:.3f}"
+        return {"CHP-Number": describe(clone.revision), "CHP-Staleness": staleness, "Cache-Control": "no-cache"}
+
     def held(self, key: str) -> None:
-        """That the key lies in what is served."""
+        """Raise `BadKey` if a key lies outside the subtrees that are served."""
         checks.held_key(key, self.subtrees)
 
-    def told(self, error: Exception, key: str | None) -> Problem:
-        """The Problem of a write; one of a single key says what is there now."""
+    def write_problem(self, error: Exception, key: str | None) -> Problem:
+        """Return the Problem of a write; that of a single key shows the present entry."""
         problem = problem_of(error)
         if isinstance(error, Conflict) and problem.status == 412 and key is not None:
             entry = self.clone.entry(key)
@@ -157,8 +171,3 @@ class Gateway:
             if entry is not None and entry.revision == at:
                 problem.more["now"] |= entry_json(entry)
         return problem
-
-
-def gateway_of(request: Request) -> Gateway:
-    """The gateway that a request came to."""
-    return cast(Gateway, request.app.state.gateway)

@@ -1,4 +1,4 @@
-"""The command line of `chp-gateway`, and the server that it runs; bad flags end it with 2, and the remedy."""
+"""The command line of `chp-gateway`, and its server. A bad flag ends it with exit code 2, and the remedy."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ import uvicorn
 from chp import keyfiles
 from chp.errors import ChpError
 
-from .. import checks
+from .. import target
 from ..clientfile import ClientFile, credentials_of
 from .access.audit import STREAM, GatewayAudit
 from .access.callers import AuthMethods
-from .app import application
 from .channels.connection import WebSocketConnection
 from .gateway import Gateway
+from .http.fast_path import FastPath
 from .http.protocol import BoundedProtocol
-from .middleware import LOOPBACK
-from .paths.fast_path import FastPath
+from .middleware import LOOPBACK, Middleware
 from .request_fields import RequestLimits
 
 SERVERS = "tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
-STOP_S = 3  # for requests under way when it is stopped; watches end at once
+# A gateway that is stopped gives the requests under way this long. Watches end at once.
+STOP_S = 3
 KEEP_ALIVE_S = 75
 NO_TLS = "tokens and values can be read on the way; have a proxy with TLS before it, and let only that reach the port"
 
 
 class Bounded(uvicorn.Server):
-    """uvicorn's server; watches are told first that it ends, for it waits for them."""
+    """The server of uvicorn. It tells the watches first that it ends, as it waits for them."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
         self.gateway = gateway
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM or Ctrl-C."""
+        """End the watches, and then the server: on SIGTERM or Ctrl-C."""
         self.gateway.closing.set()
         super().handle_exit(sig, frame)
 
@@ -49,7 +49,7 @@ EPILOG = """\
 examples:
   chp-gateway                                        the pair of this host, at http://127.0.0.1:8080
   chp-gateway --servers tcp://a:5556,tcp://b:5566 --listen 127.0.0.1:9000
-  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: who asks shows a token of `chp access token`
+  chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: a caller shows a token of `chp access token`
   chp-gateway --client-file gateway.toml --listen 0.0.0.0:8080 --audit /var/log/chp-gateway.jsonl
   chp-gateway --subtree /rates/ --write              a part only; the console may edit
 
@@ -61,7 +61,7 @@ exit codes: 0 it was told to end, 1 a defect, 2 a flag or a file is wrong, 3 the
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         "chp-gateway",
         description="The shared dictionary by HTTP: keys, pages, batches, changes, topics, a console.",
@@ -73,7 +73,7 @@ def arguments() -> argparse.ArgumentParser:
         "--servers", metavar="A,B", help=f"the pair (else CHP_SERVERS, else {SERVERS}); with a client file, which of it"
     )
     made.add_argument(
-        "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT)"
+        "--client-file", metavar="PATH", help="the servers and keys that `chp keygen` wrote (else CHP_CLIENT_FILE)"
     )
     made.add_argument(
         "--listen",
@@ -85,13 +85,13 @@ def arguments() -> argparse.ArgumentParser:
         "--anonymous",
         default="",
         metavar="USER",
-        help="with a client file, on a loopback: who shows no token is this user, and held to its rules",
+        help="with a client file, on a loopback: a request without a token is of this user, and held to its rules",
     )
     made.add_argument(
         "--user-header",
         default="",
         metavar="NAME",
-        help="with a client file, on a loopback: a proxy there says in this header who asks, and nobody shows a token",
+        help="with a client file, on a loopback: a proxy there names the user in this header, and there are no tokens",
     )
     made.add_argument("--audit", default="", metavar="FILE|-", help="a JSON line for each new token and each denial")
     made.add_argument(
@@ -103,19 +103,15 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def servers_of(given: argparse.Namespace) -> Sequence[str]:
-    """The pair that was asked for: addresses, or a client file's; `ChpError` for what can't be."""
-    named = None if given.servers is None else [each.strip() for each in given.servers.split(",")]
-    if path := given.client_file or os.environ.get("CHP_CLIENT"):
-        file = ClientFile.read(path)
-        return file if named is None else file.only(named)
-    if named is None:
-        named = [each.strip() for each in os.environ.get("CHP_SERVERS", SERVERS).split(",")]
-    checks.endpoints_of(named)
-    return named
+    """Return the servers, as addresses or as a client file; raise `ChpError` for bad ones."""
+    path = given.client_file or os.environ.get(target.CLIENT_VARIABLE)
+    if path and given.servers is not None:
+        return ClientFile.read(path).only([each.strip() for each in given.servers.split(",")])
+    return target.servers_of(given.servers, given.client_file)
 
 
 def listen_of(text: str) -> tuple[str, int]:
-    """Host and port; `ValueError` with the remedy."""
+    """Return the host and the port; raise `ValueError` with the remedy."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
@@ -124,19 +120,21 @@ def listen_of(text: str) -> tuple[str, int]:
 
 
 def ways_of(given: argparse.Namespace, *, keyed: bool) -> AuthMethods:
-    """How who asks is known; `ValueError` for what would let in anybody."""
+    """Return how callers are known; raise `ValueError` for flags that would admit every caller."""
     local = listen_of(given.listen)[0] in LOOPBACK
     for flag, said in (("--anonymous", given.anonymous), ("--user-header", given.user_header)):
         if said and not (keyed and local):
             raise ValueError(
                 f"{flag} {said}: that needs a client file, as users and rules are those of a pair with keys, and a "
-                "--listen on 127.0.0.1, [::1] or localhost, as anybody who reaches the port is taken at the word"
+                "--listen on 127.0.0.1, [::1] or localhost, as every program that reaches the port is believed"
             )
     if given.anonymous and given.user_header:
-        raise ValueError("--anonymous and --user-header: give one of them; who the proxy does not name is refused")
+        raise ValueError(
+            "--anonymous and --user-header: give one of them; a request that the proxy gives no user is refused"
+        )
     if not keyed and not local:
         raise ValueError(
-            f"--listen {given.listen}: a gateway of a pair without keys can tell nobody from anybody, and listens on "
+            f"--listen {given.listen}: a gateway of a pair without keys can't tell users apart, and listens on "
             "127.0.0.1, [::1] or localhost only; give the pair keys and the gateway a --client-file"
         )
     header = given.user_header.lower()
@@ -146,7 +144,7 @@ def ways_of(given: argparse.Namespace, *, keyed: bool) -> AuthMethods:
 
 
 def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> GatewayAudit:
-    """The audit that was asked for; `ValueError` if it can't be written."""
+    """Return the audit; raise `ValueError` if its file can't be written."""
     known = list(credentials_of(servers).values())
     try:
         return GatewayAudit(given.audit, known[0].pair.public[: keyfiles.SHOWN].decode() if known else "")
@@ -155,7 +153,7 @@ def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> GatewayAudit:
 
 
 def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) -> Bounded:
-    """The server that was asked for, not started; `ValueError` or `ChpError` for what can't be."""
+    """Return the server, not started; raise `ValueError` or `ChpError` for bad flags."""
     host, port = listen_of(given.listen)
     servers = servers_of(given)
     ways = ways_of(given, keyed=isinstance(servers, ClientFile))
@@ -167,15 +165,15 @@ def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) ->
         ways=ways,
         audit=audit_of(given, servers),
     )
-    app = application(gateway)
-    quick = FastPath(gateway, frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")))
-    protocol = type("Protocol", (BoundedProtocol,), {"bounds": gateway.limits, "quick": quick})
+    app = Middleware(gateway)
+    hosts = frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]"))
+    named = {"bounds": gateway.limits, "fast_path": FastPath(gateway, hosts)}
     config = uvicorn.Config(
         app,
         host,
         port,
-        http=protocol,
-        ws=type("Line", (WebSocketConnection,), {"door": app}),
+        http=type("Protocol", (BoundedProtocol,), named),
+        ws=type("Line", (WebSocketConnection,), {"admission": app}),
         log_level=given.log_level,
         access_log=False,
         server_header=False,
@@ -187,7 +185,7 @@ def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) ->
 
 
 def run(args: Sequence[str]) -> int:
-    """Serve until SIGTERM; the exit code: 2 for what can't be run so, 3 for a port that can't be had."""
+    """Serve until SIGTERM; return the exit code: 2 for bad flags, 3 for a port that can't be had."""
     given = arguments().parse_args(args)
     try:
         server = server_of(given)

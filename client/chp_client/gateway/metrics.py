@@ -1,6 +1,6 @@
-"""What the gateway counts, at /metrics, as Prometheus reads it (text format 0.0.4; no library is needed for so little).
+"""The counters of a gateway at /metrics, as Prometheus reads them (text format 0.0.4). No library is needed for these.
 
-chp_gateway_request_seconds{what}   a histogram: read, write, page, batch, other; of answers, not of endless streams
+chp_gateway_request_seconds{what}   a histogram of the time of answers, by the kind of the route; streams do not count
 chp_gateway_answers_total{code}     answers by status
 chp_gateway_...                     requests and readers under way, events and bytes sent, how old the copy is
 """
@@ -23,7 +23,7 @@ _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class GatewayMetrics:
-    """Of one gateway."""
+    """The counters of one gateway."""
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
@@ -33,13 +33,13 @@ class GatewayMetrics:
         self.begun = time()
 
     def took(self, kind: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answer."""
         self.answers[status] += 1
         self._buckets[kind][bisect_left(BOUNDS_S, seconds)] += 1
         self._sums[kind] += seconds
 
     def quantiles(self) -> dict[str, dict[str, float]]:
-        """For people, of what was asked at all: how many answers, and the bounds that half of them, and 99 %, kept."""
+        """Return the count, p50 and p99 of each kind that was asked for so far."""
         return {
             kind: {"count": sum(counts), "p50_ms": _bound_ms(counts, 0.5), "p99_ms": _bound_ms(counts, 0.99)}
             for kind, counts in self._buckets.items()
@@ -47,7 +47,7 @@ class GatewayMetrics:
         }
 
     def text(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """All of it; `gauges`: what is known elsewhere, by name, with what it is."""
+        """Return all metrics; `gauges` has the help and the value of those that other parts know."""
         return "\n".join([*self._histograms(), *self._counters(), *_gauges(gauges), *_process(self.begun)]) + "\n"
 
     def _histograms(self) -> Iterator[str]:
@@ -76,7 +76,7 @@ class GatewayMetrics:
 
 
 def _bound_ms(counts: list[int], share: float) -> float:
-    """The bound that so large a share lies below; of what lies above all, the highest."""
+    """Return the bound that a share of the answers kept; the highest bound if none did."""
     wanted, so_far = share * sum(counts), 0
     for bound, count in zip(BOUNDS_S, counts, strict=False):
         so_far += count

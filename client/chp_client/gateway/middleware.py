@@ -1,54 +1,53 @@
-"""What every request has to pass, and every answer gets: an ASGI layer around the routes.
+"""The middleware: the ASGI application. It admits each request, finds its route, and answers errors.
 
-Host     a name of this machine: a page of another origin can have a name of its own point here (DNS rebinding); where
-         everybody has to show a token, which no such page has, any name is good
-who      whose token it is (access/callers.py): the paths ask what that user may; what tells nothing of the pair is open
-Origin   a browser says it; only this gateway's own pages are let in, and they write only with --write
-many     requests that wait are counted; one too many gets 429 and Retry-After
-errors   whatever a route raises is answered as problem+json; what is no error of ours is a 500, and logged
-time     how long the answer took goes into the histograms of /metrics
+Host     a name of this machine, as a page of another origin can point a name of its own here (DNS rebinding). With
+         tokens any name is good, as such a page has no token
+caller   the user of the token (access/callers.py). Paths that tell nothing of the pair are open
+Origin   only pages of this gateway are admitted, and they write only with --write
+busy     waiting requests are counted, and one too many gets 429 with Retry-After
+errors   each error becomes problem+json; an error that is not ours is a 500, and logged
+time     the time of an answer goes into the histograms of /metrics
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+import traceback
 from time import perf_counter
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from chp.errors import ChpError
 
-from .access.caller import NOBODY, Caller, in_scope
+from .access.caller import NOBODY, Caller, caller_of
 from .access.callers import Callers
+from .answers import with_always
+from .call import Call
 from .channels.admission import AllowedMessages
 from .gateway import Gateway
 from .problems import Problem, problem_of
+from .request_fields import query
+from .route import STREAM, PathRoutes, Route, Router
+from .routes import ROUTES
 
 log = logging.getLogger("chp_client")
 
-Handler = Callable[[Request], Awaitable[Response]]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# A Host header is read by its grammar (RFC 9110, section 7.2), not as a URL: readers of URLs differ in what they skip.
+# A Host header is read by its grammar (RFC 9110, section 7.2). Readers of URLs differ in the characters that they skip.
 HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 LOCAL = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-ENDLESS = frozenset({"/v1/watch"})  # counted by itself
-OPEN = frozenset({"/health", "/ready", "/openapi.json"})  # for balancers and generators; nothing of what the pair has
-DENIED = frozenset({"access", "no-token", "no-user"})  # codes that an audit is told of
-KINDS = {"/v1/keys": "page", "/v1/batch": "batch"}  # of the histogram, where the path tells
-_ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"x-frame-options", b"DENY")]
+# The codes of the problems that the audit gets.
+DENIED = frozenset({"access", "no-token", "no-user"})
 DEFECT = "the gateway could not do it, and has logged why"
-_NOTHING = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+NO_PATH = "there is no such path; /openapi.json has those there are"
 
 
-class _MiddlewareAnswer:
-    """Where one answer goes, with the headers that all have."""
+class _Answer:
+    """The way of one answer, with the headers that all answers have."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.status = send, 0
@@ -56,89 +55,103 @@ class _MiddlewareAnswer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": _with_ours(message.get("headers", []))}
+            message = {**message, "headers": with_always(message.get("headers", []))}
         await self._send(message)
 
 
 class Middleware:
-    """Around the application; `direct`: what is most asked for, by method and path, without its middleware."""
+    """The ASGI application of one gateway. It connects to the pair when its lifespan begins."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, direct: dict[tuple[str, str], Handler]) -> None:
-        self._app, self.gateway, self._direct = app, gateway, direct
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self._router = gateway, Router(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything else is the application's own affair."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+        """Answer one request, or live for as long as the server does."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
-        begin, answer = perf_counter(), _MiddlewareAnswer(send)
-        gateway, path = self.gateway, scope["path"]
-        counts = path not in ENDLESS
-        gateway.under_way += counts
+        begin, answer, gateway = perf_counter(), _Answer(send), self.gateway
+        here, scope["path_params"] = self._router.find(scope["path"])
+        route = None if here is None else here.of(scope["method"])
+        kind = "other" if route is None else route.kind
+        if kind == STREAM:
+            await self._respond(here, route, scope, receive, answer)
+            return
+        gateway.under_way += 1
         try:
-            await self._answered(scope, receive, answer, counts)
+            await self._respond(here, route, scope, receive, answer)
         finally:
-            gateway.under_way -= counts
-            if counts:
-                gateway.metrics.took(_kind(scope["method"], path), answer.status, perf_counter() - begin)
+            gateway.under_way -= 1
+            gateway.metrics.took(kind, answer.status, perf_counter() - begin)
 
-    async def _answered(self, scope: Scope, receive: Receive, send: _MiddlewareAnswer, counts: bool) -> None:
-        path = scope["path"]
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        phase = "startup"
         try:
-            self._let_in(scope, counts)
-            direct = self._direct.get((scope["method"], "/v1/keys/" if path.startswith("/v1/keys/") else path))
-            if direct is None:
-                await self._app(scope, receive, send)
-                return
-            response = await direct(self._request(scope, receive))
+            async with self.gateway.open():
+                await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
+                await receive()
+        except BaseException:
+            await send({"type": f"lifespan.{phase}.failed", "message": traceback.format_exc()})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _respond(
+        self, here: PathRoutes | None, route: Route | None, scope: Scope, receive: Receive, send: _Answer
+    ) -> None:
+        try:
+            self._admit(scope, counts=route is None or route.kind != STREAM, is_open=here is not None and here.open)
+            if route is None:
+                response = _no_route(here)
+            else:
+                request = Request(scope, receive)
+                call = Call(self.gateway, request, caller_of(scope), query(request, route.names))
+                route.right.check(call)
+                response = await route.handler(call)
         except (ChpError, Problem, TimeoutError) as error:
-            response = self.told(scope, problem_of(error)).response()
+            response = self.audited(scope, problem_of(error)).response()
         except Exception:
-            log.exception("%s %s", scope["method"], path)
-            if send.status:
-                return  # it was answered as one, or its answer had begun
+            log.exception("%s %s", scope["method"], scope["path"])
             response = Problem(500, "defect", DEFECT).response()
         await response(scope, receive, send)
 
     @property
     def callers(self) -> Callers:
-        """Who asks, by the rules as they are."""
+        """The callers, by the present rules."""
         return self.gateway.callers
 
-    def told(self, scope: Scope, problem: Problem) -> Problem:
-        """A problem, of which the audit is told if somebody was not let."""
+    def audited(self, scope: Scope, problem: Problem) -> Problem:
+        """Return a problem; write it into the audit if the caller was denied something."""
         if problem.code in DENIED:
             what = f"{scope['method']} {scope['path']}"
             self.gateway.audit.denied(scope.get("caller", NOBODY), address_of(scope), what, problem.detail)
         return problem
 
     def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> AllowedMessages:
-        """What a WebSocket may, or a `Problem`: who asks for one has to pass as any other."""
+        """Admit a WebSocket as any other request, and return the messages that may pass; raise `Problem` if not."""
         gateway = self.gateway
         scope: Scope = {"headers": headers, "method": "GET", "path": "/v1/clone", "client": (address, 0)}
         try:
-            self._let_in(scope, counts=False)
+            self._admit(scope, counts=False, is_open=False)
         except Problem as problem:
-            raise self.told(scope, problem) from None
+            raise self.audited(scope, problem) from None
         if query:
             raise Problem(400, "bad-query", "this path takes no query; what is wanted is asked for by the messages")
-        if gateway.lines.refuses(in_scope(scope).user):
-            raise Problem(
-                429, "busy", f"{len(gateway.lines)} WebSockets are too many for one gateway; ask another", retry_s=5
-            )
+        caller = caller_of(scope)
+        if gateway.lines.refuses(caller.user):
+            text = f"{len(gateway.lines)} WebSockets are too many for one gateway; ask another"
+            raise Problem(429, "busy", text, retry_s=5)
         from_page = any(name == b"origin" for name, _ in headers)
-        may_write, caller = gateway.write or not from_page, in_scope(scope)
+        may_write = gateway.write or not from_page
         return AllowedMessages(gateway.subtrees, may_write, caller, is_member=gateway.callers.is_member)
 
     def denied(self, caller: Caller, address: str, why: str) -> None:
-        """What a WebSocket asked for was not let."""
+        """Write into the audit that a message of a WebSocket was denied."""
         self.gateway.audit.denied(caller, address, "WebSocket /v1/clone", why)
 
-    def _request(self, scope: Scope, receive: Receive) -> Request:
-        scope["app"] = self._app
-        return Request(scope, receive)
-
-    def _let_in(self, scope: Scope, counts: bool) -> None:
+    def _admit(self, scope: Scope, *, counts: bool, is_open: bool) -> None:
+        """Check the head of a request, and find its caller; raise `Problem` for a request that is not admitted."""
         size, hosts, host, origin, site = 0, 0, b"", None, b"none"
         for name, value in scope["headers"]:
             size += len(name) + len(value)
@@ -165,20 +178,23 @@ class Middleware:
         if counts and self.gateway.under_way > self.gateway.limits.requests:
             raise Problem(429, "busy", "too many requests wait here; ask again in a moment", retry_s=1)
         scope["caller"] = NOBODY
-        if scope["path"] not in OPEN:
+        if not is_open:
             scope["caller"] = self.callers.of(scope["headers"])
-            self.gateway.audit.let_in(scope["caller"], address_of(scope))
+            self.gateway.audit.admitted(scope["caller"], address_of(scope))
+
+
+def _no_route(here: PathRoutes | None) -> Response:
+    """Return the answer for a path that has no route, or none for this method."""
+    if here is None:
+        return Problem(404, "no-path", NO_PATH).response()
+    response = Problem(405, "bad-method", f"this path takes {here.allow}").response()
+    response.headers["Allow"] = here.allow
+    return response
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request comes from."""
+    """Return the address that a request comes from."""
     return (scope.get("client") or ("", 0))[0]
-
-
-def _kind(method: str, path: str) -> str:
-    if method in ("PUT", "DELETE"):
-        return "write"
-    return "read" if path.startswith("/v1/keys/") else KINDS.get(path, "other")
 
 
 def _text(header: bytes) -> str:
@@ -188,38 +204,3 @@ def _text(header: bytes) -> str:
 def is_local(host: bytes) -> bool:
     """Return True if a Host header is a name of this machine."""
     return LOCAL.fullmatch(host) is not None
-
-
-def _with_ours(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    for name, _ in headers:
-        if name == _NOTHING[0]:
-            return [*headers, *_ALWAYS]
-    return [*headers, *_ALWAYS, _NOTHING]
-
-
-async def no_route(request: Request, error: Exception) -> Response:
-    """The answer where no route is, or none for this method."""
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = ", ".join(_methods(request))
-        response = Problem(405, "bad-method", f"this path takes {allowed}").response()
-        response.headers["Allow"] = allowed
-        return response
-    return Problem(404, "no-path", "there is no such path; /openapi.json has those there are").response()
-
-
-def _methods(request: Request) -> list[str]:
-    """What the path takes: each of its methods may be a route of its own."""
-    here = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for route in here for method in getattr(route, "methods", None) or ()})
-
-
-async def problem(request: Request, error: Exception) -> Response:
-    """The answer to what a route raised."""
-    door = request.app.state.door
-    assert isinstance(door, Middleware), "the application is behind one"
-    return door.told(request.scope, problem_of(error)).response()
-
-
-async def defect(request: Request, error: Exception) -> Response:
-    """The answer to what is no error of ours; the door logs it."""
-    return Problem(500, "defect", DEFECT).response()

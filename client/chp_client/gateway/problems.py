@@ -1,4 +1,4 @@
-"""What is wrong with a request, as `application/problem+json` (RFC 9457): our code, what it is, the remedy."""
+"""Problems: the errors that a gateway answers as `application/problem+json` (RFC 9457), each with its remedy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from chp.errors import BadKey, BadTtl, BadValue, ChpError
 
 from ..errors import Closed, Conflict, Full, Refused, Unanswered
 
-CHALLENGES = ("Bearer", 'Basic realm="chp-gateway", charset="UTF-8"')  # the second has browsers ask for both
-RETRY_S = 1  # a failover takes about a second
+# Browsers ask for a user and a token when they see the second challenge.
+CHALLENGES = ("Bearer", 'Basic realm="chp-gateway", charset="UTF-8"')
+# A failover takes about a second.
+RETRY_S = 1
 _BAD: dict[type[Exception], str] = {BadKey: "bad-key", BadTtl: "bad-ttl", BadValue: "bad-value"}
 _TITLES = {
-    400: "the request can't be taken", 401: "who asks is not known", 403: "not allowed", 404: "not there",
-    405: "no such method here", 408: "the body did not come in time", 409: "in conflict",
+    400: "the request can't be taken", 401: "the caller is not known", 403: "not allowed", 404: "not there",
+    405: "no such method here", 408: "the request did not come in time", 409: "in conflict",
     412: "the condition does not hold", 413: "too large", 414: "the path is too long", 415: "no such kind of body",
     421: "not our name", 422: "another request", 429: "too many at once", 431: "the head is too large",
     500: "a defect of the gateway", 503: "not now", 507: "full",
@@ -24,7 +26,7 @@ _TITLES = {
 
 
 class Problem(Exception):
-    """A request is not done; `more` are further members of the answer."""
+    """The reason why a request was not done; `more` has further members of the answer."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry_s: int | None = None, **more: Any) -> None:
         super().__init__(detail)
@@ -32,9 +34,9 @@ class Problem(Exception):
         self.retry_s, self.more = retry_s, more
 
     def response(self) -> Response:
-        """As it is answered."""
-        said = {"type": "about:blank", "title": _TITLES[self.status], "status": self.status, "code": self.code}
-        body = json.dumps({**said, "detail": self.detail, **self.more}).encode()
+        """Return the answer."""
+        told = {"type": "about:blank", "title": _TITLES[self.status], "status": self.status, "code": self.code}
+        body = json.dumps({**told, "detail": self.detail, **self.more}).encode()
         headers = {"Cache-Control": "no-store"}
         if self.retry_s is not None:
             headers["Retry-After"] = str(self.retry_s)
@@ -45,7 +47,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """What the Clone raised, as a Problem; what is no error of ours is raised as it is."""
+    """Return the Problem for an error of the Clone; raise any other error again."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):

@@ -1,14 +1,14 @@
-"""What a request says, read strictly: what is not understood is refused by name, never passed over.
+"""Request fields: names, numbers, conditions and bodies of a request. An unknown one is refused by name.
 
-Paths and queries are UTF-8, percent-encoded. A key is what comes after `/v1/keys`, with its slash; one that begins
-otherwise is given as `?key=`. Revisions are texts such as 1.42, in ETag, If-Match and If-None-Match between quotes.
+Paths and queries are UTF-8, percent-encoded. A key is the part of the path behind `/v1/keys`, with its slash. A key
+that begins otherwise is given as `?key=`. Revisions are texts such as 1.42, and headers quote them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -16,69 +16,92 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.requests import ClientDisconnect, Request
 
 from chp.errors import BadInput
-from chp.keys import check_key
 from chp.numbers import Revision
 
 from .. import checks
 from .problems import Problem
 
-FIELDS_MAX = 16  # of a query: no path has more than five
-BODY_S = 30.0  # until a body is there: 16 MiB at 5 Mbit/s
-ABSENT = 0  # the revision of a key that is not there
+# No path has more than five fields in its query.
+FIELDS_MAX = 16
+# A body of 16 MiB takes this long at 5 Mbit/s.
+BODY_S = 30.0
+# The revision of a key that is absent.
+ABSENT = 0
 
 
 class RequestLimits(NamedTuple):
-    """What this gateway bears at once, each with its reason."""
+    """The bounds of one gateway.
 
-    body_bytes: int = 17 << 20  # a value of 16 MiB; one batch of the protocol
-    small_bytes: int = 64 << 10  # a body that is neither a value nor rows: settings, receipts
-    bodies_bytes: int = 256 << 20  # of all requests under way
-    head_bytes: int = 32 << 10  # a key of 1 KiB is three times that when it is percent-encoded
-    head_s: float = 10.0  # until the head is there
-    connections: int = 2000  # sockets: below the usual 4,096 files of a service
-    requests: int = 1000  # that wait for the pair; more are sent back with 429
-    readers: int = 1500  # of changes: each is a queue
-    lines: int = 100  # WebSockets: each has six sockets of its own to a pair, of two descriptors each
-    page: int = 10_000  # keys
-    receiving: int = 64  # members of groups that wait for messages: each has a thread and a socket
+    `body_bytes`    one value of 16 MiB, or one batch of the protocol
+    `small_bytes`   a body that is neither a value nor rows: settings, receipts
+    `bodies_bytes`  all bodies under way
+    `head_bytes`    a key of 1 KiB is three times as long when it is percent-encoded
+    `head_s`        the time until a head has come
+    `connections`   sockets: fewer than the usual 4,096 files of a service
+    `requests`      requests that wait for the pair; the next one gets 429
+    `readers`       readers of changes, each with a queue
+    `lines`         WebSockets, each with six sockets to a pair, of two descriptors each
+    `page`          keys of a page
+    `receiving`     members of groups that wait for messages, each with a thread and a socket
+    """
+
+    body_bytes: int = 17 << 20
+    small_bytes: int = 64 << 10
+    bodies_bytes: int = 256 << 20
+    head_bytes: int = 32 << 10
+    head_s: float = 10.0
+    connections: int = 2000
+    requests: int = 1000
+    readers: int = 1500
+    lines: int = 100
+    page: int = 10_000
+    receiving: int = 64
 
 
-def query(request: Request, *names: str) -> dict[str, str]:
-    """The query's fields, each at most once, none but `names`."""
+def query(request: Request, names: Sequence[str]) -> dict[str, str]:
+    """Return the fields of the query: each at most once, and only those in `names`."""
     text = request.scope.get("query_string", b"").decode("latin-1")
+    if not text:
+        return {}
     try:
         fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except ValueError as error:
         raise Problem(400, "bad-query", f"the query can't be read ({error}); percent-encode it as UTF-8") from None
     found: dict[str, str] = {}
     for name, value in fields:
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise Problem(400, "bad-query", f"there is no parameter {name[:60]!r} here; there is: {known}")
         if name in found:
-            raise Problem(400, "bad-query", f"the parameter {name!r} is given twice; give it once")
+            raise Problem(400, "bad-query", f"the parameter {name!r:.80} is given twice; give it once")
         found[name] = value
+    only(found, names)
     return found
 
 
+def only(fields: dict[str, str], names: Sequence[str]) -> None:
+    """Raise `Problem` if there is a field that is not in `names`."""
+    unknown = next((name for name in fields if name not in names), None)
+    if unknown is not None:
+        known = ", ".join(names) or "none"
+        raise Problem(400, "bad-query", f"there is no parameter {unknown[:60]!r} here; there is: {known}")
+
+
 def key_of(request: Request, fields: dict[str, str]) -> str:
-    """The key that a request is about; `BadKey` if it is none."""
+    """Return the key that a request names, unchecked."""
     path: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     inside = path.partition(b"?")[0].removeprefix(b"/v1/keys")
     if not inside:
         if "key" not in fields:
             raise Problem(400, "bad-key", "no key is given; name it in the path, as /v1/keys/config/a, or as ?key=")
-        return check_key(fields["key"])
+        return fields["key"]
     if "key" in fields:
         raise Problem(400, "bad-key", "a key is given in the path and as ?key=; give one")
     try:
-        return check_key(unquote_to_bytes(inside).decode())
+        return unquote_to_bytes(inside).decode()
     except UnicodeDecodeError:
         raise Problem(400, "bad-key", "the path is not UTF-8; percent-encode the key's UTF-8") from None
 
 
 def number(fields: dict[str, str], name: str, default: int, most: int) -> int:
-    """A whole number from 1 to `most`."""
+    """Return a whole number from 1 to `most`."""
     text = fields.get(name)
     if text is None:
         return default
@@ -88,7 +111,7 @@ def number(fields: dict[str, str], name: str, default: int, most: int) -> int:
 
 
 def ttl_of(fields: dict[str, str]) -> int | None:
-    """`?ttl=` in ms; `BadTtl` if it is no time to live."""
+    """Return `?ttl=` in ms; raise `BadTtl` if it is no time to live."""
     if (text := fields.get("ttl")) is None:
         return None
     try:
@@ -101,7 +124,7 @@ def ttl_of(fields: dict[str, str]) -> int | None:
 
 
 def flag(fields: dict[str, str], name: str) -> bool:
-    """`?fresh`, or `?fresh=1`."""
+    """Return True for `?fresh` and `?fresh=1`."""
     text = fields.get(name, "0")
     if text not in ("", "0", "1"):
         raise Problem(400, "bad-query", f"{name}={text[:40]!r} is a flag; write ?{name}, or leave it out")
@@ -109,12 +132,12 @@ def flag(fields: dict[str, str], name: str) -> bool:
 
 
 def tag(revision: int) -> str:
-    """A revision as an ETag."""
+    """Return a revision as an ETag."""
     return f'"{Revision(revision)}"'
 
 
 def condition(request: Request) -> int | None:
-    """The revision that the key must have for a set or a delete, 0 for none at all; None if any will do."""
+    """Return the revision that the key must have for a set or a delete: 0 if it must be absent, None for any."""
     match, none = request.headers.get("if-match"), request.headers.get("if-none-match")
     if match is not None and none is not None:
         raise Problem(400, "bad-condition", "If-Match and If-None-Match are both given; give one")
@@ -126,7 +149,7 @@ def condition(request: Request) -> int | None:
 
 
 def revision_of(name: str, text: str) -> int:
-    """The revision in an entity tag."""
+    """Return the revision in an entity tag."""
     inner = text.strip()
     if len(inner) < 3 or inner[0] != '"' or inner[-1] != '"' or inner.count('"') != 2:
         raise Problem(400, "bad-condition", f'{name}: {text[:60]} is not one ETag as it was given, such as "1.42"')
@@ -137,18 +160,18 @@ def revision_of(name: str, text: str) -> int:
 
 
 class Bodies:
-    """Takes bodies in, so many bytes of all that are under way at once: each counts until its request is answered."""
+    """The reader of bodies; the bytes of a body count until its request is answered."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits, self.held = limits, 0
 
     def room(self, size: int) -> bool:
-        """Whether a body of so many bytes is within both bounds."""
+        """Return True if a body of `size` bytes is within both bounds."""
         return size <= self._limits.body_bytes and self.held + size <= self._limits.bodies_bytes
 
     @asynccontextmanager
     async def taken(self, request: Request, most: int = 0) -> AsyncIterator[bytes]:
-        """Take the whole body, of at most `most` bytes if that is given; `Problem` if it is too large, late or cut."""
+        """Read the whole body, of at most `most` bytes if given; raise `Problem` if it is too large, late or cut."""
         most = min(most or self._limits.body_bytes, self._limits.body_bytes)
         self._announced(request, most)
         parts: list[bytes] = []

@@ -1,11 +1,11 @@
-"""Large bodies are read a slice at a time, so that none keeps other requests waiting.
+"""Slices: large bodies are read a slice at a time, so that other requests need not wait for them.
 
     lines       NDJSON: blocks of whole lines, each of which is parsed at once
-    document    one JSON text, in which objects and arrays stand in each other to a known depth only
+    document    one JSON text, whose objects and arrays are nested to a known depth only
     Slices      the order: one slice of one body in each turn of the loop
 
-A reader is a generator. It yields where others may go on, and returns what it read. A thread would not help: parsing
-JSON keeps Python's lock, so the loop would wait for it as long.
+A reader is a generator. It yields where other requests may go on, and returns its result. A thread would not help:
+parsing JSON keeps Python's lock, so the loop would wait for the thread as long.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from collections.abc import Callable, Generator, Iterator
 from json import decoder
 from typing import Any, TypeVar
 
-SLICE_BYTES = 65_536  # JSON of this size is parsed in 3 ms, whatever it holds
-SLICE_ROWS = 256  # rows that are checked one by one take 2 ms
-SMALL = 4096  # bytes of an object that is tried at once
-TEXT_PIECE = 256  # bytes of a text that are read first; each further piece is four times as long
-ESCAPE_MAX = 12  # bytes of two escapes that are one character
-SCALAR_MAX = 64  # bytes of a number
-SPACE_MAX = 1000  # blanks between two things
+# JSON of this size is parsed in 3 ms, whatever it holds.
+SLICE_BYTES = 65_536
+# So many rows are checked one by one in 2 ms.
+SLICE_ROWS = 256
+# An object of so many bytes is tried at once.
+SMALL = 4096
+# The bytes of a text that are read first. Each further piece is four times as long.
+TEXT_PIECE = 256
+# The bytes of two escapes that are one character.
+ESCAPE_MAX = 12
+# The bytes of a number, and the blanks between two values.
+SCALAR_MAX = 64
+SPACE_MAX = 1000
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-# The json module's own reader of one text, in C. It takes the place behind the first quote, and returns the text and
-# the place where it ends. The stubs of the standard library do not name it.
+# The reader of one text of the json module, in C. It takes the place behind the first quote, and returns the text and
+# its end. The stubs of the standard library do not name it.
 scanstring: Callable[[str, int], tuple[str, int]] = decoder.scanstring  # type: ignore[attr-defined]
 _SPACE = re.compile(rb"[ \t\n\r]{0,%d}" % SPACE_MAX)
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]+")
@@ -40,7 +46,7 @@ class Slices:
         self._turn = asyncio.Lock()
 
     async def read(self, size: int, steps: Steps[Result]) -> Result:
-        """Return what `steps` reads of a body of `size` bytes; a large body takes one step in a turn of the loop."""
+        """Return the result of `steps` for a body of `size` bytes; a large one takes a step in a turn of the loop."""
         if size <= SLICE_BYTES:
             return _all_of(steps)
         async with self._turn:
@@ -75,7 +81,7 @@ def blocks(body: bytes) -> Iterator[bytes]:
 
 
 def document(body: bytes, depth: int, things: int) -> Steps[Any]:
-    """Read one JSON text; `ValueError` if it is none, is deeper than `depth`, or holds more than so many things."""
+    """Read one JSON text; raise `ValueError` if it is bad, deeper than `depth`, or has more than `things` values."""
     if len(body) <= SLICE_BYTES:
         return json.loads(body)
     reader = _SliceReader(body, things)
@@ -87,7 +93,7 @@ def document(body: bytes, depth: int, things: int) -> Steps[Any]:
 
 
 class _SliceReader:
-    """One JSON text that is being read, up to the byte `at`."""
+    """A JSON text that is being read, up to the byte `at`."""
 
     def __init__(self, body: bytes, things: int) -> None:
         self._body, self.at = body, 0
@@ -100,7 +106,7 @@ class _SliceReader:
         return self._body[self.at : self.at + 1]
 
     def value(self, depth: int) -> Steps[Any]:
-        """Read a value that may hold others to a depth."""
+        """Read a value, whose parts are nested to a depth at most."""
         first = self.space()
         if depth == 1 and first == b"{" and (row := self._small_row()) is not None:
             return row
@@ -123,7 +129,7 @@ class _SliceReader:
             raise ValueError(f"the JSON text holds more than {self._things} things")
 
     def _small_row(self) -> Any:
-        """Read an object up to the next brace, if that is its end; None if it is not."""
+        """Read an object up to the next brace; return None if that is not its end."""
         end = self._body.find(b"}", self.at, self.at + SMALL) + 1
         try:
             row = json.loads(self._body[self.at : end])
@@ -182,11 +188,12 @@ class _SliceReader:
             size = min(4 * size, SLICE_BYTES)
         whole = "".join(pieces)
         if len(whole) > SLICE_BYTES:
-            yield  # what is made of it next takes as long again
+            # The next use of the text takes as long again.
+            yield
         return whole
 
     def _piece(self, pieces: list[str], size: int) -> bool:
-        """Add a piece; return True if it is the last one. No piece ends within an escape, or between two of a pair."""
+        """Add a piece; return True if it is the last one. No piece ends within an escape or a pair of surrogates."""
         begin = self.at
         most = min(begin + size, len(self._body))
         for cut in range(most, max(most - ESCAPE_MAX, begin), -1):

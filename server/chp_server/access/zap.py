@@ -97,7 +97,7 @@ class ZapHandler:
 
     def watch(self, socket: zmq.Socket[bytes], port: str) -> None:
         """Watch for handshakes that fail before libzmq asks about them."""
-        endpoint = f"inproc://doors.{port}"
+        endpoint = f"inproc://zap.{port}"
         socket.monitor(endpoint, FAILED)
         monitor = socket.context.socket(zmq.PAIR)
         # A full queue would stop libzmq's own thread.
@@ -163,7 +163,7 @@ class ZapHandler:
         """Return True if a connection that has shown this key as this user may go on; without a key it may."""
         return key in ("", LOCAL_KEY) or self._keyring.admits(key, user)
 
-    def turned_away(self, key: str, user: str, address: str) -> None:
+    def rejected(self, key: str, user: str, address: str) -> None:
         """Note that a message came by a key that was removed."""
         self.counts["removed_keys"] += 1
         log.limited("a key that was removed", user=user, key=key[: keyfiles.SHOWN], address=address)

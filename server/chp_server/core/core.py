@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from math import inf
 from typing import Any, TypeVar, cast
 
 from chp.errors import BadInput
@@ -29,6 +30,7 @@ from .context import ACTIVE, PASSIVE, Ask, Asking, CoreConfig, RiseAbove, Server
 from .deadlines import BEAT, EXPIRY, HANDOVER, LINK
 from .expiry import Expiry
 from .heartbeats import HeartbeatTimer
+from .now import Now
 from .pair.arbitration import Members, Wish
 from .pair.beat import BeatTimer
 from .pair.binary_star import PairEvent, step
@@ -62,14 +64,16 @@ class ServerCore:
         self.pending, self.counts = ctx.pending, ctx.counts
         self.epochs, self.arbitration = ctx.epochs, ctx.arbitration
         self.pulse = BeatTimer(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
-        self.health, self.expiry = HealthCheck(ctx), Expiry(ctx)
+        self.health, self.expiry = HealthCheck(ctx.room), Expiry(ctx.committer, ctx.counts)
         self.link = PeerLink(ctx, self.health)
         self.changes = AccessChanges(ctx)
         self.requests = Requests(ctx, self.link, self.changes)
         self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # of itself
         self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
         self.cut_short = ""  # why it can't; the shell ends the server then
-        self.releasing, self.beating = AckRelease(ctx), HeartbeatTimer(ctx, self.link)
+        stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
+        self.releasing = AckRelease(ctx.committer.acks, ctx.arbitration, stopped_s)
+        self.beating = HeartbeatTimer(ctx, self.link)
         self._woke = False
         # A message of the peer's that waits for the journal, with what it reads, and those that came after it.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
@@ -165,12 +169,12 @@ class ServerCore:
         if self.pending.taken:
             self._go_on_with_pending()
         self.committer.commit(ctx.turn, ctx.arrival, ctx.wall)
-        if (self.room.taken >= self.room.ample or self.health.failures or self.health.told) and self.health.look():
-            self.link.switch()
+        if self.room.taken >= self.room.ample or self.health.failures or self.health.told:
+            self._look_at_health()
         if self.config.has_peer:
             self.link.end_turn(look=beats or LINK in due)
         elif self.state.topics.changed:
-            self.link.filler.end_turn(asks=False)
+            self.link.filler.end_turn(ctx.turn, now, asks=False)
         self._answer()
         if BEAT in due or now >= ctx.next_beat:
             self.beating.end_turn()
@@ -185,9 +189,12 @@ class ServerCore:
 
     def _answer(self) -> None:
         """Tell clients and operators what they may be told of what they changed."""
-        acks = self.committer.acks
-        if acks.waiting or self.releasing.waits or self.arbitration.enabled:
-            self.releasing.end_turn()
+        ctx, acks = self.ctx, self.committer.acks
+        owes = acks.waiting or self.releasing.waits or self.arbitration.enabled
+        if owes and ctx.bstate is ACTIVE and ctx.now >= ctx.hold_until:
+            follower = ctx.follower
+            confirmed = follower.confirmed if follower is not None and follower.in_sync else None
+            self.releasing.end_turn(ctx.turn, confirmed, ctx.commits.state.number)
         if self.changes.owed:
             self.changes.tell(acks.answered, self.requests.promise)
 
@@ -207,8 +214,11 @@ class ServerCore:
 
     def subscription(self, frames: list[bytes]) -> None:
         """P+1: a connection's event, or its end."""
+        ctx = self.ctx
         try:
-            subscriptions.hear(self.ctx, frames)
+            if subscriptions.begins(frames):
+                ctx.commit()
+            ctx.turn.publish += subscriptions.hear(frames, ctx.commits, ctx.now, ctx.greeting)
         except BadInput as error:
             self._garbage("updates", error)
 
@@ -252,8 +262,8 @@ class ServerCore:
         """Take what the journal has of what the last turn wanted to read, or an error if it is damaged there."""
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
-        if isinstance(read, ReadMessages):
-            self.link.filler.read(read, found)
+        if isinstance(read, ReadMessages) and self.link.filler.read(read, found, self.ctx.turn):
+            self.ctx.deadlines.set(LINK, self.ctx.now)
         self.requests.page(read, found)
         if self._parked is not None and self._parked[1] == read:
             self._found = found
@@ -310,11 +320,22 @@ class ServerCore:
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
         """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
         self.ctx.deadlines.set(EXPIRY, self.ctx.now)
-        if aside:
-            self.room.measured(seen)
-        elif self.health.measured(seen):
-            self.link.switch()
+        before = self.room.read_only
+        self.room.measured(seen)
+        if not aside:
+            if before and not self.room.read_only:
+                self.state.renew_leases(self.ctx.now)  # nobody could refresh one
+            self._look_at_health()
         return self.room.tight
+
+    def _look_at_health(self) -> None:
+        """Hand over if this server had better not serve, and the other one can."""
+        ctx = self.ctx
+        if self.health.look(ctx.turn):
+            ctx.beat_now()
+        ready = ctx.serving and ctx.in_sync() and ctx.arbitration.both and ctx.peer is not None and ctx.peer.room
+        if ready and self.health.wants_relief(ctx.now):
+            self.link.switch()
 
     def vote(self) -> bool:
         """A client asks to be served; whether it will be."""
@@ -343,7 +364,7 @@ class ServerCore:
         before, ctx.bstate, ctx.since = ctx.bstate, after, ctx.now
         ctx.deadlines.set(LINK, ctx.now)
         ctx.deadlines.set(EXPIRY, ctx.now)
-        self.health.stepped(event)
+        self.health.stepped(event, ctx.now)
         ctx.turn.fact("state", before=before.name.lower(), after=after.name.lower(), because=event.name.lower())
         if after is State.ACTIVE:
             self._become_active(event.name.lower())
@@ -415,7 +436,7 @@ class ServerCore:
         self.arbitration.end()
         self.link.reset()
         self.committer.unwritten.clear()
-        self.releasing.clear()
+        self.releasing.clear(self.ctx.turn)
         self.requests.clear()
         self.changes.owed.clear()
         while self.pending.taken:
@@ -473,7 +494,7 @@ class ServerCore:
         elif ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
             ctx.deadlines.set(EXPIRY, ctx.hold_until)
         else:
-            self.expiry.step(scan=beats)
+            self.expiry.step(Now(ctx.now, ctx.arrival, ctx.wall), scan=beats)
             self.requests.readers.settle(beat=beats)
             at = ctx.now if self.expiry.ready else state.map.next_deadline()
             if at is not None:

@@ -8,64 +8,68 @@ the next turn follows at once. What is still to go is a part of the state: keys 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from chp import columns
 from chp.batch import Segment
 
-from .context import ServerContext
+from .now import Now
+from .updates.commit import Committer
 
 
 class Expiry:
     """The active's share of work that nobody asked for."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, committer: Committer, counts: Counter[str]) -> None:
+        self._committer, self._counts = committer, counts
         self.ready = False  # a slice was full: more is due now
 
-    def step(self, *, scan: bool) -> None:
-        """A slice; leases are looked at only if `scan`, as there may be many."""
-        ctx, commits = self._ctx, self._ctx.committer
-        over = ctx.state.map.next_deadline()
-        if not (scan or self.ready or ctx.state.leases.ending) and (over is None or over > ctx.now):
+    def step(self, now: Now, *, scan: bool) -> None:
+        """End a slice of what is over; leases are looked at only if `scan`, as there may be many."""
+        commits, state = self._committer, self._committer.committed.state
+        over = state.map.next_deadline()
+        if not (scan or self.ready or state.leases.ending) and (over is None or over > now.at):
             return
-        commits.flush_chp1(ctx.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
-        self._keys()
+        commits.flush_chp1(now.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
+        self._keys(now.at)
         if scan or self.ready:
-            self._leases()
-        for lease_id in list(ctx.state.leases.ending):
+            self._leases(now.at)
+        for lease_id in list(state.leases.ending):
             if commits.ends_left <= 0:
                 break
-            commits.delete_ended(lease_id, ctx.now)
+            commits.delete_ended(lease_id, now.at)
         if scan:
-            self._transactions()
-            self._messages()
-        self.ready = commits.ends_left <= 0 or bool(ctx.state.leases.ending)
+            self._transactions(now.at)
+            self._messages(now)
+        self.ready = commits.ends_left <= 0 or bool(state.leases.ending)
 
-    def _keys(self) -> None:
-        ctx, left = self._ctx, self._ctx.committer.ends_left
-        keys, looked = ctx.state.map.expired(ctx.now, (left + 1) // 2 if ctx.state.leases.ending else left)
-        ctx.committer.ends_left -= looked
+    def _keys(self, now: float) -> None:
+        commits, state = self._committer, self._committer.committed.state
+        left = commits.ends_left
+        keys, looked = state.map.expired(now, (left + 1) // 2 if state.leases.ending else left)
+        commits.ends_left -= looked
         if keys:
-            ctx.committer.add_ended(keys, ctx.now)
-            ctx.counts["expired"] += len(keys)
+            commits.add_ended(keys, now)
+            self._counts["expired"] += len(keys)
 
-    def _leases(self) -> None:
-        """Leases whose time is over; each takes as much room as a key."""
-        ctx, commits = self._ctx, self._ctx.committer
-        for lease_id in ctx.state.leases.expired(ctx.now, max(0, commits.ends_left)):
+    def _leases(self, now: float) -> None:
+        """End leases whose time is over; each takes as much room as a key."""
+        commits = self._committer
+        for lease_id in commits.committed.state.leases.expired(now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
                 break
             commits.ends_left -= 1
-            commits.end_lease(lease_id, ctx.now)
-            ctx.counts["expired_leases"] += 1
+            commits.end_lease(lease_id, now)
+            self._counts["expired_leases"] += 1
 
-    def _messages(self) -> None:
-        """What topics are to keep no more."""
-        ctx = self._ctx
-        if due := ctx.state.topics.due(round(ctx.wall * 1000)):
-            ctx.committer.add_segment(Segment([], [], {columns.TRIM: due}), ctx.now)
+    def _messages(self, now: Now) -> None:
+        """Drop what topics are to keep no more."""
+        commits = self._committer
+        if due := commits.committed.state.topics.due(round(now.wall_s * 1000)):
+            commits.add_segment(Segment([], [], {columns.TRIM: due}), now.at)
 
-    def _transactions(self) -> None:
-        ctx = self._ctx
-        for transaction_id in ctx.state.staging.idle(ctx.now):
-            ctx.committer.add_segment(Segment([], [], {columns.ABORT: transaction_id}), ctx.now)
-            ctx.counts["expired_transactions"] += 1
+    def _transactions(self, now: float) -> None:
+        commits = self._committer
+        for transaction_id in commits.committed.state.staging.idle(now):
+            commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), now)
+            self._counts["expired_transactions"] += 1

@@ -52,7 +52,7 @@ class HeartbeatTimer:
         ctx.pending.expire(ctx.now)
         ctx.state.forget_idle_sessions(ctx.now)
         ctx.commits.channels.let_go(ctx.now)
-        subscriptions.say_again(ctx)
+        ctx.turn.publish += subscriptions.say_again(ctx.commits)
         if ctx.active and ctx.state.deferred:
             self.greet_all()  # alive, and not able to give fingerprints now
         elif ctx.active:

@@ -289,11 +289,11 @@ def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    ports.acknowledge(core.releasing.may_leave(turn.acks, ports.now()))
+    ports.acknowledge(core.releasing.may_leave(turn.acks, core.now, ports.now()))
 
 
 def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    for identity, messages in core.releasing.may_be_promised(turn.promises, ports.now()):
+    for identity, messages in core.releasing.may_be_promised(turn.promises, core.now, ports.now()):
         ports.reply(identity, messages)
 
 

@@ -10,65 +10,61 @@ What may not leave is deferred to a later turn. Pure.
 
 from __future__ import annotations
 
-from .context import ACTIVE, ServerContext
-from .updates.turn import Frames
+from .pair.arbitration import Arbitration
+from .updates.acks import Acks
+from .updates.turn import Frames, Turn
+
+Answers = list[tuple[bytes, list[Frames]]]  # on P, by the connection that asked
 
 
 class AckRelease:
     """Acknowledgements on their way out."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, acks: Acks, arbitration: Arbitration, stopped_s: float) -> None:
+        self._acks, self._arbitration = acks, arbitration
+        self._stopped_s = stopped_s  # a server that takes so long between deciding and sending was stopped
         self._deferred: list[Frames] = []  # of a turn in the middle of which we were stopped
-        self._promises: list[tuple[bytes, list[Frames]]] = []  # the same, of what is said on P
+        self._promises: Answers = []  # the same, of what is said on P
 
     @property
     def waits(self) -> bool:
         """True if something was deferred."""
         return bool(self._deferred or self._promises)
 
-    def end_turn(self) -> None:
-        """Put into the turn what may be told."""
-        ctx, acks, arbitration = self._ctx, self._ctx.committer.acks, self._ctx.arbitration
+    def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
+        """Put into the turn what may be told; `confirmed` is what a passive in sync has, and None if there is none."""
+        acks, arbitration = self._acks, self._arbitration
         waiting = bool(acks.waiting or self.waits)
-        if ctx.bstate is not ACTIVE or ctx.now < ctx.hold_until:
-            return
-        follower = ctx.follower
-        confirmed = follower.confirmed if follower is not None and follower.in_sync else None
         if arbitration.enabled and not arbitration.agreed(confirmed, acks.answered, waiting):
             return
-        ctx.turn.acks += self._deferred
-        ctx.turn.promises += self._promises
+        turn.acks += self._deferred
+        turn.promises += self._promises
         self._deferred, self._promises = [], []
         if confirmed is not None:
-            acks.release(ctx.turn, confirmed, ctx.commits.state.number)
+            acks.release(turn, confirmed, number)
         else:
-            acks.release_alone(ctx.turn, ctx.commits.state.number)
+            acks.release_alone(turn, number)
 
-    def may_leave(self, acks: list[Frames], now: float) -> list[Frames]:
-        """Those that may leave now."""
-        if self._in_time(now):
+    def may_leave(self, acks: list[Frames], began: float, now: float) -> list[Frames]:
+        """Return the acknowledgements that may leave now, of a turn that began at `began`."""
+        if self._in_time(began, now):
             return acks
         self._deferred += acks
         return []
 
-    def may_be_promised(
-        self, promises: list[tuple[bytes, list[Frames]]], now: float
-    ) -> list[tuple[bytes, list[Frames]]]:
-        """Those answers on P, of an admin command that is as a set, that may leave now."""
-        if self._in_time(now):
+    def may_be_promised(self, promises: Answers, began: float, now: float) -> Answers:
+        """Return the answers on P, to admin commands that are as sets, that may leave now."""
+        if self._in_time(began, now):
             return promises
         self._promises += promises
         return []
 
-    def _in_time(self, now: float) -> bool:
-        ctx = self._ctx
-        stopped = ctx.config.has_peer and now - ctx.now > ctx.config.peer_timeout_s / 2
-        return not stopped and ctx.arbitration.leased(now)
+    def _in_time(self, began: float, now: float) -> bool:
+        return now - began <= self._stopped_s and self._arbitration.leased(now)
 
-    def clear(self) -> None:
+    def clear(self, turn: Turn) -> None:
         """Tell none of it; also not what this turn was to tell: it may have begun with a peer's word of long ago."""
-        self._ctx.turn.acks.clear()
-        self._ctx.turn.promises.clear()
+        turn.acks.clear()
+        turn.promises.clear()
         self._deferred, self._promises = [], []
-        self._ctx.committer.acks.waiting.clear()
+        self._acks.waiting.clear()

@@ -165,11 +165,11 @@ class Users:
         """Cut connections to these ports of the user who has most of them, if too many files are open."""
         if (there := self.files()) <= self.most:
             return
-        ctx = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}
-        self._heard = {fd: heard for fd, heard in self._heard.items() if fd in ctx}
+        present = {fd: one.place for of_port in accepted(ports).values() for fd, one in of_port.items()}
+        self._heard = {fd: heard for fd, heard in self._heard.items() if fd in present}
         table: FairTable[int, Place] = FairTable(self.most)
-        for fd in sorted(ctx, key=lambda fd: self._heard.get(fd, NOTHING)):
-            table.put(fd, ctx[fd], self._heard.get(fd, NOTHING)[1])
+        for fd in sorted(present, key=lambda fd: self._heard.get(fd, NOTHING)):
+            table.put(fd, present[fd], self._heard.get(fd, NOTHING)[1])
         for _ in range(there - self.most):
             if (user := table.crowding()) is None:
                 return

@@ -185,7 +185,7 @@ def only_ipv6(address: str) -> bool:
 
 
 def peer_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, locks: ZapHandler | None, tries: int = 0
+    context: zmq.Context[zmq.Socket[bytes]], peer: str, mark: int, zap_handler: ZapHandler | None, tries: int = 0
 ) -> zmq.Socket[bytes]:
     """Return a socket for the peer's P+3, with the present keys, if there are keys; it is not connected yet.
 
@@ -198,8 +198,8 @@ def peer_dealer(
     socket.set(zmq.RECONNECT_IVL, 50)
     socket.set(zmq.RECONNECT_IVL_MAX, 500)
     socket.ipv6 = addresses.in_turn(peer, tries)
-    if locks is not None:
-        locks.introduce(socket)
+    if zap_handler is not None:
+        zap_handler.introduce(socket)
     return socket
 
 
@@ -247,7 +247,7 @@ class ServerSockets:
         keyring: Keyring | None = None,
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
-        self.doors = None if keyring is None else ZapHandler(context, keyring)
+        self.zap_handler = None if keyring is None else ZapHandler(context, keyring)
         # For a peer that does not hear us.
         self._look_again_at, self._tries = float("-inf"), 0
         self._files: list[Path] = []
@@ -260,7 +260,7 @@ class ServerSockets:
         self.updates.set(zmq.XPUB_VERBOSER, 1)
         self.updates.set(zmq.RCVHWM, limits.subscription_mark)
         self.updates.set(zmq.SNDHWM, limits.publish_mark)
-        failed = None if self.doors is None else partial(self.doors.failed, "P+1")
+        failed = None if self.zap_handler is None else partial(self.zap_handler.failed, "P+1")
         self.subscribers = Subscribers(self.updates, limits.subscriber_bytes_max, limits.topics_bytes_max, failed)
         self.collector = _make(context, zmq.SUB, limits.frame_bytes_max)
         self.collector.set(zmq.RCVHWM, limits.collector_mark)
@@ -269,8 +269,8 @@ class ServerSockets:
         self.users = connections.Users(files - files // limits.files_spared, connections.open_files)
         self.waiting = Poller()
         self.unfinished = UnfinishedMessages(resident, self.waiting.all_again)
-        sets = self.unfinished.gate(self.collector, 2 * limits.frame_bytes_max)
-        self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, self.doors)
+        sets = self.unfinished.watch(self.collector, 2 * limits.frame_bytes_max)
+        self.intake = Intake(self.collector, limits, self.waiting.again, sets.came, self.zap_handler)
         self.peer_in = _make(context, zmq.ROUTER, PEER_MESSAGE_BYTES_MAX)
         self.peer_in.set(zmq.RCVHWM, limits.peer_mark)
         # Both are None until the ports are taken, and for a server without a peer.
@@ -279,50 +279,50 @@ class ServerSockets:
         # Another socket connects in place of the one before.
         self._peer_anew = False
         questions = 16 * limits.question_bytes_max
-        gates = [self.unfinished.gate(socket, questions) for socket in (self.snapshot, self.updates)]
-        # The gates are in the order of the ports.
-        self.gates = [*gates, sets, self.unfinished.gate(self.peer_in, 2 * limits.frame_bytes_max)]
+        bound = [self.unfinished.watch(socket, questions) for socket in (self.snapshot, self.updates)]
+        # They are in the order of the ports.
+        self.bound = [*bound, sets, self.unfinished.watch(self.peer_in, 2 * limits.frame_bytes_max)]
         for socket in (self.snapshot, self.updates, self.collector):
             self.waiting.add(socket)
         if config.peer is not None:
             self.waiting.add(self.peer_in)
-        if self.doors is not None:
-            self.waiting.add(self.doors.questions)
+        if self.zap_handler is not None:
+            self.waiting.add(self.zap_handler.questions)
 
     def bind(self) -> None:
         """Take the ports (`OSError`, with the endpoint as its file name) and the files (`CannotStart`)."""
         peer = self._config.peer_endpoint(3)
         clients = [self.snapshot, self.updates, self.collector]
         for i, socket in enumerate([*clients, *([self.peer_in] if peer is not None else [])]):
-            if self.doors is not None:
-                self.doors.lock(socket, zap.CLIENTS if socket in clients else zap.PEER)
+            if self.zap_handler is not None:
+                self.zap_handler.lock(socket, zap.CLIENTS if socket in clients else zap.PEER)
                 # `Subscribers` watches this one.
                 if socket is not self.updates:
-                    self.doors.watch(socket, f"P+{i}" if i else "P")
-            _bind(socket, self._config.endpoint(i), self.gates[i])
+                    self.zap_handler.watch(socket, f"P+{i}" if i else "P")
+            _bind(socket, self._config.endpoint(i), self.bound[i])
         if peer is not None:
             self._tries = int(only_ipv6(peer))
             self._connect_to(peer)
         for i, socket in enumerate(clients):
-            if self.doors is not None:
-                self.doors.unlock(socket)
+            if self.zap_handler is not None:
+                self.zap_handler.unlock(socket)
             if self._config.plain_bind is not None:
-                _bind(socket, addresses.beside(self._config.plain_bind, i), self.gates[i])
+                _bind(socket, addresses.beside(self._config.plain_bind, i), self.bound[i])
         if self._config.ipc is not None:
             self._files = listen(clients, self._config.ipc_address)
 
     def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
         """Connect to the peer anew if it has another key or does not hear us, or if it has a name and we never met.
 
-        Return True if so. If the peer does not know our key, libzmq gives the connection up for ever; of a name it
-        tries one kind of address.
+        Return True if it connects anew. If the peer does not know our key, libzmq gives the connection up for ever; of
+        a name it tries one kind of address.
         """
         peer = self._config.peer_endpoint(3)
         if peer is None:
             return False
         named = addresses.is_name(peer)
-        if self.doors is None or not self.doors.peer_has_another_key():
-            if not ((named and not met) or (self.doors is not None and unheard)):
+        if self.zap_handler is None or not self.zap_handler.peer_has_another_key():
+            if not ((named and not met) or (self.zap_handler is not None and unheard)):
                 self._look_again_at = now + LOOK_AGAIN_S
             if now < self._look_again_at:
                 return False
@@ -338,7 +338,7 @@ class ServerSockets:
             self._peer_watch.close()
             self._peer_out.close(0)
             self._peer_anew = True
-        self._peer_out = peer_dealer(self._context, peer, PEER_OUT_MAX, self.doors, self._tries)
+        self._peer_out = peer_dealer(self._context, peer, PEER_OUT_MAX, self.zap_handler, self._tries)
         self._peer_watch = PeerWatch(self._peer_out)
         self.waiting.add(self._peer_watch.events)
         self._peer_out.connect(peer)
@@ -347,7 +347,7 @@ class ServerSockets:
         """Return another socket that connects to the peer's P+3."""
         peer = self._config.peer_endpoint(3)
         assert peer is not None
-        socket = peer_dealer(self._context, peer, mark, self.doors, self._tries)
+        socket = peer_dealer(self._context, peer, mark, self.zap_handler, self._tries)
         socket.connect(peer)
         return socket
 
@@ -366,8 +366,8 @@ class ServerSockets:
 
     def look_after_users(self) -> None:
         """Cut connections of the user who has most, if too many files are open; only servers with keys do this."""
-        if self.doors is not None:
-            self.users.look(set().union(*(gate.ports for gate in self.gates[:3])))
+        if self.zap_handler is not None:
+            self.users.look(set().union(*(bound.ports for bound in self.bound[:3])))
 
     def close(self) -> None:
         """Close all sockets."""
@@ -376,8 +376,8 @@ class ServerSockets:
         # libzmq leaves the files; as long as we listen, no other server has them.
         for file in self._files:
             file.unlink(missing_ok=True)
-        if self.doors is not None:
-            self.doors.close()
+        if self.zap_handler is not None:
+            self.zap_handler.close()
         for socket in (self.snapshot, self.updates, self.collector, self.peer_in):
             socket.close()
         if self._peer_watch is not None:
@@ -386,14 +386,14 @@ class ServerSockets:
             self._peer_out.close()
 
 
-def _bind(socket: zmq.Socket[bytes], endpoint: str, gate: BoundSocket) -> None:
+def _bind(socket: zmq.Socket[bytes], endpoint: str, bound: BoundSocket) -> None:
     # tcp://* binds both kinds of address.
     socket.ipv6 = addresses.is_ipv6(endpoint) or endpoint.startswith("tcp://*")
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
         raise OSError(error.errno, str(error), endpoint) from error
-    gate.ports.add(int(endpoint.rpartition(":")[2]))
+    bound.ports.add(int(endpoint.rpartition(":")[2]))
 
 
 def _size(frames: Frames) -> int:
@@ -413,7 +413,7 @@ def receive(
     again: set[Any],
     came: Callable[[int | None], None],
     *,
-    locks: ZapHandler | None = None,
+    zap_handler: ZapHandler | None = None,
     weigh: Callable[[Frames], int] = _size,
 ) -> Iterator[Frames]:
     """Yield the messages that have arrived, at most so many and so large; with their users, if connections have keys.
@@ -441,9 +441,9 @@ def receive(
         fd = _descriptor(frame)
         came(fd)
         size += weigh(frames)
-        if locks is None:
+        if zap_handler is None:
             yield frames
-        elif not (locks.removals and _is_turned_away(locks, frame, fd)):
+        elif not (zap_handler.removals and _is_rejected(zap_handler, frame, fd)):
             yield signed(frames, frame)
         if size > bytes_max:
             return
@@ -462,9 +462,10 @@ class Intake:
         limits: Limits,
         again: set[Any],
         came: Callable[[int | None], None],
-        locks: ZapHandler | None = None,
+        zap_handler: ZapHandler | None = None,
     ) -> None:
-        self._socket, self._limits, self._again, self._locks, self._came = socket, limits, again, locks, came
+        self._socket, self._limits, self._again = socket, limits, again
+        self._zap_handler, self._came = zap_handler, came
         self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
         # The message that waits, if one does.
         self.waiting: list[Frames] = []
@@ -475,14 +476,16 @@ class Intake:
         room = self._limits.turn_bytes_max - sum(map(self._weigh, taken))
         if room > 0:
             most, again = self._limits.turn_messages_max, self._again
-            taken += receive(self._socket, most, room, again, self._came, locks=self._locks, weigh=self._weigh)
+            taken += receive(
+                self._socket, most, room, again, self._came, zap_handler=self._zap_handler, weigh=self._weigh
+            )
             if len(taken) > 1 and sum(map(self._weigh, taken)) > self._limits.turn_bytes_max:
                 self.waiting = [taken.pop()]
         return taken
 
 
 def receive_by(
-    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, locks: ZapHandler | None = None
+    socket: zmq.Socket[bytes], messages_max: int, bytes_max: int, zap_handler: ZapHandler | None = None
 ) -> Iterator[tuple[int | None, Frames]]:
     """Yield the messages that have arrived, each with the descriptor of its connection."""
     size = 0
@@ -497,23 +500,23 @@ def receive_by(
             frames.append(frame.bytes)
         size += sum(map(len, frames))
         fd = _descriptor(first)
-        if locks is None:
+        if zap_handler is None:
             yield fd, frames
-        elif not (locks.removals and _is_turned_away(locks, first, fd)):
+        elif not (zap_handler.removals and _is_rejected(zap_handler, first, fd)):
             yield fd, signed_from(frames, frame)
         if size > bytes_max:
             return
 
 
-def _is_turned_away(locks: ZapHandler, frame: zmq.Frame, fd: int | None) -> bool:
+def _is_rejected(zap_handler: ZapHandler, frame: zmq.Frame, fd: int | None) -> bool:
     """Return True if a message came by a key that was removed, and cut its connection."""
     key, user = key_of(frame), user_of(frame)
-    if locks.admits(key, user):
+    if zap_handler.admits(key, user):
         return False
     place = None if fd is None else connections.place_of(fd)
     if fd is not None and place is not None:
         connections.cut(fd, place)
-    locks.turned_away(key, user, "" if place is None else connections.described(place))
+    zap_handler.rejected(key, user, "" if place is None else connections.described(place))
     return True
 
 
@@ -526,23 +529,23 @@ def _descriptor(frame: zmq.Frame) -> int | None:
 
 
 def _with_descriptors(
-    sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None
+    sockets: ServerSockets, messages_max: int, authorizer: SubscriptionAuthorizer | None
 ) -> Iterator[tuple[int | None, bytes]]:
     """Yield the frames that have arrived on P+1, each of which may be a subscription, with their connections."""
-    socket, locks = sockets.updates, sockets.doors
+    socket, zap_handler = sockets.updates, sockets.zap_handler
     for _ in range(messages_max):
         try:
             frame = socket.recv(_NOBLOCK, False)
         except zmq.Again:
-            if admitting is not None:
-                admitting.emptied()
+            if authorizer is not None:
+                authorizer.emptied()
             return
         fd = _descriptor(frame)
-        if locks is not None and locks.removals and frame.bytes and _is_turned_away(locks, frame, fd):
+        if zap_handler is not None and zap_handler.removals and frame.bytes and _is_rejected(zap_handler, frame, fd):
             continue
-        if locks is not None and frame.bytes:
+        if zap_handler is not None and frame.bytes:
             sockets.users.came(fd, user_of(frame))
-        if admitting is None or fd is None or admitting.decides(fd, frame):
+        if authorizer is None or fd is None or authorizer.decides(fd, frame):
             yield fd, frame.bytes
 
 
@@ -555,7 +558,7 @@ def send(socket: zmq.Socket[bytes], frames: Frames) -> None:
 
 
 def take_subscriptions(
-    sockets: ServerSockets, messages_max: int, admitting: SubscriptionAuthorizer | None = None
+    sockets: ServerSockets, messages_max: int, authorizer: SubscriptionAuthorizer | None = None
 ) -> Iterator[Frames]:
     """Yield the events of P+1: a connection and its event, or a connection alone, once it has ended.
 
@@ -563,18 +566,18 @@ def take_subscriptions(
     first, before all that another connection with the same descriptor may have sent meanwhile. Events of a connection
     that has ended by now are ignored. An event that libzmq makes itself, when a connection ends, has no name.
     """
-    subscribers, gate = sockets.subscribers, sockets.gates[1]
-    came = list(_with_descriptors(sockets, messages_max, admitting))
+    subscribers, bound = sockets.subscribers, sockets.bound[1]
+    came = list(_with_descriptors(sockets, messages_max, authorizer))
     subscribers.hear()
     for ended in (b"%d" % fd for fd in subscribers.take_ended()):
-        if admitting is not None:
-            admitting.ended(ended)
+        if authorizer is not None:
+            authorizer.ended(ended)
         yield [ended]
-    if admitting is not None:
-        while admitting.to_cut:
-            subscribers.cut_off(*admitting.to_cut.popitem())
+    if authorizer is not None:
+        while authorizer.to_cut:
+            subscribers.cut_off(*authorizer.to_cut.popitem())
     for fd, event in came:
-        gate.came(fd)
+        bound.came(fd)
         if fd is None:
             yield [b"", event]
         elif event[:1] not in (b"\x00", b"\x01"):

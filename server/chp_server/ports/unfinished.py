@@ -62,17 +62,17 @@ class UnfinishedMessages:
 
     def __init__(self, resident: Callable[[], int], looked: Callable[[], None]) -> None:
         self._resident, self._looked = resident, looked
-        self._gates: list[BoundSocket] = []
+        self._bound: list[BoundSocket] = []
         self._least = resident()
         self._due = 0.0
         self.cut = 0
         # The peer's connection: its messages may be larger than all others.
         self.peer: int | None = None
 
-    def gate(self, socket: zmq.Socket[bytes], most: int) -> BoundSocket:
+    def watch(self, socket: zmq.Socket[bytes], most: int) -> BoundSocket:
         """Watch a socket too."""
-        self._gates.append(BoundSocket(socket, most))
-        return self._gates[-1]
+        self._bound.append(BoundSocket(socket, most))
+        return self._bound[-1]
 
     def look_if_grown(self, clock: Callable[[], float]) -> None:
         """Search if memory has grown; call this now and then, after the messages that had arrived were taken."""
@@ -86,23 +86,23 @@ class UnfinishedMessages:
         self._due = now + SHARE * (clock() - now)
 
     def _look(self) -> None:
-        connected = connections.accepted(set().union(*(gate.ports for gate in self._gates)))
-        for gate in self._gates:
-            ctx = {fd: came for port in gate.ports for fd, came in connected[port].items()}
-            if gate.everybody_had_a_turn(len(ctx)):
-                gate.since = {fd: self._since(gate, fd, came) for fd, came in ctx.items()}
-                gate.spoke, gate.taken = set(), 0
+        connected = connections.accepted(set().union(*(bound.ports for bound in self._bound)))
+        for bound in self._bound:
+            present = {fd: came for port in bound.ports for fd, came in connected[port].items()}
+            if bound.everybody_had_a_turn(len(present)):
+                bound.since = {fd: self._since(bound, fd, came) for fd, came in present.items()}
+                bound.spoke, bound.taken = set(), 0
 
-    def _since(self, gate: BoundSocket, fd: int, came: connections.ConnectionStats) -> connections.ConnectionStats:
-        if fd in gate.spoke or fd == self.peer:
+    def _since(self, bound: BoundSocket, fd: int, came: connections.ConnectionStats) -> connections.ConnectionStats:
+        if fd in bound.spoke or fd == self.peer:
             return came
-        before = gate.since.get(fd)
+        before = bound.since.get(fd)
         if before is None or before.place != came.place:
             before = connections.ConnectionStats(came.place, 0)
-        if came.size - before.size > gate.most and connections.cut(fd, came.place):
+        if came.size - before.size > bound.most and connections.cut(fd, came.place):
             self.cut += 1
             place, mib = f"{came.place[0]}:{came.place[1]}", (came.size - before.size) >> 20
-            log.limited("a message without an end", ports=sorted(gate.ports), place=place, mib=mib)
+            log.limited("a message without an end", ports=sorted(bound.ports), place=place, mib=mib)
             # This lets libzmq notice it now.
-            gate.socket.get(zmq.EVENTS)
+            bound.socket.get(zmq.EVENTS)
         return before

@@ -101,7 +101,7 @@ class Config:
     data: str = _setting(_STATE, "DIR", "", read.path,
         "directory for the journal and whatever else must outlive the process", "chp-data/NAME")
     backup_dir: str = _setting(_STATE, "DIR", "", read.path,
-        "directory of the backups that `chp backup` makes and `chp restore` reads: they know no other",
+        "directory of the backups that `chp backup` makes and `chp restore` reads; they use no other",
         "backups in the data directory")
     store: str = _setting(_STATE, "URL", "memory:", read.store,
         "memory: (nothing is kept), sqlite:PATH, or postgresql://USER@HOST/DATABASE", "SQLite in the data directory")
@@ -114,11 +114,12 @@ class Config:
     retain_s: float = _setting(_STATE, "SECONDS", 3600.0, read.seconds(0, 3_153_600_000),
         "how long past updates are kept for clients that come back", "3600: an hour")
     retain_bytes: int = _setting(_STATE, "BYTES", 16 * MIB, read.size(0),
-        "how much of them, whichever ends first; 1GiB is understood", "16MiB")
+        "bytes of past updates that are kept at most, also if they are younger than retain_s; 1GiB is understood",
+        "16MiB")
 
     heartbeat_s: float = _setting(_TIME, "SECONDS", 0.25, read.seconds(0.01, 60),
-        "how often the active is heard on each channel, and the peers by each other (HUGZ, for CHP/1 clients, is once "
-        "a second)")
+        "time between two heartbeats of the active on each channel, and of the peers to each other (HUGZ, for CHP/1 "
+        "clients, is once a second)")
     peer_timeout_s: float = _setting(_TIME, "SECONDS", 1.0, read.seconds(0.02, 3600),
         "silence after which the peer counts as gone, three times as long while the connection to it stands; at least "
         "two heartbeats")
@@ -127,16 +128,16 @@ class Config:
     replica_timeout_s: float = _setting(_TIME, "SECONDS", 2.0, read.seconds(0.01, 3600),
         "how long the active holds acknowledgements for a passive that does not confirm, before it goes on alone")
     scrub_s: float = _setting(_TIME, "SECONDS", 600.0, read.seconds(0, 31_536_000),
-        "in how long the two servers compare their contents once, key by key, while they serve; 0 never does")
+        "time in which the two servers compare their contents once, key by key, while they serve; 0 turns that off")
     pending_bytes_max: int = _setting(_TIME, "BYTES", 64 * MIB, read.size(MIB),
-        "what a passive holds of sets it has not yet seen published", "64MiB")
+        "bytes of sets that a passive keeps until it sees them published", "64MiB")
 
     max_memory: int | None = _setting(_TIME, "BYTES", None, read.size(0),
         "resident memory from which on sets are refused, while deletes and reads go on; 0 is no bound",
         "80 % of what the process may have")
     max_keys: int = _setting(_TIME, "N", 0, read.count, "keys that the map may have", "no bound")
     min_free_disk: int | None = _setting(_TIME, "BYTES", None, read.size(0),
-        "what stays free where the journal is: below it sets are refused, while deletes and reads go on",
+        "bytes that stay free on the journal's disk: with less, sets are refused, while deletes and reads go on",
         "64MiB, or a sixteenth of a small disk")
 
     metrics: str | None = _setting(_LOOK, "[HOST:]PORT", None, read.metrics,

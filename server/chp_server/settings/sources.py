@@ -25,7 +25,7 @@ _ANY_HOSTS = frozenset({"*", "0.0.0.0", "[::]"})
 
 
 class ConfigError(ChpError):
-    """The configuration can't be used. `problems` has one line for each thing that is wrong."""
+    """An error: the configuration can't be used. `problems` has one line for each thing that is wrong."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))

@@ -185,12 +185,14 @@ class Server:
         self.core = ServerCore(core_config, run, now, limits)
         self._waits = WaitTimes(*waited_for(self.core))
         self._audit = Audit(config.audit, config.name) if config.audit else None
-        if self.sockets.doors is not None:
-            self.sockets.doors.audit = self._audit
+        if self.sockets.zap_handler is not None:
+            self.sockets.zap_handler.audit = self._audit
         self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
-        doors = self.sockets.doors
-        self._admitting = None if doors is None else SubscriptionAuthorizer(self.sockets.updates, *asks, doors.admits)
+        zap_handler = self.sockets.zap_handler
+        self._authorizer = (
+            None if zap_handler is None else SubscriptionAuthorizer(self.sockets.updates, *asks, zap_handler.admits)
+        )
         # The removals of keys for which the readers of P were searched.
         self._removals = 0
         self.replies = Replies(self.sockets.snapshot, limits, self.core.requests)
@@ -231,8 +233,8 @@ class Server:
                 ready = s.waiting.wait(self._timeout_ms())
                 if self._wake_in in ready:
                     os.read(self._wake_in, 4096)
-                if s.doors is not None and s.doors.questions in ready:
-                    s.doors.answer(time.monotonic())
+                if s.zap_handler is not None and s.zap_handler.questions in ready:
+                    s.zap_handler.answer(time.monotonic())
                 self.turn(ready)
         self.supervisor.stopping()
         if self.core.ends:
@@ -332,10 +334,10 @@ class Server:
         self.replies.look(self._now)
         if self.replies.given_up:
             core.counts["readers_given_up"] = self.replies.given_up
-        if self.sockets.doors is not None:
-            self.sockets.doors.look(self._now)
-            self._cut_removed(self.sockets.doors)
-            core.counts |= self.sockets.doors.counts
+        if self.sockets.zap_handler is not None:
+            self.sockets.zap_handler.look(self._now)
+            self._cut_removed(self.sockets.zap_handler)
+            core.counts |= self.sockets.zap_handler.counts
         anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
         if anew and self._beats is not None:
             self._beats.anew()
@@ -368,19 +370,19 @@ class Server:
         came = list(receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append))
         self._hand_over(came, handle)
         for fd, frames in zip(fds, came, strict=True):
-            sockets.gates[3].came(fd)
+            sockets.bound[3].came(fd)
             if frames[0] == self.core.link.line:
                 sockets.unfinished.peer = fd
 
     def _take_subscriptions(self, handle: Callable[[Frames], None]) -> None:
         sockets, most = self.sockets, self._limits.turn_messages_max
-        taken = take_subscriptions(sockets, most, self._admitting)
+        taken = take_subscriptions(sockets, most, self._authorizer)
         self._guard(handle, taken)
 
     def _take_requests(self, handle: Callable[[Frames], None]) -> None:
-        socket, limits, doors = self.sockets.snapshot, self._limits, self.sockets.doors
-        for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, doors)):
-            self.sockets.gates[0].came(fd)
+        socket, limits, zap_handler = self.sockets.snapshot, self._limits, self.sockets.zap_handler
+        for fd, frames in list(receive_by(socket, limits.turn_messages_max, limits.turn_bytes_max, zap_handler)):
+            self.sockets.bound[0].came(fd)
             who = (frames.origin[0], frames.user) if isinstance(frames, Signed) else ("", "")
             self.replies.came(frames[0], fd, self._now, who)
             self.sockets.users.came(fd, who[1])
@@ -422,16 +424,16 @@ class Server:
 
     def cut_denied(self) -> None:
         """Cut off subscribers of what is denied from now on."""
-        if self._admitting is not None:
+        if self._authorizer is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
-            removals = 0 if self.sockets.doors is None else self.sockets.doors.removals
-            self._admitting.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
+            removals = 0 if self.sockets.zap_handler is None else self.sockets.zap_handler.removals
+            self._authorizer.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
 
-    def _cut_removed(self, doors: ZapHandler) -> None:
+    def _cut_removed(self, zap_handler: ZapHandler) -> None:
         """Cut off the connections that have shown a key that was removed."""
-        if doors.removals != self._removals:
-            self._removals = doors.removals
-            self.replies.cut_removed(doors.admits)
+        if zap_handler.removals != self._removals:
+            self._removals = zap_handler.removals
+            self.replies.cut_removed(zap_handler.admits)
             self.cut_denied()
 
     def save(self, save: Save) -> None:
@@ -469,8 +471,8 @@ class Server:
             zmq.zmq_poll([(thing, zmq.POLLIN) for thing in things], max(1, int(left * 1000)))
             self.sockets.waiting.all_again()
             self.supervisor.turned(time.monotonic())
-            if self.sockets.doors is not None:
-                self.sockets.doors.answer(time.monotonic())
+            if self.sockets.zap_handler is not None:
+                self.sockets.zap_handler.answer(time.monotonic())
             self._answer_operators()
 
     def _answer_operators(self) -> None:

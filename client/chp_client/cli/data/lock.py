@@ -92,7 +92,7 @@ def _show(settings: CliSettings, path: str, place: Election) -> None:
     if names or settings.out.json:
         settings.out.answer({"path": path, "holder": next(iter(names), None), "waiting": names[1:]}, "\n".join(lines))
     if not names:
-        raise NotFound(f"nobody has {escape(path)}")
+        raise NotFound(f"{escape(path)} has no holder")
 
 
 def _while_held(place: Election, program: tuple[str, ...]) -> int:

@@ -78,7 +78,7 @@ def show(settings: CliSettings, name: str | None) -> None:
     if facts["number"]:
         lines.append(f"# {_of_groups(document)}")
     else:
-        lines.insert(0, "there are no rules: whoever is let in may do everything")
+        lines.insert(0, "there are no rules: every admitted client may do everything")
     named = Rules.of(document).names_consume
     settings.out.answer({**shown, "number": facts["number"], "names_consume": named}, "\n".join(lines))
 
@@ -272,7 +272,7 @@ def _replace(settings: CliSettings, edit: Edit, *, dry_run: bool = False) -> tup
         changes = _difference(before, after)
         if changes and dry_run and not Rules.of(after).to_ask():
             raise Misused(
-                "nobody could change these rules any more, so servers refuse them; leave somebody admin access"
+                "no user could change these rules any more, so servers refuse them; leave one the admin command access"
             )
         if not dry_run and changes:
             facts = admin.ask(server, "access", rules=after, on=facts["number"]).facts

@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from chp.addresses import is_file, parse
 from chp.versions import VERSION
@@ -79,14 +79,12 @@ def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
-    peer = view.facts.get("peer")
-    if isinstance(peer, dict):
-        yield from _peer(view, peer)
+    yield from _peer(view)
 
 
 def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Finding]:
-    told = view.facts.get("wall_ms")
-    if pair.is_number(told) and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
+    told = view.fact("wall_ms")
+    if told is not None and (apart := abs(told - now_ms) - took_ms) > CLOCK_S * 1000:
         yield Finding(
             WARN, f"the clocks of {view.server} and of this host are {apart / 1000:.1f} s apart",
             "run NTP on both: what is left of a ttl over a restart goes by the clock",
@@ -94,20 +92,17 @@ def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Findin
 
 
 def _room(view: ServerStatus) -> Iterator[Finding]:
-    room = view.facts.get("room")
-    if not isinstance(room, dict):
-        return
-    if room.get("full") or room.get("read_only"):
-        why = room.get("why") or "it is full"
+    if view.fact("room.full") or view.fact("room.read_only"):
+        why = view.fact("room.why") or "it is full"
         yield Finding(BAD, f"{view.server} refuses sets: {why}", "" if ";" in why else "make room, or raise the bound")
-    memory, most = room.get("memory"), room.get("memory_max")
-    if pair.is_number(memory) and pair.is_number(most) and most and memory > LITTLE * most:
+    memory, most = view.fact("room.memory"), view.fact("room.memory_max")
+    if memory is not None and most and memory > LITTLE * most:
         yield Finding(
             WARN, f"{view.server} has {show_bytes(memory)} of {show_bytes(most)} memory in use",
             "raise --max-memory, delete keys, or split the map",
         )  # fmt: skip
-    free, least = room.get("disk_free"), room.get("disk_free_min")
-    if pair.is_number(free) and pair.is_number(least) and free < 2 * least:
+    free, least = view.fact("room.disk_free"), view.fact("room.disk_free_min")
+    if free is not None and least is not None and free < 2 * least:
         yield Finding(
             WARN, f"{view.server} has {show_bytes(free)} of disk left, and is read-only below {show_bytes(least)}",
             "make room on its data disk",
@@ -115,34 +110,32 @@ def _room(view: ServerStatus) -> Iterator[Finding]:
 
 
 def _work(view: ServerStatus) -> Iterator[Finding]:
-    turns, counts = view.facts.get("turns"), view.counts()
-    longest = turns.get("longest_ms") if isinstance(turns, dict) else None
-    if pair.is_number(longest) and longest > TURN_MS:
+    longest, counts = view.fact("turns.longest_ms"), view.counts()
+    if longest is not None and longest > TURN_MS:
         yield Finding(
             WARN, f"the longest turn of {view.server} took {longest / 1000:.1f} s",
-            "everybody waited for it: see its log for what it did; a slow disk, or a machine that swaps?",
+            "all clients waited for it: its log says what it did; a slow disk, or a machine that swaps?",
         )  # fmt: skip
     for name in ("unknown_keys", "handshakes_failed"):
         if counts.get(name):
             yield Finding(
                 WARN,
-                f"{view.server} turned away {counts[name]:.0f} connections ({name})",
-                "its log names addresses and why",
+                f"{view.server} rejected {counts[name]:.0f} connections ({name})",
+                "its log has their addresses, and the reasons",
             )
-    if view.facts.get("insecure"):
-        yield Finding(WARN, f"{view.server} lets in everybody who reaches it (--insecure)", "use keys: `chp keygen`")
+    if view.fact("insecure"):
+        yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
 
-def _peer(view: ServerStatus, peer: dict[str, Any]) -> Iterator[Finding]:
-    if peer.get("alive") is False:
+def _peer(view: ServerStatus) -> Iterator[Finding]:
+    if view.fact("peer.alive") is False:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
-    version = peer.get("version")
-    if pair.is_number(version) and version and version != VERSION:
+    version = view.fact("peer.version")
+    if version and version != VERSION:
         yield Finding(
             WARN, f"the peer of {view.server} speaks version {version}, this {VERSION}", "upgrade what is older"
         )
-    differ = peer.get("settings_differ")
-    for name, values in sorted(differ.items()) if isinstance(differ, dict) else ():
+    for name, values in sorted((view.fact("peer.settings_differ") or {}).items()):
         ours, theirs = values if isinstance(values, list | tuple) and len(values) == 2 else (values, "another")
         yield Finding(WARN, f"{view.server} has {name} {ours}, its peer {theirs}", "set it alike on both")
 

@@ -204,8 +204,8 @@ def clients(settings: CliSettings) -> None:
     """
     with asking(settings) as admin:
         found = list(_all_clients(admin, active_one(admin, "who is connected").server))
-    nobody = "nobody has told that it is connected"
-    settings.out.table(found, lambda each: each, _client_row, head=CLIENT_HEAD, empty=nobody)
+    none = "no client has reported that it is connected"
+    settings.out.table(found, lambda each: each, _client_row, head=CLIENT_HEAD, empty=none)
 
 
 CLIENT_HEAD = (

@@ -1,7 +1,7 @@
 """`chp status` and `chp top`: both servers at a glance, once or live.
 
-What each row means, and what a missing fact is, says `pair.py`. Rates are what the counters moved between two looks,
-so `status` looks twice, a moment apart; `--no-rates` looks once.
+`pair.py` has the meaning of each fact and of a missing one. A rate is the difference of a counter between two looks, so
+`status` looks twice, a moment apart; `--no-rates` looks once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from ..text import columns, escape, show_bytes, show_count, show_duration, show_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LOOK_S = 0.5  # between the two looks of `status`
-TIMEOUT_S = 1.0  # what a server gets for its answer, unless --timeout says otherwise
+# The time between the two looks of `status`.
+LOOK_S = 0.5
+# The time for a server's answer, unless --timeout says otherwise.
+TIMEOUT_S = 1.0
 HISTORY = 30
-CLIENTS_SHOWN = 8  # by `top`
+# The number of clients that `top` shows.
+CLIENTS_SHOWN = 8
 RATES = ("updates", "records")
 _COLOURS = {
     "ACTIVE": "green", "PASSIVE": "cyan", "STARTING": "yellow", "UNREACHABLE": "red", "CHP/1": "yellow",
@@ -46,7 +49,8 @@ class Look:
         self.admin = admin
         self.named = named
         self._asks_clients = clients
-        self.clients: list[dict[str, Any]] = []  # the first page of the active's, if they are asked for
+        # The first page of the active server's clients, if they are asked for.
+        self.clients: list[dict[str, Any]] = []
         self.views: list[ServerStatus] = []
         self.rates: dict[str, dict[str, float]] = {}
         self.history: dict[str, deque[float]] = {}
@@ -54,11 +58,11 @@ class Look:
         self._before: dict[str, tuple[float, dict[str, float]]] = {}
 
     def again(self) -> None:
-        """Ask both servers, now."""
+        """Ask both servers."""
         self._take(self.admin.ask_all("status"))
 
     def once_more(self) -> None:
-        """Ask those that answered, a moment ago; who did not is taken to be away still."""
+        """Ask the servers that answered the last look again; the others are taken to be away still."""
         here = [server for server, answer in self._answers.items() if isinstance(answer, AdminReply)]
         self._take({**self._answers, **self.admin.ask_some(here, "status")})
 
@@ -122,7 +126,7 @@ def _wait(seconds: float) -> None:
 
 
 def show(out: Out, look: Look, verdict: PairVerdict) -> None:
-    """One look, in the form that suits where it goes."""
+    """Show one look as JSON, as a table, or as lines."""
     if out.json:
         told = [_fields(view, look.rates.get(view.server, {})) for view in look.views]
         last = {"verdict": verdict.word, "why": verdict.why, "exit": verdict.code}
@@ -134,7 +138,7 @@ def show(out: Out, look: Look, verdict: PairVerdict) -> None:
 
 
 def show_epochs(out: Out, look: Look) -> None:
-    """Who was active when, and because: what any of the servers remembers, the newest first."""
+    """Show the epochs that any of the servers remembers, with their server and reason; the newest first."""
     found: dict[int, dict[str, Any]] = {}
     for view in look.views:
         for each in view.facts.get("epochs") or []:
@@ -158,7 +162,7 @@ def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
 
 
 def rows(look: Look) -> list[list[str]]:
-    """A row a fact, a column a server; rows nobody can fill are left out."""
+    """Return a row for each fact, with a column for each server; empty rows are left out."""
     found = [["", *(v.server for v in look.views)]]
     for title, tell in _ROWS:
         cells = [tell(v, look) if v.reachable else "" for v in look.views]
@@ -171,43 +175,33 @@ def rows(look: Look) -> list[list[str]]:
 Tell = Callable[[ServerStatus, Look], str]
 
 
-def _number(name: str) -> Tell:
-    def tell(v: ServerStatus, look: Look) -> str:
-        said = v.facts.get(name)
-        return show_count(said) if pair.is_number(said) else "-"
-
-    return tell
-
-
-def _text(name: str) -> Tell:
-    return lambda v, look: escape(str(v.facts[name])) if v.facts.get(name) is not None else "-"
+def _number(path: str) -> Tell:
+    return lambda v, look: "-" if (said := v.fact(path)) is None else show_count(said)
 
 
 def _role(v: ServerStatus, look: Look) -> str:
-    return ", ".join(escape(str(v.facts[name])) for name in ("role", "name") if v.facts.get(name)) or "-"
+    return ", ".join(escape(said) for path in ("role", "name") if (said := v.fact(path))) or "-"
 
 
 def _since(v: ServerStatus, look: Look) -> str:
-    spans = [v.facts.get(name) for name in ("since_s", "uptime_s")]
-    return ", ".join(show_duration(span) for span in spans if pair.is_number(span)) or "-"
+    spans = [v.fact(path) for path in ("since_s", "uptime_s")]
+    return ", ".join(show_duration(span) for span in spans if span is not None) or "-"
 
 
 def _sync(v: ServerStatus, look: Look) -> str:
     if v.in_sync is None or not v.has_peer:
         return "-"
-    since = v.facts.get("in_sync_since_s")
-    return ("yes" if v.in_sync else "NO") + (f", for {show_duration(since)}" if pair.is_number(since) else "")
+    since = v.fact("in_sync_since_s")
+    return ("yes" if v.in_sync else "NO") + ("" if since is None else f", for {show_duration(since)}")
 
 
 def _peer(v: ServerStatus, look: Look) -> str:
-    peer = v.facts.get("peer")
     if not v.has_peer:
         return "none, as configured"
-    if not isinstance(peer, dict):
+    alive, name = v.fact("peer.alive"), escape(v.fact("peer.name") or "?")
+    if alive is None:
         return "never seen"
-    if peer.get("alive"):
-        return f"{escape(str(peer.get('name', '?')))}, heard"
-    return f"{escape(str(peer.get('name', '?')))}, SILENT for {show_duration(peer.get('silent_s'))}"
+    return f"{name}, heard" if alive else f"{name}, SILENT for {show_duration(v.fact('peer.silent_s'))}"
 
 
 def _rate(name: str) -> Tell:
@@ -219,48 +213,40 @@ def _rate(name: str) -> Tell:
 
 
 def _pending(v: ServerStatus, look: Look) -> str:
-    n, size = v.facts.get("pending"), v.facts.get("pending_bytes")
-    if not pair.is_number(n):
+    n, size = v.fact("pending"), v.fact("pending_bytes")
+    if n is None:
         return "-"
-    return show_count(n) + (f" ({show_bytes(size)})" if n and pair.is_number(size) else "")
+    return show_count(n) + (f" ({show_bytes(size)})" if n and size is not None else "")
 
 
 def _journal(v: ServerStatus, look: Look) -> str:
-    journal = v.facts.get("journal")
-    if not isinstance(journal, dict):
-        return "-"
-    size, sync = journal.get("bytes"), journal.get("sync")
-    if not pair.is_number(size):
-        return escape(str(journal.get("store", "-")))
-    return show_bytes(size) + (f", sync {escape(str(sync))}" if sync else "")
+    size, sync = v.fact("journal.bytes"), v.fact("journal.sync")
+    if size is None:
+        return escape(v.fact("journal.store") or "-")
+    return show_bytes(size) + (f", sync {escape(sync)}" if sync else "")
 
 
 def _room(v: ServerStatus, look: Look) -> str:
-    room = v.facts.get("room")
-    if not isinstance(room, dict):
-        return "-"
-    if not room.get("why"):
-        return "yes"
-    return ("NO" if room.get("full") else "LITTLE") + f", {escape(str(room['why']))}"
+    why = v.fact("room.why")
+    if not why:
+        return "-" if why is None else "yes"
+    return ("NO" if v.fact("room.full") else "LITTLE") + f", {escape(why)}"
 
 
 def _journal_sync(v: ServerStatus, look: Look) -> str:
-    journal = v.facts.get("journal")
-    if not isinstance(journal, dict) or not pair.is_number(journal.get("sync_p50_s")):
-        return "-"
-    return f"{show_latency(journal['sync_p50_s'])}, {show_latency(journal.get('sync_p99_s', 0.0))}"
+    p50, p99 = v.fact("journal.sync_p50_s"), v.fact("journal.sync_p99_s")
+    return "-" if p50 is None else f"{show_latency(p50)}, {show_latency(p99 or 0.0)}"
 
 
 def _contents(v: ServerStatus, look: Look) -> str:
-    """What the last comparison of the two servers' contents found."""
-    said = v.facts.get("scrub")
-    if not isinstance(said, dict) or not said.get("keys"):
+    """Return the result of the last comparison of the two servers' contents."""
+    keys, ended, differ = v.fact("scrub.keys"), v.fact("scrub.ended_s_ago"), v.fact("scrub.differences")
+    if not keys:
         return "-"
-    keys, ended, differ = said["keys"], said.get("ended_s_ago"), said.get("differences")
-    when = f", {show_duration(ended)} ago" if pair.is_number(ended) else ""
+    when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:
         return f"{show_count(keys)} keys equal{when}"
-    named = ", ".join(escape(str(key)) for key in said.get("differing", ())[:3])
+    named = ", ".join(escape(str(key)) for key in (v.fact("scrub.differing") or ())[:3])
     return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
 
 
@@ -276,7 +262,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("peer", _peer),
     ("compared", _contents),
     ("in state, up", _since),
-    ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.facts.get("insecure") else "-"),
+    ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.fact("insecure") else "-"),
     ("subscribers", lambda v, look: show_count(v.subscribers())),
     ("clients", _number("clients")),
     ("sessions", _number("sessions")),
@@ -288,19 +274,19 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("journal", _journal),
     ("sync p50, p99", _journal_sync),
     ("refused", _refusals),
-    ("version", _text("version")),
 )
 
 
 def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableType:
-    """The rows as a table of rich, the verdict below."""
+    """Return the rows as a table of rich, with the verdict below."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     head, *body = rows(look)
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)  # 24 lines must do for all
+    # A terminal of 24 lines must hold all rows.
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(head):
         grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
     for row in body:
@@ -313,7 +299,7 @@ def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableTy
 
 
 def client_lines(look: Look) -> list[str]:
-    """The clients that are furthest behind, of the first page."""
+    """Return the clients with the greatest lag, from the first page."""
     latest = sorted(look.clients, key=lambda each: (-each["lag_ms"], -each["batches"], each["place"]))[:CLIENTS_SHOWN]
     if not latest:
         return []

@@ -1,1 +1,1 @@
-"""Commands on topics: messages.py, `chp pub`, `chp sub`; consume.py, `--group`; topic.py, groups.py, `chp topic`."""
+"""Commands on topics: messages.py, `chp pub`, `chp sub`; consume.py, `--group`; topic.py, `chp topic`."""

@@ -39,7 +39,7 @@ QUIET_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """What a consumer of the shell is to do, and how a message is shown."""
+    """The options of a consumer of the shell, and the form of a message."""
 
     settings: CliSettings
     fields: Callable[[Message], dict[str, Any]]

@@ -49,7 +49,7 @@ def ls(settings: CliSettings) -> None:
 
 
 def _line(out: Out, told: dict[str, Any]) -> str:
-    kept = f"{show_count(told['messages'])} messages, {show_count(told['bytes'])} bytes"
+    kept = f"{counted(told['messages'], 'message')}, {counted(told['bytes'], 'byte')}"
     return f"{told['name']}  {out.style(kept, dim=True)}" if out.terminal else str(told["name"])
 
 

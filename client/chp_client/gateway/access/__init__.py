@@ -1,6 +1,6 @@
-"""Who asks, and what the rules of the pair let that user do (SPEC.md, section 36).
+"""The callers of a gateway, and their rights by the rules of the pair (SPEC.md, section 36).
 
-caller    one who asks, and what is not let, by the same rules as the servers': pure
-callers   whose a request is, by token, by a proxy's header, or by nothing: pure
-audit     a line for each token that is let in first, and each denial
+caller    one caller and its rights, by the functions of the servers: pure
+callers   the caller of a request, by a token, by the header of a proxy, or by neither: pure
+audit     a line for each new token, and for each denial
 """

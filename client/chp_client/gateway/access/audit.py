@@ -1,11 +1,11 @@
-"""The gateway's audit: a JSON line for each token that is let in for the first time, and for denials.
+"""The audit of a gateway: a JSON line for each token that is admitted first, and for denials.
 
     {"time": "...", "audit": "denied", "user": "alice", "token": "1a2b3c4d", "address": "10.0.0.7", "via": "rq9T=.x2",
      "what": "PUT /v1/keys/secret", "verdict": "user 'alice' may not write '/secret'; ask root"}
 
 `token` is the beginning of its hash, as `chp access show` has it. `via` is the beginning of the gateway's own key, by
-which the servers' audit names it: together they say for whom the gateway asked. Denials of one user are written a few
-times in ten seconds, and then counted (`more`). A file is opened anew when it was moved away.
+which the audit of the servers names the gateway. A few denials of one user are written in ten seconds, and the others
+are counted (`more`). The file is opened anew when it was moved away.
 """
 
 from __future__ import annotations
@@ -25,49 +25,53 @@ from .caller import Caller
 
 log = logging.getLogger("chp_client")
 STREAM = "-"
-SEEN_MAX = 10_000  # tokens and users that are remembered
+# Tokens and users that are remembered.
+SEEN_MAX = 10_000
+# So many denials of one user are written within a window.
 FEW, WINDOW_S = 5, 10.0
 WHAT_MAX = 200
 Value = TypeVar("Value")
 
 
-class _Own(WatchedFileHandler):
-    """A file for our own user to read; serving goes on where it can't be written."""
+class _PrivateFile(WatchedFileHandler):
+    """A file that only our own user reads. The gateway goes on if it can't be written."""
 
     def _open(self) -> TextIOWrapper:
         fd = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return open(fd, "a", encoding="utf-8")
 
-    def handleError(self, record: logging.LogRecord) -> None:  # as logging calls it
-        """A line that can't be written is said in the log."""
+    # The name is that of logging.
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Log that a line can't be written."""
         log.error("the audit %s can't be written", self.baseFilename, exc_info=True)
 
 
 class GatewayAudit:
-    """Of one gateway; without a place to write to it is silent."""
+    """The audit of one gateway; without a place it writes nothing."""
 
     def __init__(self, place: str = "", via: str = "") -> None:
-        """`OSError` if the file can't be written."""
+        """Open the place; raise `OSError` if the file can't be written."""
         self._via = via
         self._handler: logging.Handler | None = None
         if place:
-            self._handler = logging.StreamHandler() if place == STREAM else _Own(place)
+            self._handler = logging.StreamHandler() if place == STREAM else _PrivateFile(place)
         self._known: dict[str, None] = {}
-        self._denied: dict[str, tuple[float, int]] = {}  # of each user: since when it is counted, and how many
+        # For each user, the begin of its window and the count of its denials.
+        self._denied: dict[str, tuple[float, int]] = {}
 
     def knows(self, caller: Caller) -> bool:
-        """Whether nothing is to be told of one who is let in."""
+        """Return True if the admission of a caller needs no line."""
         return self._handler is None or not caller.hashed or caller.hashed in self._known
 
-    def let_in(self, caller: Caller, address: str) -> None:
-        """Somebody's token is good; it is told once."""
+    def admitted(self, caller: Caller, address: str) -> None:
+        """Write that a token was admitted, once for each token."""
         if self.knows(caller):
             return
         _remember(self._known, caller.hashed, None)
         self._write("token", caller, address, what="connects", verdict="let in")
 
     def denied(self, caller: Caller, address: str, what: str, why: str) -> None:
-        """Something was not let."""
+        """Write that a caller was denied something."""
         if self._handler is None:
             return
         now = time.monotonic()
@@ -90,7 +94,7 @@ class GatewayAudit:
         self._handler.handle(logging.LogRecord("chp_client.audit", logging.INFO, "", 0, line, None, None))
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._handler is not None:
             self._handler.close()
 

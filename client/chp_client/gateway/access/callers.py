@@ -1,13 +1,13 @@
-"""Whose a request is: by its token, by the header of a proxy, or by nothing; and what follows when the rules change.
+"""The callers: the user of a request, by its token, by the header of a proxy, or by neither; and changes of the rules.
 
-    no keys            nobody is told from anybody: whoever reaches the loopback may do everything
-    keys               Authorization: Bearer TOKEN, or Basic USER:TOKEN as browsers and `curl -u` have it
-      a WebSocket      ... or Sec-WebSocket-Protocol: chp, bearer.TOKEN, as a page can set no header of one
-    --user-header      the user that a proxy on this host names, who has made sure of it
-    --anonymous        who shows nothing is this user
+    no keys            users are not told apart: every program that reaches the loopback may do everything
+    keys               Authorization: Bearer TOKEN, or Basic USER:TOKEN as browsers and `curl -u` send it
+      a WebSocket      ... or Sec-WebSocket-Protocol: chp, bearer.TOKEN, as a page can set no header of a WebSocket
+    --user-header      the user that a proxy on this host names, after it has checked the user
+    --anonymous        a request without a token is of this user
 
-The rules are asked of the servers each second. Until they have been told, nobody is let in. While no server answers
-they stay what they were: the copy does too, and nothing can be written. Pure.
+The gateway asks the servers for the rules each second. Until it has them, it admits no caller. While no server
+answers, the last rules hold; the copy is as old, and nothing can be written. Pure.
 """
 
 from __future__ import annotations
@@ -25,41 +25,45 @@ from ...port.admin import AdminError, AdminReply
 from ..problems import RETRY_S, Problem
 from .caller import ANYBODY, Caller
 
-TOKEN_MAX = 512  # characters
-PROTOCOL = b"bearer."  # of Sec-WebSocket-Protocol, with a token behind it
+# Characters of a token.
+TOKEN_MAX = 512
+# A protocol of Sec-WebSocket-Protocol that begins so has a token behind it.
+PROTOCOL = b"bearer."
 NO_RULES = "the gateway has not been told the rules yet"
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class AuthMethods(NamedTuple):
-    """How one is known; with none of them but tokens."""
+    """The ways in which callers are known, besides tokens; `header` is in small letters."""
 
     keyed: bool = False
-    header: bytes = b""  # in small letters
+    header: bytes = b""
     anonymous: str = ""
 
 
 class Callers:
-    """Of one gateway."""
+    """The callers of one gateway."""
 
     def __init__(self, ways: AuthMethods) -> None:
         self._ways = ways
         self.rules: Rules | None = None
-        self.secret = b""  # the pair's, by which members of groups are named
-        self.why = NO_RULES if ways.keyed else ""  # why nobody is let in
+        # The secret of the pair, by which members of groups are named.
+        self.secret = b""
+        # The reason why no caller is admitted; "" if callers are.
+        self.why = NO_RULES if ways.keyed else ""
         self._number = 0
 
     @property
     def ambient(self) -> bool:
-        """Whether a page of another origin could be taken for one of this host: it would have no token."""
+        """True if a caller may have no token: a page of another origin could then pass for one of this host."""
         return not self._ways.keyed or bool(self._ways.header or self._ways.anonymous)
 
     def is_member(self, lease: bytes) -> bool:
-        """Return whether a lease has the name of a member of a group, of any user."""
+        """Return True if a lease has the name of a member of a group, of any user."""
         return is_keyed_lease(self.secret, lease)
 
     def of(self, headers: Headers) -> Caller:
-        """Whose a request is; `Problem` if it is nobody's."""
+        """Return the caller of a request; raise `Problem` if it has none."""
         if not self._ways.keyed:
             return ANYBODY
         if self.why:
@@ -72,8 +76,8 @@ class Callers:
             return Caller(self._ways.anonymous, self.rules)
         return self._by_token(token, name)
 
-    def quick(self, authorization: bytes) -> Caller | None:
-        """The same for who shows nothing else than this, or b""; None if it has to be looked at in full."""
+    def plain(self, authorization: bytes) -> Caller | None:
+        """Return the caller with this field or b"" as its only proof; None if `of` has to decide."""
         if not self._ways.keyed:
             return None if authorization else ANYBODY
         if self.why or self.rules is None or self._ways.header or not authorization.startswith(b"Bearer "):
@@ -83,7 +87,7 @@ class Callers:
         return Caller(user, self.rules, hashed) if user else None
 
     def still(self, caller: Caller) -> Caller:
-        """The same one by the rules of now; `Problem` if its token is nobody's any more."""
+        """Return a caller by the present rules; raise `Problem` if its token is not known any more."""
         if caller.rules is self.rules and not self.why:
             return caller
         if self.why:
@@ -100,7 +104,7 @@ class Callers:
 
     def _by_token(self, token: str, name: str) -> Caller:
         if not token:
-            text = "who asks is not known; show a token that `chp access token` made: Authorization: Bearer TOKEN"
+            text = "the caller is not known; show a token that `chp access token` made: Authorization: Bearer TOKEN"
             raise Problem(401, "no-token", text)
         hashed = token_hash(token)
         user = self.rules.user_of(hashed) if self.rules is not None else ""
@@ -108,10 +112,10 @@ class Callers:
             raise Problem(401, "no-token", "the token is not known here, or of another user; ask for another")
         return Caller(user, self.rules, hashed)
 
-    # -- what the servers say
+    # -- from the servers
 
     def learn(self, answers: Mapping[str, AdminReply | AdminError | Refused]) -> bool:
-        """The rules as servers told them; whether they are others than before."""
+        """Take the rules from the answers of the servers; return True if they have changed."""
         told = [answer for answer in answers.values() if isinstance(answer, AdminReply)]
         refused = next((answer for answer in answers.values() if isinstance(answer, Refused)), None)
         if not told:
@@ -130,7 +134,7 @@ class Callers:
 
 
 def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:
-    """What says who asks; twice the same name is nobody's."""
+    """Return the fields that tell the caller; raise `Problem` if one is given twice."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in (b"authorization", b"sec-websocket-protocol", more):
@@ -141,7 +145,7 @@ def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:
 
 
 def _token(shown: Mapping[bytes, bytes]) -> tuple[str, str]:
-    """The token, and the user that is said with it."""
+    """Return the token, and the user that is told with it."""
     kind, _, text = shown.get(b"authorization", b"").strip().partition(b" ")
     text = text.strip()
     if not kind:

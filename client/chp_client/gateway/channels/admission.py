@@ -1,14 +1,14 @@
-"""What may pass from a WebSocket to the pair: copies, channels and sets of what is served, and no operator's command.
+"""Admission: the messages that may pass from a WebSocket to the pair. No command of an operator is one of them.
 
-    P      ICANHAZ for a copy of a subtree that is served, room for more of it, and what a client tells of itself
-    P+1    the channels of such subtrees, and that of a session of whoever shows the session itself
-    P+2    KVSETs of keys that are served, with the columns of ordinary sets; none, if a page may only read
+    P      ICANHAZ for a copy of a subtree that is served, credit for more of it, and the facts of a client
+    P+1    the channels of such subtrees, and the channel of a session that the connection has shown
+    P+2    KVSETs of keys that are served, with the columns of ordinary sets; none if a page may only read
 
-It is the gateway that the servers know, and it has the rights of all who use it: so what goes by is looked at, here and
-not there. What is not allowed ends the connection with a reason.
+The servers know only the gateway, which has the rights of all its users. So each message is checked here. A message
+that is not allowed ends the connection with a reason.
 
-A lease belongs to the client that opened it, and the servers refuse it to all others (SPEC.md, section 19). They can't
-tell members of groups apart, which are leases of all that comes through gateways: no WebSocket may name one. Pure.
+A lease belongs to the client that opened it, and the servers refuse it to other clients (SPEC.md, section 19). Members
+of groups are leases of the gateway, and the servers can't tell them apart: no WebSocket may name one. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from chp.unpacking import QUESTION
 from ..access.caller import ANYBODY, Caller
 from ..problems import Problem
 
-P, UPDATES, COLLECTOR, ABOUT = range(4)  # the ports of a message; the last one is the gateway's own
+# The ports of a message. The last one is of the gateway itself.
+P, UPDATES, COLLECTOR, ABOUT = range(4)
 OPTIONS = {"chp", "id", "more", "from", "proof", "session", "credit", "store"}
 PULSE = "/.chp/pulse/"
 TELLS = STX + b"client" + ETX
@@ -37,10 +38,12 @@ COLUMNS = {
     columns.DELETES, columns.TTLS, columns.CONDITIONS, columns.UNLESS_NEWER, columns.LEASED, columns.LEASE,
     columns.REFRESH, columns.UNLEASE,
 }  # fmt: skip
-IS_MEMBER = partial(is_keyed_lease, b"")  # of a pair without rules, which has no secret
+# A pair without rules has no secret.
+IS_MEMBER = partial(is_keyed_lease, b"")
 OF_LEASES = (columns.LEASED, columns.REFRESH, columns.UNLEASE)
 SESSION_BYTES = 16
-SESSIONS_MAX = 64  # of one WebSocket: a client has one, and another when it is told to
+# Sessions of one WebSocket. A client has one, and begins another when it is told to.
+SESSIONS_MAX = 64
 NO_COPY = "only copies are to be had here; operators use chp"
 NOT_ITS_LEASE = "the lease is not of a session of this connection; open one of your own, which is your client's alone"
 NOT_SHOWN = "the session is another's, or was not shown; show it in a frame behind the topic of its channel"
@@ -48,7 +51,7 @@ NOT_SHOWN = "the session is another's, or was not shown; show it in a frame behi
 
 @dataclass(frozen=True, slots=True)
 class AllowedMessages:
-    """The rights of one WebSocket; `shown`: clients, by their public names, whose sessions it showed to be its own."""
+    """The rights of one WebSocket; `shown` has the public names of the clients whose sessions it has shown."""
 
     subtrees: tuple[str, ...]
     write: bool
@@ -57,7 +60,7 @@ class AllowedMessages:
     is_member: Callable[[bytes], bool] = IS_MEMBER
 
     def why_not(self, port: int, frames: Sequence[bytes]) -> str:
-        """Why a message does not pass; "" if it does."""
+        """Return the reason why a message does not pass; "" if it passes."""
         try:
             if port == P and len(frames) == 3 and frames[0] == ICANHAZ:
                 return self._unasked(frames[1], frames[2])
@@ -105,7 +108,7 @@ class AllowedMessages:
         return self._unread(topic[1:-1].decode())
 
     def _not_own(self, name: bytes, proof: Sequence[bytes]) -> str:
-        """Its name is public, and what it tells is not; to the servers all sessions here are the gateway's."""
+        """Return the reason why the channel of a session is denied: its name is public, but its messages are not."""
         for each in proof:
             self._show(each)
         try:
@@ -127,7 +130,7 @@ class AllowedMessages:
         return self._unowned(segment.extras or {}) or self._unruled(segment.keys, segment.extras or {})
 
     def _unowned(self, extras: dict[str, Any]) -> str:
-        """Return why a set may not name its leases: one of them is a member's of a group, or would be anybody's."""
+        """Return the reason why a set may not name its leases: one is of a member, or of no session."""
         opened = extras.get(columns.LEASE, [b""])
         named = [opened[0], *(extras[name] for name in OF_LEASES if name in extras)]
         return NOT_ITS_LEASE if len(opened) > 2 or any(map(self.is_member, named)) else ""

@@ -1,10 +1,10 @@
-"""One WebSocket at /v1/clone, and the sockets to the pair that are its own: a proxy that decides only what passes.
+"""One WebSocket at /v1/clone with sockets of its own to the pair: a proxy that decides which messages pass.
 
     browser  <-- WebSocket -->  here  --  of each server: DEALER -> P,  SUB -> P+1,  XPUB -> P+2
 
-uvicorn hands a connection over when it asks for a WebSocket. What the pair says goes on as it is; while the other end
-takes nothing, nothing is read from the pair, so libzmq drops what is beyond its mark, and the client finds a gap, which
-heals. Nothing is queued here in the other direction either: what a server has no room for is asked or sent again.
+uvicorn hands a connection over when it asks for a WebSocket. Messages of the pair pass unchanged. While the client
+takes nothing, nothing is read from the pair; libzmq then drops messages, and the client finds a gap and heals it.
+Nothing is queued in the other direction either: the client asks or sends again if a server has no room.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ from chp.limits import DEFAULT
 from ...clientfile import credentials_of
 from ..access.caller import Caller
 from ..access.callers import Callers
+from ..answers import raw_answer
 from ..problems import Problem, problem_of
 from . import websocket
 from .admission import ABOUT, COLLECTOR, AllowedMessages, P
 from .websocket import Broken, put
 
 PATH = "/v1/clone"
-SEND_S = 30.0  # who takes nothing for so long holds a connection for nothing
-SAY_S = 2.0  # so often it is said that the gateway lives
-RECEIVE_MARK = 100  # messages of the pair that wait in libzmq for one connection
-WAITS_MAX = 1 << 20  # bytes that wait in the socket, before nothing is read from the pair
+# A client that takes nothing for so long is cut off.
+SEND_S = 30.0
+# The gateway tells that it lives this often.
+SAY_S = 2.0
+# Messages of the pair that wait in libzmq for one connection.
+RECEIVE_MARK = 100
+# With so many bytes in the socket nothing more is read from the pair.
+WAITS_MAX = 1 << 20
 
 
 class GatewayServices(Protocol):
-    """What a line needs of the gateway."""
+    """The parts of a gateway that a connection uses."""
 
     servers: Sequence[str]
     ipv6: list[bool]
@@ -46,27 +51,27 @@ class GatewayServices(Protocol):
 
 
 class ConnectionAdmission(Protocol):
-    """Who lets it in."""
+    """The part that admits a connection."""
 
     @property
     def gateway(self) -> GatewayServices:
-        """Behind it."""
+        """The gateway."""
 
     @property
     def callers(self) -> Callers:
-        """Who asks, by the rules as they are."""
+        """The callers, by the present rules."""
 
     def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> AllowedMessages:
-        """What a WebSocket may, or a `Problem`."""
+        """Return the messages that may pass; raise `Problem` if the WebSocket is not admitted."""
 
     def denied(self, caller: Caller, address: str, why: str) -> None:
-        """What one asked for was not let."""
+        """Note that a message was denied."""
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """One connection; `door` is the application, which lets it in or not."""
+    """One connection; `admission` is the application, which admits it or not."""
 
-    door: ConnectionAdmission
+    admission: ConnectionAdmission
 
     def __init__(self, config: Any, server_state: Any, app_state: Any) -> None:
         self._connections = server_state.connections
@@ -80,18 +85,19 @@ class WebSocketConnection(asyncio.Protocol):
         self._address = ""
         self._open = False
 
-    # -- what asyncio and uvicorn call
+    # -- called by asyncio and uvicorn
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handed over by the HTTP protocol, with the head of the request as the first that comes."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio's
+        """Take the connection from the HTTP protocol. The head of the request comes first."""
+        # A transport of uvloop has no class of asyncio.
+        self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._address = (self._transport.get_extra_info("peername") or ("",))[0]
         self._transport.set_write_buffer_limits(high=WAITS_MAX)
         self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Some of what the client sends."""
+        """Take some bytes of the client."""
         if self._head is not None:
             self._head, head = None, data
             self._begin(head)
@@ -103,29 +109,29 @@ class WebSocketConnection(asyncio.Protocol):
             self._end(broken.code, broken.reason)
 
     def pause_writing(self) -> None:
-        """The other end takes nothing."""
+        """Stop reading from the pair, as the client takes nothing."""
         self._room.clear()
         self._alarm = self._loop.call_later(SEND_S, self._transport.abort)
 
     def resume_writing(self) -> None:
-        """It does."""
+        """Read from the pair again."""
         self._room.set()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Let go of all sockets, as the connection has ended."""
         self.resume_writing()
         self._connections.discard(self)
         self._let_go()
 
     def shutdown(self) -> None:
-        """The gateway ends."""
+        """Close the WebSocket, as the gateway ends."""
         self._end(websocket.GOING, "the gateway ends; ask another, or this one a moment later")
 
     def abort(self) -> None:
-        """End it at once, as a network does that is cut; from any thread."""
+        """End the connection at once, as a cut network does. Any thread may call it."""
         self._loop.call_soon_threadsafe(self._transport.abort)
 
     # -- the handshake
@@ -142,12 +148,13 @@ class WebSocketConnection(asyncio.Protocol):
             key = said.get(b"sec-websocket-key", b"")
             if said.get(b"sec-websocket-version") != b"13" or len(key) != 24:
                 raise Problem(400, "bad-websocket", "a WebSocket begins with Sec-WebSocket-Key, and version 13")
-            self._allowed = self.door.admit_line(headers, query, self._address)
+            self._allowed = self.admission.admit_line(headers, query, self._address)
         except Problem as problem:
             if problem.status != 401:
                 self._refuse(problem)
                 return
-            self._accept(key, said)  # a page is told nothing of an answer that is not 101
+            # A page is told nothing of an answer that is not 101.
+            self._accept(key, said)
             self._transport.write(websocket.closing(websocket.DENIED, problem.detail))
             self._transport.close()
             return
@@ -156,17 +163,17 @@ class WebSocketConnection(asyncio.Protocol):
             return
         self._accept(key, said)
         self._open = True
-        self._enter(self.door.gateway.lines, self._allowed.caller.user)
+        self._enter(self.admission.gateway.lines, self._allowed.caller.user)
         self._connect()
 
     def _enter(self, lines: FairTable[WebSocketConnection, None], user: str) -> None:
-        """Be one of the open WebSockets; if there is no room, one of the user who has most of them ends."""
+        """Enter the open WebSockets; if there is no room, one of the user with the most of them ends."""
         if lines.full:
             lines.loser(user).make_room()
         lines.put(self, None, user)
 
     def make_room(self) -> None:
-        """End, as another user wants to be let in."""
+        """End, to make room for another user."""
         self._end(
             websocket.GOING, "your user has most of the WebSockets here, and another one came; ask another gateway"
         )
@@ -178,18 +185,16 @@ class WebSocketConnection(asyncio.Protocol):
         self._transport.write(answer + chosen + b"Sec-WebSocket-Accept: " + websocket.accepted(key) + b"\r\n\r\n")
 
     def _refuse(self, problem: Problem) -> None:
-        response = problem.response()
-        head = b"".join(b"%s: %s\r\n" % each for each in response.raw_headers)
-        self._transport.write(b"HTTP/1.1 %d %s\r\n" % (response.status_code, b"Refused") + head)
-        self._transport.write(b"Connection: close\r\n\r\n" + bytes(response.body))
+        self._transport.write(raw_answer(problem.response(), b"connection: close\r\n"))
         self._transport.close()
 
     def _connect(self) -> None:
-        gateway = self.door.gateway
+        gateway = self.admission.gateway
         servers = [addresses.full(server) for server in gateway.servers]
         known = credentials_of(gateway.servers)
         about = websocket.framed(websocket.BINARY, put(len(servers), ABOUT, [server.encode() for server in servers]))
-        self._transport.write(about)  # before anything of theirs
+        # It has to come before all messages of the pair.
+        self._transport.write(about)
         for i, server in enumerate(servers):
             made = [gateway.context.socket(kind) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB)]
             self._sockets.append(made)
@@ -200,30 +205,30 @@ class WebSocketConnection(asyncio.Protocol):
                 self._tasks.append(asyncio.ensure_future(self._carry(i, port, socket)))
         self._tasks.append(asyncio.ensure_future(self._say(about)))
 
-    # -- what the pair says
+    # -- from the pair
 
     async def _carry(self, server: int, port: int, socket: zmq.asyncio.Socket) -> None:
         while True:
             await self._room.wait()
             frames = await socket.recv_multipart()
-            if not self._let():
+            if not self._may_go_on():
                 return
             self._transport.write(websocket.framed(websocket.BINARY, put(server, port, frames)))
 
     async def _say(self, about: bytes) -> None:
-        """How many servers there are and where, again and again, as nothing else may come."""
+        """Tell the addresses of the servers again and again, as nothing else may come."""
         while True:
             await asyncio.sleep(SAY_S)
             await self._room.wait()
-            if not self._let():
+            if not self._may_go_on():
                 return
             self._transport.write(about)
 
-    def _let(self) -> bool:
-        """Whether the rules are those that it was let in by; if its rights are not, it has to begin anew."""
+    def _may_go_on(self) -> bool:
+        """Check the rights by the present rules; end the connection and return False if they have changed."""
         before = self._allowed.caller
         try:
-            caller = self.door.callers.still(before)
+            caller = self.admission.callers.still(before)
         except Problem as problem:
             self._end(websocket.DENIED if problem.status == 401 else websocket.GOING, problem.detail)
             return False
@@ -234,7 +239,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._allowed = replace(self._allowed, caller=caller)
         return True
 
-    # -- what the client says
+    # -- from the client
 
     def _came(self, opcode: int, payload: bytes) -> None:
         if opcode == websocket.CLOSE:
@@ -243,13 +248,13 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.write(websocket.framed(websocket.PONG, payload))
         elif opcode == websocket.TEXT:
             raise Broken(websocket.NOT_BINARY, "messages are binary")
-        elif opcode == websocket.BINARY and self._open and self._let():
-            self.door.gateway.lines.use(self)
+        elif opcode == websocket.BINARY and self._open and self._may_go_on():
+            self.admission.gateway.lines.use(self)
             server, port, frames = websocket.taken(payload)
             if server >= len(self._sockets):
                 raise Broken(websocket.BROKEN, f"there are {len(self._sockets)} servers, counted from 0")
             if why := self._allowed.why_not(port, frames):
-                self.door.denied(self._allowed.caller, self._address, why)
+                self.admission.denied(self._allowed.caller, self._address, why)
                 raise Broken(websocket.DENIED, why)
             self._pass(self._sockets[server][port], port, frames)
 
@@ -271,7 +276,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _let_go(self) -> None:
         if self._open:
             self._open = False
-            del self.door.gateway.lines[self]
+            del self.admission.gateway.lines[self]
         for task in self._tasks:
             task.cancel()
         for sockets in self._sockets:
@@ -286,7 +291,8 @@ def _prepare(socket: zmq.asyncio.Socket, known: Any) -> None:
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     socket.setsockopt(zmq.RCVHWM, RECEIVE_MARK)
     socket.setsockopt(zmq.LINGER, 0)
-    if socket.type != zmq.SUB:  # nothing waits for a server that is away: it would be stale
+    # No message waits for a server that is away, as it would be stale.
+    if socket.type != zmq.SUB:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.LINGER, 200)
     if known is not None:
@@ -294,12 +300,13 @@ def _prepare(socket: zmq.asyncio.Socket, known: Any) -> None:
 
 
 def subscribe(socket: zmq.asyncio.Socket, message: bytes) -> None:
-    """Begin or end a subscription; what came meanwhile is told of again, as libzmq may have used up its one signal."""
+    """Begin or end a subscription; then signal waiting messages again, as libzmq may have used up its one signal."""
     socket.set(zmq.SUBSCRIBE if message[:1] == b"\1" else zmq.UNSUBSCRIBE, message[1:])
-    socket.get(zmq.EVENTS)  # `getsockopt` would be the plain socket's, and wake nobody
+    # `getsockopt` is of the plain socket, and would wake no task.
+    socket.get(zmq.EVENTS)
 
 
 def _sent(future: asyncio.Future[Any]) -> None:
-    """No room, or no connection: the client asks again."""
+    """Ignore an error: there is no room or no connection, and the client asks again."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,8 @@
-"""A WebSocket's bytes (RFC 6455), and the messages of a pair's ports in them (SPEC.md, section 37).
+"""The frames of a WebSocket (RFC 6455), and the messages of a pair's ports in them (SPEC.md, section 37).
 
     message = server port *(length frame)      server, port: an octet; length: four octets, of the frame
 
-Bounded: a message that says it is longer than any of CHP/2 is not waited for. Pure.
+A message that announces more bytes than any of CHP/2 is refused at once. Pure.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from struct import pack, unpack_from
 
-MESSAGE_BYTES_MAX = (17 << 20) + 4096  # a KVSET, and what is around it
+# A KVSET with all that surrounds it.
+MESSAGE_BYTES_MAX = (17 << 20) + 4096
 FRAMES_MAX = 16
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-NORMAL, GOING, BROKEN, NOT_BINARY, DENIED, LARGE = 1000, 1001, 1002, 1003, 1008, 1009  # why it is closed
+# The reasons why a WebSocket is closed.
+NORMAL, GOING, BROKEN, NOT_BINARY, DENIED, LARGE = 1000, 1001, 1002, 1003, 1008, 1009
 REASON_BYTES_MAX = 123
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Broken(Exception):
-    """What came is not taken: the code and the reason with which the WebSocket is closed."""
+    """A message that is not taken; `code` and `reason` are those with which the WebSocket is closed."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,12 +31,12 @@ class Broken(Exception):
 
 
 def accepted(key: bytes) -> bytes:
-    """The Sec-WebSocket-Accept of a Sec-WebSocket-Key."""
+    """Return the Sec-WebSocket-Accept for a Sec-WebSocket-Key."""
     return b64encode(sha1(key + _GUID).digest())
 
 
 def framed(opcode: int, payload: bytes) -> bytes:
-    """A whole frame, as a server sends it: not masked."""
+    """Return a whole frame of a server, which is not masked."""
     size, first = len(payload), 0x80 | opcode
     if size < 126:
         return bytes((first, size)) + payload
@@ -43,21 +45,22 @@ def framed(opcode: int, payload: bytes) -> bytes:
 
 
 def closing(code: int, reason: str = "") -> bytes:
-    """The frame that ends it."""
+    """Return the frame that closes a WebSocket."""
     text = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
     return framed(CLOSE, code.to_bytes(2, "big") + text)
 
 
 class FrameReader:
-    """What a client sends, put together."""
+    """The reader of a client's frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._kind = 0  # of the message that comes in pieces
+        # The kind of the message that comes in pieces.
+        self._kind = 0
         self._pieces = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Whole messages and control frames, with their opcodes; `Broken` if it is none."""
+        """Yield whole messages and control frames, with their opcodes; raise `Broken` for bad ones."""
         self._bytes += data
         while (found := self._frame()) is not None:
             last, opcode, payload = found
@@ -109,12 +112,12 @@ def _unmasked(mask: bytes, payload: bytes) -> bytes:
 
 
 def put(server: int, port: int, frames: Sequence[bytes]) -> bytes:
-    """A message of a port."""
+    """Return a message of a port."""
     return bytes((server, port)) + b"".join(pack(">I", len(frame)) + frame for frame in frames)
 
 
 def taken(message: bytes) -> tuple[int, int, list[bytes]]:
-    """The server, the port and the frames of a message; `Broken` if it is none."""
+    """Return the server, the port and the frames of a message; raise `Broken` for a bad one."""
     if len(message) < 2:
         raise Broken(BROKEN, "a message begins with a server and a port, an octet each")
     frames, at = list[bytes](), 2

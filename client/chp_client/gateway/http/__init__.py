@@ -1,4 +1,5 @@
-"""HTTP/1.1 of one connection: its bounds, and what is done without a parser.
+"""HTTP/1.1 on one connection: its bounds, and the requests that need no parser.
 
-protocol    uvicorn's, bounded        plain    one whole plain request, read without a parser
+protocol     the protocol of uvicorn, bounded
+fast_path    a plain GET or PUT, read and answered without a parser and without a task
 """

@@ -1,13 +1,12 @@
-"""uvicorn's HTTP/1.1 by httptools, bounded: how many connections, how large and how slow a head may be.
+"""The HTTP/1.1 protocol of uvicorn and httptools, bounded: the number of connections, the size and time of a head.
 
-A request that is received whole, and plain (plain.py), is done without it where it can be (paths/quick.py): between
-two others of its connection, of which the parser then knows nothing. What comes while such a PUT is under way waits.
+A plain request that is received whole is answered without the parser (fast_path.py). It stands between two other
+requests of its connection, so the parser knows nothing of it. Bytes that come while a plain PUT is under way wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -16,51 +15,49 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from chp.fair import making_room
 
 from ..access.caller import Caller
+from ..answers import header_lines, raw_answer
+from ..problems import Problem
 from ..request_fields import RequestLimits
-from . import plain
+from .fast_path import plain_request
 
 if TYPE_CHECKING:
-    from ..paths.fast_path import FastPath
+    from .fast_path import FastPath
 
-VERSIONS = ("1.1", "1.0")  # what httptools reads as others, or as none, is no request to be done
-LATER = 65_536  # bytes that wait while a PUT is under way, or to be parsed; then no more are received
+# httptools also reads other versions, which are refused.
+VERSIONS = ("1.1", "1.0")
+# So many bytes wait while a PUT is under way, or to be parsed; then no more are received.
+LATER = 65_536
 # Bytes that are parsed in one turn of the loop, but for a body of a known length. They are at most 230 pipelined
 # requests, 1,024 fields or 680 chunks, which take 20 ms.
 SLICE = 4096
-
-
-def _canned(status: str, code: str, detail: str, more: str = "") -> bytes:
-    said = {"type": "about:blank", "title": status.partition(" ")[2], "status": int(status[:3])}
-    body = json.dumps({**said, "code": code, "detail": detail}).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{more}"
-    return head.encode() + b"Connection: close\r\n\r\n" + body
-
-
-_CROWDED = _canned("429 Too Many Requests", "busy", "too many connections; try again in a moment", "Retry-After: 1\r\n")
-_LARGE = _canned("431 Request Header Fields Too Large", "head", "the head of the request is too large; send less")
-_SLOW = _canned("408 Request Timeout", "slow-head", "the head of the request did not come in time; send it at once")
-_BROKEN = _canned("400 Bad Request", "bad-http", "this is not HTTP/1.1 that can be read")
+_LAST = b"connection: close\r\n"
+_CROWDED = raw_answer(Problem(429, "busy", "too many connections; try again in a moment", retry_s=1).response(), _LAST)
+_LARGE = raw_answer(Problem(431, "head", "the head of the request is too large; send less").response(), _LAST)
+_SLOW = raw_answer(
+    Problem(408, "slow-head", "the head of the request did not come in time; send it at once").response(), _LAST
+)
+_BROKEN = raw_answer(Problem(400, "bad-http", "this is not HTTP/1.1 that can be read").response(), _LAST)
 
 
 class _Flow(FlowControl):  # type: ignore[misc, unused-ignore]  # Any where httptools has no types
-    """What the connection is not read for: uvicorn's reasons, and that something has to be parsed first."""
+    """The reasons why a connection is not read: those of uvicorn, and bytes that have to be parsed first."""
 
     held = False
     _paused = False
 
     def pause_reading(self) -> None:
-        """Read no more, for a reason of uvicorn's."""
+        """Stop reading for a reason of uvicorn."""
         self._paused = True
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless it is held."""
+        """Read on, unless the connection is held."""
         self._paused = False
         if not self.held:
             super().resume_reading()
 
     def hold(self, held: bool) -> None:
-        """Read no more while it is held; then read on, unless uvicorn has a reason not to."""
+        """Hold the connection, or let it go: it is then read, unless uvicorn has a reason not to."""
         self.held = held
         if held:
             super().pause_reading()
@@ -69,39 +66,54 @@ class _Flow(FlowControl):  # type: ignore[misc, unused-ignore]  # Any where http
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # Any where httptools has no types
-    """One connection."""
+    """One connection.
+
+    `fast_path`   the fast path of the gateway
+    `heard`       the time of the last bytes
+    `_common`     the header lines of every answer, made once for each list of them
+    `_head`       bytes of the head that is coming
+    `_between`    True if the parser is at the end of a request
+    `_user`       the user of the last plain request
+    `_used`       the time of the last answer to a plain request
+    `_later`      bytes that were received while a plain PUT is under way
+    `_rest`       bytes that are parsed in later turns
+    `_going`      True if such a turn is asked for
+    `_known`      bytes of the body that are still to come, if its length was announced
+    `_quiet`      bytes since the head or the last byte of a body: trailers, and extensions of chunks
+    `_last`       True if the connection ends with its answer
+    """
 
     bounds = RequestLimits()
     flow: _Flow
-    quick: FastPath | None = None
-    _common: tuple[object, bytes] = (None, b"")  # the lines of every answer, made once for a list of them
-    _head = 0  # bytes of the head that is coming
+    fast_path: FastPath | None = None
+    heard = 0.0
+    _common: tuple[object, bytes] = (None, b"")
+    _head = 0
     _in_head = True
-    _between = True  # whether the parser is at the end of a request
+    _between = True
     _alarm: asyncio.TimerHandle | None = None
-    _user = ""  # of the last plain request
-    heard = 0.0  # when something came last
-    _used = 0.0  # when a plain request was answered last
-    _later: bytearray | None = None  # while a plain PUT is under way: what was received since
-    _rest = b""  # what was received, and is parsed in turns to come
-    _going = False  # whether that turn is asked for
-    _known = 0  # bytes of the body that are still to come, if its length was announced
-    _quiet = 0  # bytes since the head or the last byte of a body: trailers, and what stands beside the sizes of chunks
-    _last = False  # whether the connection ends with its answer
+    _user = ""
+    _used = 0.0
+    _later: bytearray | None = None
+    _rest = b""
+    _going = False
+    _known = 0
+    _quiet = 0
+    _last = False
 
     def connection_made(self, transport: Any) -> None:
-        """Taken, unless there are too many."""
+        """Take the connection, unless there are too many."""
         super().connection_made(transport)
         self.flow = _Flow(transport)
         self.heard = self.loop.time()
-        if len(self.connections) > self.bounds.connections and not self._is_let_in():
+        if len(self.connections) > self.bounds.connections and not self._has_room():
             transport.write(_CROWDED)
             transport.close()
             return
         self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
 
-    def _is_let_in(self) -> bool:
-        """Whether a connection of the user who has most of them is closed for this one, whose user is not known yet."""
+    def _has_room(self) -> bool:
+        """Close a connection of the user with the most of them; return False if there is none to close."""
         others = {each: each.user for each in self.connections if isinstance(each, BoundedProtocol) and each.lasts}
         others.pop(self, None)
         lost = making_room(others, self.bounds.connections, "", lambda each: (each.busy, each.heard))
@@ -111,22 +123,22 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
 
     @property
     def user(self) -> str:
-        """Who asked here last; "" if nobody did, or everybody is let in."""
+        """The user of the last request; "" if there was none, or if users are not told apart."""
         caller = self.scope.get("caller") if self.scope else None
         return self._user or (caller.user if isinstance(caller, Caller) else "")
 
     @property
     def lasts(self) -> bool:
-        """Whether it is not about to be closed."""
+        """True unless the connection is about to be closed."""
         return not self.transport.is_closing()
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """True while a request is under way."""
         return self._later is not None or (self.cycle is not None and not self.cycle.response_complete)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request."""
+        """Take some bytes of a request."""
         if self.transport.is_closing():
             return
         self.heard = self.loop.time()
@@ -134,18 +146,18 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self._rest += data
         elif self._later is not None:
             self._wait(self._later, data)
-        elif not (self._between and self.quick is not None and self._plainly(data, self.quick)):
+        elif not (self._between and self.fast_path is not None and self._plainly(data, self.fast_path)):
             self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """Parse a slice. What is behind it waits for a later turn, and until the pipelined requests are answered."""
+        """Parse a slice. The rest waits for a later turn, and until the pipelined requests are answered."""
         size = max(SLICE, self._known)
         self._rest = data[size:]
         self._parse(data[:size])
         if not self._rest or self.transport.is_closing() or self.transport.get_protocol() is not self:
             self._rest = b""
             if self.flow.held:
-                # A turn later: the request that is whole now is begun before the end of the connection is read.
+                # Read on a turn later: the request that is whole now begins before the end of the connection is read.
                 self.loop.call_soon(self._receive_on)
             return
         self.flow.hold(True)
@@ -167,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self._read(rest)
 
     def on_response_complete(self) -> None:
-        """One answer is out: the next request may be parsed."""
+        """Parse the next request, as the answer is out."""
         super().on_response_complete()
         self._soon()
 
@@ -183,55 +195,58 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self._alarm = self.loop.call_later(self.bounds.head_s, self._late)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head; one behind the body (a trailer) is dropped, as the head was judged without it."""
+        """Take a field of the head; drop a trailer, as the head was judged without it."""
         if self._in_head:
             super().on_header(name, value)
             if name.lower() == b"content-length" and value.isdigit():
                 self._known = int(value[:20])
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body."""
+        """Take some bytes of the body."""
         self._quiet = 0
         self._known = max(0, self._known - len(body))
         super().on_body(body)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Note the first byte of a request."""
         self._between, self._known = False, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Begin the request, as its head has come."""
         if self.parser.get_http_version() not in VERSIONS:
-            raise ValueError("this is not HTTP/1.1")  # which is answered as what can't be read
+            # The error is answered like any request that cannot be read.
+            raise ValueError("this is not HTTP/1.1")
         self._in_head, self._head, self._quiet = False, 0, 0
         self._no_alarm()
-        self.scope["state"]["abort"] = self.transport.abort  # for who has to let go of a reader that takes nothing
+        # A stream aborts the connection of a reader that takes nothing.
+        self.scope["state"]["abort"] = self.transport.abort
         super().on_headers_complete()
 
     # -- what needs no parser
 
-    def _plainly(self, data: bytes, quick: FastPath) -> bool:
-        """Whether it is done, or begun, without the parser."""
+    def _plainly(self, data: bytes, fast_path: FastPath) -> bool:
+        """Answer or begin a plain request; return False if the data has to be parsed."""
         if (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused:
             return False
-        if (asked := plain.whole(data)) is None:
+        if (asked := plain_request(data)) is None:
             return False
-        if asked.method == b"GET":
-            answer = quick.answer(asked.path, asked.headers, self._lines())
-            if answer is None:
+        if asked.is_get:
+            if (answer := fast_path.get(asked, self._lines())) is None:
                 return False
-            self._user = quick.user
-            self._said(answer)
-            return True
-        if not quick.put(asked.path, asked.headers, asked.body, self._lines(), self._answered):
+            self._send(answer)
+        elif fast_path.put(asked, self._lines(), self._answered):
+            self._later = bytearray()
+            if self._alarm is not None:
+                self._no_alarm()
+        else:
             return False
-        self._user, self._later = quick.user, bytearray()
-        self._no_alarm()
+        self._user = fast_path.user
         return True
 
-    def _said(self, answer: bytes) -> None:
-        self._no_alarm()
+    def _send(self, answer: bytes) -> None:
+        if self._alarm is not None:
+            self._no_alarm()
         self.transport.write(answer)
         self.server_state.total_requests += 1
         self._used = self.loop.time()
@@ -239,11 +254,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self.timeout_keep_alive_handler()
 
     def _answered(self, answer: bytes) -> None:
-        """The end of a PUT."""
+        """Send the answer of a plain PUT, and take the bytes that came meanwhile."""
         later, self._later = self._later, None
         if self.transport.is_closing():
             return
-        self._said(answer)
+        self._send(answer)
         if self._last:
             self.transport.close()
         elif later:
@@ -256,7 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self.flow.pause_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came for long; or what came was plain, and began no time of its own."""
+        """Close an idle connection. Plain requests begin no time of their own, so their time counts here."""
         left = self._used + self.timeout_keep_alive - self.loop.time()
         if left <= 0 and self._later is None:
             super().timeout_keep_alive_handler()
@@ -264,30 +279,30 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             self.timeout_keep_alive_task = self.loop.call_later(max(left, 1.0), self.timeout_keep_alive_handler)
 
     def shutdown(self) -> None:
-        """The gateway ends: with what is under way."""
+        """End the connection, after the request that is under way."""
         if self._later is None:
             super().shutdown()
         self._last = True
 
     def _lines(self) -> bytes:
-        headers = self.server_state.default_headers  # another list each second
-        kind = type(self)
+        # uvicorn makes another list each second.
+        headers, kind = self.server_state.default_headers, type(self)
         if kind._common[0] is not headers:
-            kind._common = headers, b"".join(b"%s: %s\r\n" % each for each in headers)
+            kind._common = headers, header_lines(headers)
         return kind._common[1]
 
     def on_message_complete(self) -> None:
-        """The body too: what comes is the next head."""
+        """End the request, as its body has come."""
         super().on_message_complete()
         self._in_head = self._between = True
         self._quiet = self._known = 0
 
     def send_400_response(self, msg: str) -> None:
-        """What can't be read is answered as every other error is."""
+        """Answer a request that cannot be read, in the form of all errors."""
         self._end(_BROKEN)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Stop the alarm, as the connection has ended."""
         self._no_alarm()
         super().connection_lost(exc)
 

@@ -1,1 +1,1 @@
-"""What each path of the gateway answers: keys, batches of them, pages, watches and their events."""
+"""The handlers of the gateway's paths: keys, topics, groups, changes, and the pair."""

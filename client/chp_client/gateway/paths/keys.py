@@ -1,132 +1,121 @@
-"""One key, pages of keys, and batches: /v1/keys and /v1/batch. Reads are of the copy; writes are awaited."""
+"""Keys: one key, pages of keys, batches and versions. Reads are of the copy; writes are awaited."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from chp.limits import DEFAULT
+from chp.numbers import describe
 
-from ...core.events import State
-from ..access.caller import caller_of
-from ..gateway import Gateway, gateway_of
-from ..once import IdempotentResult, marker_of, write
+from ...clone.mapping import Entry
+from ...errors import NotRetained
+from ...port.history import Version
+from ..answers import entry_json, json_answer, shown
+from ..call import Call
+from ..gateway import Gateway
 from ..problems import RETRY_S, Problem
-from ..request_fields import condition, flag, key_of, number, query, tag, ttl_of
-from .batches import BatchRows, key_to_set, kind_of, rows_of
-from .entries import entry_json
+from ..request_fields import flag, number, only, tag, ttl_of
+from ..shared.rows import NDJSON, BatchRows, kind_of, rows_of
+from ..shared.writes import WriteResult, marker_of
 
 OCTETS = "application/octet-stream"
-NDJSON = "application/x-ndjson"
 PAGE = 1000
-PAGE_BYTES = 8 << 20  # of keys and values; a page ends there, and says where to go on
+# A page ends at so many bytes of keys and values, and says where to go on.
+PAGE_BYTES = 8 << 20
+VERSIONS, VERSIONS_MAX = 50, 1000
+# Reading through the log of the servers may take this long.
+LOG_S = 10.0
 
 
-def freshness(gateway: Gateway) -> dict[str, str]:
-    """How current the copy is that an answer is made of."""
-    clone = gateway.clone
-    return {"CHP-Number": str(clone.revision), "CHP-Staleness": f"{clone.staleness_s:.3f}", "Cache-Control": "no-cache"}
-
-
-def readable(gateway: Gateway, *, fresh: bool = False) -> None:
-    """That there is a copy to read; `fresh`: one that is current."""
-    state = gateway.clone.state
-    if state in (State.CONNECTING, State.CLOSED):
-        text = f"this gateway has no copy yet; {gateway.clone.describe()}"
-        raise Problem(503, "not-synced", text, retry_s=RETRY_S)
-    if fresh and state is not State.SYNCED:
-        text = f"the copy is {gateway.clone.staleness_s:.1f} s old; ask without ?fresh to have it all the same"
-        raise Problem(503, "stale", text, retry_s=RETRY_S)
-
-
-async def read_key(request: Request) -> Response:
-    """GET /v1/keys/{key}: the value, as it is."""
-    gateway, fields = gateway_of(request), query(request, "key", "fresh")
-    key = key_of(request, fields)
-    gateway.held(key)
-    caller_of(request).read(key)
-    readable(gateway, fresh=flag(fields, "fresh"))
-    entry = gateway.clone.entry(key)
+async def read_key(call: Call) -> Response:
+    """Answer GET /v1/keys/{key}: the value, byte for byte."""
+    call.check_readable(fresh=flag(call.fields, "fresh"))
+    entry = call.gateway.clone.entry(call.key)
     if entry is None:
-        raise Problem(404, "absent", f"there is no key {key!r:.120}")
-    headers = {**freshness(gateway), "ETag": tag(entry.revision)}
-    if entry.ttl is not None:
-        headers["CHP-TTL"] = f"{entry.ttl:.3f}"
-    asked = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+        raise Problem(404, "absent", f"there is no key {call.key!r:.120}")
+    headers = entry_headers(call.gateway, entry)
+    asked = [each.strip().removeprefix("W/") for each in call.header("if-none-match").split(",")]
     if headers["ETag"] in asked or asked == ["*"]:
         return Response(status_code=304, headers=headers)
     return Response(entry.value, headers=headers, media_type=OCTETS)
 
 
-async def set_key(request: Request) -> Response:
-    """PUT /v1/keys/{key}: the body is the value."""
-    gateway, fields = gateway_of(request), query(request, "key", "ttl")
-    key, ttl_ms, if_revision = key_of(request, fields), ttl_of(fields), condition(request)
-    rows = BatchRows(gateway.subtrees)
-    caller_of(request).write((key_to_set(key, gateway.subtrees),), () if if_revision is None else (0,))
-    async with gateway.bodies.taken(request) as body:
+def entry_headers(gateway: Gateway, entry: Entry) -> dict[str, str]:
+    """Return the headers of the answer that brings a value."""
+    headers = {**gateway.freshness(), "ETag": tag(entry.revision)}
+    if entry.ttl is not None:
+        headers["CHP-TTL"] = f"{entry.ttl:.3f}"
+    return headers
+
+
+async def set_key(call: Call) -> Response:
+    """Answer PUT /v1/keys/{key}: set it to the body."""
+    ttl_ms, rows = ttl_of(call.fields), BatchRows(call.gateway.subtrees)
+    async with call.body() as body:
         if len(body) > DEFAULT.value_bytes_max:
             raise Problem(413, "too-large", f"a value has at most {DEFAULT.value_bytes_max} bytes; split it")
-        rows.add(key, body, ttl_ms, if_revision)
-        return await written(gateway, request, rows, body)
+        rows.append(call.key, body, ttl_ms, call.condition)
+        return await written(call, rows, body)
 
 
-async def delete_key(request: Request) -> Response:
-    """DELETE /v1/keys/{key}: whether it is there or not, unless If-Match says."""
-    gateway, fields = gateway_of(request), query(request, "key")
-    rows = BatchRows(gateway.subtrees)
-    rows.add(key_of(request, fields), None, None, condition(request))
-    return await written(gateway, request, rows, b"")
+async def delete_key(call: Call) -> Response:
+    """Answer DELETE /v1/keys/{key}: delete it, present or absent."""
+    rows = BatchRows(call.gateway.subtrees)
+    rows.append(call.key, None, None, call.condition)
+    return await written(call, rows, b"")
 
 
-async def batch(request: Request) -> Response:
-    """POST /v1/batch: many of them, all or none."""
-    gateway = gateway_of(request)
-    query(request)
-    kind = kind_of(request.headers.get("content-type", ""))
-    caller_of(request).write_anything()
-    async with gateway.bodies.taken(request) as body:
+async def batch(call: Call) -> Response:
+    """Answer POST /v1/batch: do all rows of the body, or none."""
+    gateway, kind = call.gateway, kind_of(call.header("content-type"))
+    async with call.body() as body:
         rows = await gateway.slices.read(len(body), rows_of(kind, body, BatchRows(gateway.subtrees)))
-        return await written(gateway, request, rows, body)
+        return await written(call, rows, body)
 
 
-async def written(gateway: Gateway, request: Request, rows: BatchRows, body: bytes, status: int = 200) -> Response:
-    """Do it, and say what became of it; a condition that does not hold tells what is there."""
-    one = rows.keys[0] if len(rows.keys) == 1 else None
-    sets = len(rows.keys) > len(rows.deletes)
-    caller_of(request).write(rows.keys, rows.conditions[0])
+async def written(call: Call, rows: BatchRows, body: bytes, status: int = 200) -> Response:
+    """Write rows and answer with the result; a condition that does not hold shows the present entry."""
+    gateway, one = call.gateway, rows.keys[0] if len(rows.keys) == 1 else None
+    tagged = one is not None and not rows.deletes
+    call.caller.write(rows.keys, rows.conditions[0])
     try:
-        done = await write(gateway.clone, gateway.writes, rows, await marker_of(request, body))
+        done = await gateway.writes.write(rows, await marker_of(call.request, call.caller.user, body))
     except Problem:
         raise
     except Exception as error:
-        raise gateway.told(error, one) from error
-    if sets:
-        gateway.keys.written(done.revision)
-    return _answer(gateway, done, one is not None and sets, status)
+        raise gateway.write_problem(error, one) from error
+    return written_answer(gateway, done, tagged, status)
 
 
-def _answer(gateway: Gateway, done: IdempotentResult, tagged: bool, status: int) -> Response:
-    headers = {**freshness(gateway), "CHP-Durability": done.durability or "known"}
+def written_answer(gateway: Gateway, done: WriteResult, tagged: bool, status: int = 200) -> Response:
+    """Return the answer to a write; `tagged` gives it the ETag of the one key that was set."""
+    revision = describe(done.revision)
+    headers = {**gateway.freshness(), "CHP-Durability": done.durability or "known"}
     if tagged:
-        headers["ETag"] = tag(done.revision)
+        headers["ETag"] = f'"{revision}"'
+    return result_answer({"revision": revision}, done, status, headers)
+
+
+def result_answer(
+    told: dict[str, Any], done: WriteResult, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Return the answer to a write that was done now, or before under the same Idempotency-Key."""
+    answer = json_answer(told | ({"durability": done.durability} if done.durability else {}), status, headers)
     if done.again:
-        headers["Idempotency-Replayed"] = "true"
-    said = {"revision": str(done.revision)} | ({"durability": done.durability} if done.durability else {})
-    return Response(json.dumps(said) + "\n", status, headers, media_type="application/json")
+        answer.headers["Idempotency-Replayed"] = "true"
+    return answer
 
 
-async def pages(request: Request) -> Response:
-    """GET /v1/keys: a sorted page."""
-    gateway = gateway_of(request)
-    fields = query(request, "prefix", "after", "limit", "key", "fresh")
+async def show_page(call: Call) -> Response:
+    """Answer GET /v1/keys: a sorted page, or with ?key= one value."""
+    gateway, fields = call.gateway, call.fields
     if "key" in fields:
-        return await read_key(request)
-    caller_of(request).read_all(fields.get("prefix", ""))
-    readable(gateway, fresh=flag(fields, "fresh"))
+        only(fields, ("key", "fresh"))
+        return await read_key(call)
+    call.check_readable(fresh=flag(fields, "fresh"))
     limit = number(fields, "limit", PAGE, gateway.limits.page)
     keys, more = await gateway.keys.page(fields.get("prefix", ""), fields.get("after", ""), limit)
     found: list[dict[str, Any]] = []
@@ -139,9 +128,28 @@ async def pages(request: Request) -> Response:
         if (entry := gateway.clone.entry(key)) is not None:
             found.append(entry_json(entry))
             size += len(key) + len(entry.value)
-    after = last if more else None
-    if NDJSON in request.headers.get("accept", ""):
+    after, headers = last if more else None, gateway.freshness()
+    if NDJSON in call.header("accept"):
         lines = "".join(json.dumps(each) + "\n" for each in [*found, {"next": after}])
-        return Response(lines, headers=freshness(gateway), media_type=NDJSON)
-    said = {"keys": found, "next": after, "number": str(gateway.clone.revision)}
-    return Response(json.dumps(said) + "\n", headers=freshness(gateway), media_type="application/json")
+        return Response(lines, headers=headers, media_type=NDJSON)
+    return json_answer({"keys": found, "next": after, "number": headers["CHP-Number"]}, headers=headers)
+
+
+async def show_versions(call: Call) -> Response:
+    """Answer GET /v1/versions: the versions of a key in the log of the servers, the newest first."""
+    gateway, most = call.gateway, number(call.fields, "limit", VERSIONS, VERSIONS_MAX)
+    async with gateway.reading:
+        try:
+            found = await gateway.clone.history(call.named_key, most, LOG_S)
+        except NotRetained as error:
+            raise Problem(503, "busy", f"the log moves on faster than it is read: {error}", retry_s=RETRY_S) from None
+    return json_answer({"key": call.named_key, "versions": [_version_json(each) for each in reversed(found)]})
+
+
+def _version_json(version: Version) -> dict[str, Any]:
+    told: dict[str, Any] = {"revision": str(version.revision), "wall_ms": round(version.when.timestamp() * 1000)}
+    if version.by is not None:
+        told["by"] = version.by
+    if version.value is None:
+        return {**told, "deleted": True, "expired": version.expired}
+    return {**told, **shown(version.value)}

@@ -1,61 +1,53 @@
 """GET /v1/watch: changes as they happen, by server-sent events.
 
-    Last-Event-ID  --> from there on, out of the servers' log: over a restart of the gateway, and a failover
-    else, or if the log does not reach back so far  --> event: snapshot, then what there is, then changes
-    up to date  --> its channel's events, which are shared (fanout.py), what is due in one write
-    fallen out of what the channel keeps  --> of what it missed, of each key the latest; then its channel's events again
-    takes nothing for SEND_S  --> cut off
-    may not read it any more, or its token is revoked  --> ends
+    with Last-Event-ID            --> the changes after it, out of the servers' log
+    without, or older than the log --> event: snapshot, then the entries, then changes
+    up to date                    --> the events of its channel, which all readers share (fanout.py), in one write
+    behind what the channel keeps --> the latest value of each key that it missed, then the events of its channel
+    takes nothing for 30 s        --> cut off
+    loses its right or its token  --> the stream ends
 
-A slow reader costs one write and what lies in the socket's buffer: while it takes nothing, nothing is gathered for it.
-Each second in which nothing happened there is a comment with the number.
+A slow reader costs one write and the bytes in the buffer of its socket. While it takes nothing, nothing is gathered
+for it. Each second without a change brings a comment with the number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from chp.errors import BadInput
 from chp.numbers import Revision
 
 from ...agent.changes import Changes, changes_of
 from ...errors import Lagging, NotRetained
-from ..access.caller import Caller, caller_of
-from ..gateway import Gateway, gateway_of
+from ..call import Call
 from ..problems import Problem
-from ..request_fields import query
-from . import fanout
-from .events import events, snapshot
-from .fanout import FanoutChannel
-from .keys import freshness, readable
+from ..shared import fanout
+from ..shared.fanout import FanoutChannel, events, snapshot
+from .stream import Stream
 
-QUEUE = 1000  # changes that come while a reader catches up; one that has more to take begins again
-SEND_S = 30.0  # a reader that takes nothing for so long holds a connection for nothing
-STREAM = "text/event-stream"
-Abort = Callable[[], None]
+# Changes that come while a reader catches up. A reader that has more to take begins again.
+QUEUE = 1000
 
 
-async def watch(request: Request) -> Response:
-    """Open the stream; what is wrong is told before it begins."""
-    gateway, fields = gateway_of(request), query(request, "prefix", "after")
-    prefix, caller = fields.get("prefix", ""), caller_of(request)
-    caller.read_all(prefix)
-    after = _after(fields, request)
-    readable(gateway)
+async def watch(call: Call) -> Response:
+    """Answer GET /v1/watch: check the request, and open the stream."""
+    gateway, prefix = call.gateway, call.fields.get("prefix", "")
+    after = _after(call)
+    call.check_readable()
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
-    gateway.clone.watch(prefix).close()  # what is wrong with the prefix is told with a status
-    return EventStream(gateway, caller, prefix, after)
+    # A bad prefix raises here, so that the answer has its status.
+    gateway.clone.watch(prefix).close()
+    return EventStream(call, prefix, after)
 
 
-def _after(fields: dict[str, str], request: Request) -> Revision | None:
-    # the header first: a browser that comes back sends it beside the `after` with which it once began
-    for name, text in (("Last-Event-ID", request.headers.get("last-event-id")), ("after", fields.get("after"))):
+def _after(call: Call) -> Revision | None:
+    # The header counts first: a browser that comes back sends it beside the `after` of its first request.
+    for name, text in (("Last-Event-ID", call.header("last-event-id")), ("after", call.fields.get("after"))):
         if text:
             try:
                 return Revision(text)
@@ -64,124 +56,85 @@ def _after(fields: dict[str, str], request: Request) -> Revision | None:
     return None
 
 
-class EventStream(Response):
-    """The answer: it ends when the reader leaves, or the gateway does."""
+class EventStream(Stream):
+    """The events of a prefix for one reader. `_at` is the number up to which the reader has everything."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, prefix: str, after: Revision | None) -> None:
-        headers = {**freshness(gateway), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(headers=headers, media_type=STREAM)
-        del self.headers["content-length"]
-        self._gateway, self._caller, self._prefix, self._after = gateway, caller, prefix, after
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write to one reader, and nobody else."""
-        gateway = self._gateway
-        channel = gateway.channels.join(self._prefix)
-        gateway.readers += 1
-        abort = scope.get("state", {}).get("abort")
-        reader = _Reader(gateway, self._caller, channel, self._after, (send, abort))
-        leaving = asyncio.ensure_future(_left(receive, reader))
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await reader.run()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            leaving.cancel()
-            gateway.readers -= 1
-            gateway.channels.leave(channel)
-
-
-async def _left(receive: Receive, reader: _Reader) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    reader.leave()
-
-
-class _Reader:
-    """Where one reader is: `_at`, the number up to which it has everything."""
-
-    def __init__(
-        self, gateway: Gateway, caller: Caller, channel: FanoutChannel, after: int | None, to: tuple[Send, Abort | None]
-    ) -> None:
-        self._gateway, self._caller, self._channel, self._at = gateway, caller, channel, after
-        self._send_on, self._abort = to
-        self._skip = 0  # when it begins with its channel: of what comes there it has what is up to this number
-        self._behind = False  # of what it missed it gets the latest of each key
-        self._gone = False
+    def __init__(self, call: Call, prefix: str, after: Revision | None) -> None:
+        super().__init__(call, call.gateway.freshness())
+        self._prefix = prefix
+        self._at: int | None = after
+        self._channel: FanoutChannel
+        # The reader has the events of its channel up to this number when it begins with the channel.
+        self._skip = 0
+        # True if the reader gets only the latest value of each key that it missed.
+        self._behind = False
         self._waits: asyncio.Future[None] | None = None
 
+    def check_right(self) -> None:
+        """Raise `Problem` unless the caller may read all of the prefix."""
+        self.caller.read_all(self._prefix)
+
     def leave(self) -> None:
-        """Nobody reads any more."""
-        self._gone = True
+        """Note that the reader has left, and end its wait."""
+        super().leave()
         if self._waits is not None and not self._waits.done():
             self._waits.set_result(None)
 
     async def run(self) -> None:
-        """Until one of both ends has gone."""
+        """Put events until the stream is over."""
+        gateway = self.gateway
+        self._channel = gateway.channels.join(self._prefix)
+        gateway.readers += 1
+        try:
+            await self._follow()
+        finally:
+            gateway.readers -= 1
+            gateway.channels.leave(self._channel)
+
+    async def _follow(self) -> None:
         place: int | None = None
-        while not self._over():
+        while not self.over():
             if place is None:
                 place = await self._catch_up()
                 self._skip, self._behind = self._at or 0, self._behind and place is None
             elif (found := self._channel.since(place, self._skip)) is None:
                 place, self._behind = None, True
-                self._gateway.metrics.conflated += 1
+                self.gateway.metrics.conflated += 1
             elif found[0]:
                 first, self._skip = place, 0
                 piece, place, self._at = found
-                await self._send(piece, place - first)
+                await self._put_events(piece, place - first)
             else:
                 await self._quiet()
-
-    def _over(self) -> bool:
-        return self._gone or self._gateway.closing.is_set() or not self._may()
-
-    def _may(self) -> bool:
-        """Whether the rules let it go on: they are looked at before anything is sent."""
-        try:
-            caller = self._gateway.callers.still(self._caller)
-            if caller is not self._caller:
-                caller.read_all(self._prefix)
-                self._caller = caller
-        except Problem:
-            return False
-        return True
 
     async def _quiet(self) -> None:
         before = self._channel.latest
         self._waits = self._channel.news()
         await self._waits
-        if self._channel.latest == before and not self._over():
-            await self._send(f": {self._gateway.clone.revision}\n\n".encode(), 0)
+        if self._channel.latest == before:
+            await self._put_events(f": {self.gateway.clone.revision}\n\n".encode(), 0)
 
-    async def _send(self, piece: bytes, events: int) -> None:
-        if self._over():
-            return
-        self._gateway.metrics.events += events
-        self._gateway.metrics.event_bytes += len(piece)
-        try:
-            async with asyncio.timeout(SEND_S):
-                await self._send_on({"type": "http.response.body", "body": piece, "more_body": True})
-        except TimeoutError:
-            self._gone = True
-            self._gateway.metrics.cut_off += 1
-            if self._abort is not None:
-                self._abort()
+    async def _put_events(self, piece: bytes, events: int) -> None:
+        if not self.over():
+            self.gateway.metrics.events += events
+            self.gateway.metrics.event_bytes += len(piece)
+            await self.put(piece)
 
     # -- until its channel has what comes next
 
     async def _catch_up(self) -> int | None:
-        """Send what it lacks; its place then, or None if it has to be looked at again."""
+        """Send the changes that the reader lacks; return its place in the channel, or None to look again."""
         if self._at is None:
-            await self._snapshot()
+            await self._put_snapshot()
             return self._channel.place(self._at or 0)
         try:
-            async with self._gateway.clone.watch(
+            async with self.gateway.clone.watch(
                 self._prefix, self._at, conflate=self._behind, queue_max=QUEUE
             ) as missed:
                 changes = await missed.missed()
-                while changes.keys and not self._over():
-                    await self._send_all(changes)
+                while changes.keys and not self.over():
+                    await self._put_all(events(changes))
+                    self._at = Revision(changes.revisions[-1])
                     changes = await missed.missed()
         except (Lagging, NotRetained) as error:
             if isinstance(error, NotRetained) or self._behind:
@@ -190,34 +143,23 @@ class _Reader:
             return None
         return self._channel.place(self._at)
 
-    @property
-    def _prefix(self) -> str:
-        return self._channel.prefix
-
-    async def _snapshot(self) -> None:
-        clone = self._gateway.clone
+    async def _put_snapshot(self) -> None:
+        clone = self.gateway.clone
         before = clone.revision
         async with clone.watch(self._prefix, "snapshot") as source:
             first = source.queue.poll()
         changes = changes_of(first, None) if first is not None else Changes([], [], [], [], [])
         number = max([before, *changes.revisions])
-        parts, size = list[bytes](), 0
-        for piece in snapshot(changes, str(number)):
-            parts.append(piece)
-            size += len(piece)
-            if size > fanout.TOGETHER:
-                await self._send(b"".join(parts), len(parts))
-                parts, size = [], 0
-        await self._send(b"".join(parts), len(parts))
+        await self._put_all((number, piece) for piece in snapshot(changes, str(number)))
         self._at = number
 
-    async def _send_all(self, changes: Changes) -> None:
+    async def _put_all(self, found: Iterable[tuple[int, bytes]]) -> None:
+        """Put events, as many in one write as go together."""
         parts, size = list[bytes](), 0
-        for number, event in events(changes):
+        for _, event in found:
             parts.append(event)
             size += len(event)
-            self._at = Revision(number)
             if size > fanout.TOGETHER:
-                await self._send(b"".join(parts), len(parts))
+                await self._put_events(b"".join(parts), len(parts))
                 parts, size = [], 0
-        await self._send(b"".join(parts), len(parts))
+        await self._put_events(b"".join(parts), len(parts))

@@ -60,7 +60,7 @@ class PeerLink:
         self._said_at = LONG_AGO
         self.handed_over_at = LONG_AGO  # when we were asked to take over
         self.replay = Replay(ctx)
-        self.scrubber = Scrubber(ctx)
+        self.scrubber = Scrubber(ctx.commits, ctx.counts, ctx.config.scrub_s, ctx.config.heartbeat_s)
         self._whole = False  # what we have is not to be built on: the whole state is asked for
         self._wanted_at = LONG_AGO
         self._unanswered = 0  # times that we asked since anything of an answer came
@@ -68,7 +68,7 @@ class PeerLink:
         self._ends_at: float | None = None  # of the same role as the peer: when we end ...
         self.ends = ""  # ... and why
         self.in_sync_since = ctx.now  # when that last changed
-        self.filler = Backfill(ctx)
+        self.filler = Backfill(ctx.commits, ctx.config.peer_timeout_s)
         self._messages = b""  # the frame of a RECORD that has its messages
         self.opens = False  # whether this turn opened an epoch
         self._late_at = ctx.now  # from when on the passive may have to be given up; no turn is taken for that alone
@@ -273,8 +273,13 @@ class PeerLink:
         self._want()
 
     def _on_scrub(self, body: bytes) -> None:
-        if self.loader is None and self.scrubber.on_scrub(body):
+        ctx = self._ctx
+        if self.loader is None and ctx.bstate is PASSIVE and self.scrubber.on_scrub(body, ctx.turn, ctx.now):
             self.want_whole()
+
+    def _on_scrubbed(self, body: bytes) -> None:
+        if self._ctx.active:
+            self.scrubber.on_scrubbed(body, self._ctx.turn, self._ctx.now)
 
     def _want(self) -> None:
         ctx = self._ctx
@@ -374,6 +379,19 @@ class PeerLink:
         self.filler.replaced(spans)
         ctx.confirmed = 0
         ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
+
+    @property
+    def _are_two(self) -> bool:
+        """True if one of the two servers follows the other."""
+        return self._ctx.bstate is PASSIVE or self._ctx.in_sync()
+
+    def _on_lack(self, body: bytes) -> None:
+        if self._ctx.active or self._ctx.in_sync():
+            self.filler.on_lack(body, self._ctx.turn)
+
+    def _on_fill(self, body: bytes) -> None:
+        if self._are_two:
+            self.filler.on_fill(body, self._ctx.turn)
 
     def _on_handover(self, body: bytes) -> Asking:
         if unpack(body) == self._ctx.state.number:
@@ -501,7 +519,8 @@ class PeerLink:
         if look:
             self._look()
         if look or state.topics.changed:
-            self.filler.end_turn(asks=self.loader is None and ctx.replacing is None)
+            whole = self.loader is None and ctx.replacing is None
+            self.filler.end_turn(ctx.turn, ctx.now, asks=whole and ctx.alive() and self._are_two)
         self._held_back = self.opens and follower is not None
         if follower is not None and not self._held_back:
             if follower.position != state.number or follower.pump_ready:
@@ -535,7 +554,7 @@ class PeerLink:
         if ctx.handing_over:
             ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
         else:
-            self.scrubber.go_on(follower)
+            self.scrubber.go_on(follower, ctx.turn, ctx.now)
         silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
         self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
@@ -561,6 +580,6 @@ class PeerLink:
         follow.END: _on_end, follow.MORE: _on_more, follow.CONFIRM: _on_confirm, follow.HANDOVER: _on_handover,
         follow.REPLAY: lambda self, body: self.replay.on_replay(body),
         follow.REPLAYED: lambda self, body: self.replay.on_replayed(body), follow.LEAVE: _on_leave, BEAT: _on_beat,
-        SCRUB: _on_scrub, SCRUBBED: lambda self, body: self.scrubber.on_scrubbed(body),
-        LACK: lambda self, body: self.filler.on_lack(body), FILL: lambda self, body: self.filler.on_fill(body),
+        SCRUB: _on_scrub, SCRUBBED: _on_scrubbed,
+        LACK: _on_lack, FILL: _on_fill,
     }  # fmt: skip

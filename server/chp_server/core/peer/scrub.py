@@ -19,6 +19,7 @@ A difference is counted and told with some of the keys, on both sides; the passi
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -26,63 +27,60 @@ from zlib import crc32
 
 from chp.batch import packb, unpackb
 from chp.errors import BadFrame
-from chp.headers import State
 from chp.numbers import describe
 
-from ..context import ServerContext
 from ..pair.follow import Follower
 from ..state.image import Gathering
 from ..state.state import ReplicatedState
+from ..updates.committed import Committed
+from ..updates.turn import Turn
 
 
 class Scrubber:
     """One server's part in it, whichever it is."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
-        self._scrub = Scrub(ctx.config.scrub_s, ctx.config.heartbeat_s)
+    def __init__(self, committed: Committed, counts: Counter[str], scrub_s: float, heartbeat_s: float) -> None:
+        self._committed, self._counts = committed, counts
+        self._scrub = Scrub(scrub_s, heartbeat_s)
 
-    def go_on(self, follower: Follower) -> None:
-        """The next slice, if one is due and the passive is, or will be, where we are when it comes."""
-        ctx = self._ctx
+    def go_on(self, follower: Follower, turn: Turn, now: float) -> None:
+        """Send the active's next slice, if one is due and the passive is, or will be, where we are when it comes."""
+        state = self._committed.state
         if not follower.in_sync:
             self._scrub.stop()
-        elif follower.position == ctx.state.number and not ctx.state.deferred and self._scrub.due(ctx.now):
-            said = self._scrub.next(ctx.state, ctx.now)
+        elif follower.position == state.number and not state.deferred and self._scrub.due(now):
+            said = self._scrub.next(state, now)
             if said is not None:
-                ctx.turn.to_peer.append(said)
+                turn.to_peer.append(said)
 
-    def on_scrub(self, body: bytes) -> bool:
-        """The active's slice; whether our contents are not the active's."""
-        ctx = self._ctx
-        if ctx.bstate is not State.PASSIVE:
+    def on_scrub(self, body: bytes, turn: Turn, now: float) -> bool:
+        """Compare the active's slice, on the passive; return True if our contents are not the active's."""
+        commits = self._committed
+        if commits.followed != commits.state.number:  # parts of a record are here, and its last is not
             return False
-        if ctx.commits.followed != ctx.state.number:  # parts of a record are here, and its last is not
-            return False
-        answer, found = self._scrub.compare(ctx.state, body, ctx.now)
+        answer, found = self._scrub.compare(commits.state, body, now)
         if answer is not None:
-            ctx.turn.to_peer.append(answer)  # before the question for all
+            turn.to_peer.append(answer)  # before the question for all
         if found is not None:
-            self._tell(found)
+            self._tell(found, turn)
         return found is not None
 
-    def on_scrubbed(self, body: bytes) -> None:
-        """What the passive made of a slice of ours."""
-        ctx = self._ctx
-        found = self._scrub.answered(body, ctx.now) if ctx.active else None
+    def on_scrubbed(self, body: bytes, turn: Turn, now: float) -> None:
+        """Take what the passive made of a slice of ours."""
+        found = self._scrub.answered(body, now)
         if found is not None:
-            self._tell(found)
+            self._tell(found, turn)
             self._scrub.stop()
 
-    def _tell(self, found: ScrubResult) -> None:
-        ctx = self._ctx
-        ctx.counts["scrub_differences"] += found.differences
+    def _tell(self, found: ScrubResult, turn: Turn) -> None:
+        self._counts["scrub_differences"] += found.differences
         keys = ", ".join(found.named) or "keys that only one of the two has"
-        ctx.turn.fact("contents differ", "warning", number=describe(ctx.state.number), keys=keys, of=found.keys)
+        number = describe(self._committed.state.number)
+        turn.fact("contents differ", "warning", number=number, keys=keys, of=found.keys)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, now: float) -> dict[str, Any]:
         """For `chp status` and metrics."""
-        return self._scrub.status(self._ctx.now)
+        return self._scrub.status(now)
 
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"

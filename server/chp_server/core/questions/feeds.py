@@ -8,6 +8,7 @@ Each is an iterator over messages, as any other stream (syncs.py), and gives an 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,8 @@ from chp.digest import NOTHING
 from chp.errors import BadInput
 from chp.numbers import describe, pack, sequence_of
 
-from ..context import ServerContext
 from ..state.record_log import LoggedRow, Record
+from ..updates.committed import Committed
 from ..updates.open_record import HEADER_BYTES_MAX
 from ..updates.turn import Frames, Read
 from .syncs import reply, resume_parts
@@ -69,8 +70,8 @@ RECORDS_A_TURN = 1_024  # whose headers a probe looks at: about 5 ms
 class Feeds:
     """What readers of the feed are answered."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, committed: Committed, counts: Counter[str]) -> None:
+        self._committed, self._counts = committed, counts
         self.pages = FeedPages()
 
     def records(
@@ -84,22 +85,24 @@ class Feeds:
         indices: Iterator[int] | None = None,
     ) -> Messages:
         """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
-        ctx, state = self._ctx, self._ctx.state
+        state = self._committed.state
         if not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
             return
-        ctx.counts["feeds"] += 1
+        self._counts["feeds"] += 1
         until = min(until, state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
         records = self._between(after, until)
-        yield from resume_parts(records, after, subtree, end, ctx.limits, opener=state.opener_of, indices=indices)
+        yield from resume_parts(
+            records, after, subtree, end, self._committed.limits, opener=state.opener_of, indices=indices
+        )
 
     def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
         """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound.
 
         With `at`, a wall clock in ms, where the records end that come before the first one of then or later.
         """
-        state = self._ctx.state
+        state = self._committed.state
         number = newest = state.number
         if after and not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
@@ -114,7 +117,7 @@ class Feeds:
         yield [self._say(headers.Reply(request_id, facts))]
 
     def _say(self, header: headers.Header) -> Frames:
-        return reply(pack(self._ctx.state.number), encode(header))
+        return reply(pack(self._committed.state.number), encode(header))
 
     def _retained(self, request_id: int) -> Messages:
         """What a reader is told that was too far behind."""
@@ -123,17 +126,17 @@ class Feeds:
 
     def _goes_on(self, after: int, whose: list[bytes] | None) -> Generator[list[Frames], None, bool]:
         """Whether the number is of our history, as far as the reader knows whose it is, and what follows is here."""
-        state = self._ctx.state
+        state = self._committed.state
         if after and not state.is_ours(after, state.whose(after) if whose is None else whose):
             return False
         return (yield from _whole(self._page(after, 1))) is not None
 
     def _oldest(self) -> Generator[list[Frames], None, int]:
         """The lowest number after which everything is still here."""
-        oldest = self._ctx.commits.log.oldest
+        oldest = self._committed.log.oldest
         if (yield from _whole(self._page(0, 1))) is not None:
             return 0
-        return self._ctx.state.number if oldest is None else oldest
+        return self._committed.state.number if oldest is None else oldest
 
     def _boundary(self, after: int, newest: int, *, most: int = 0, at: int = 0) -> Generator[list[Frames], None, int]:
         best, looked_at = after, 0
@@ -169,7 +172,7 @@ class Feeds:
                 after = record.last
 
     def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> FeedPage:
-        log = self._ctx.commits.log
+        log = self._committed.log
         if log.reaches(after):
             return FeedPage(waits=False, records=log.after(after, bytes_max))
         return self.pages.ask(after, bytes_max)

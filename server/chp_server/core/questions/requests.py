@@ -44,6 +44,8 @@ from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts,
 from .topic_readers import TopicReaders, of_member
 
 STATUS = STX + b"status" + ETX
+# The credit of an answer of one message: with more than it needs, the stream ends at once, and not after a minute.
+ONE_ANSWER = 2
 Options = dict[str, Any]
 
 
@@ -57,7 +59,7 @@ class Requests:
         self.awake = False  # somebody asked in this turn, or is being answered
         self.syncs = Syncs(ctx.limits)
         self.images = Images(ctx.limits)
-        self.feeds = Feeds(ctx)
+        self.feeds = Feeds(ctx.commits, ctx.counts)
         self.readers = TopicReaders(ctx)
         self.clients = Clients()
         self._alive = Alive(ctx.limits)
@@ -323,7 +325,7 @@ class Requests:
                 image = ctx.state.image(prefix)
                 self._alive.add(image)
         self.images.keep(name, image, parts, ctx.now, ctx.authorizer.speaker)
-        self._stream(identity, request_id, self._about(image, request_id), 1, subtree)
+        self._stream(identity, request_id, self._about(image, request_id), ONE_ANSWER, subtree)
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
@@ -338,7 +340,7 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, probe, 1, subtree)
+            self._stream(identity, request_id, probe, ONE_ANSWER, subtree)
         else:
             until = _number(options, "until", self._ctx.state.number)
             indices = count()
@@ -389,7 +391,7 @@ class Requests:
                 ctx.turn.replies.append((identity, part))
             ctx.turn.reads += self.feeds.pages.due()
         self._fresh.clear()
-        self.readers.pump(self.blocked, lacks=self._link.filler.waits)
+        self.readers.pump(self.blocked, lacks=self._link.filler.waits(ctx.turn))
         self.awake = bool(self.syncs or self.readers)
 
     def page(self, read: JournalRead, found: Any) -> None:

@@ -61,7 +61,7 @@ def status_of(ctx: ServerContext, link: PeerLink, requests: Requests, **told: An
         "room": ctx.room.status(len(state.map)),
         "peer": _peer_status(ctx),
         "arbiter": ctx.arbitration.status(),
-        "scrub": link.scrubber.status(),
+        "scrub": link.scrubber.status(ctx.now),
         "misfit": None if link.misfit is None else link.misfit.status(ctx.now),
         **told,
         "counts": {**ctx.counts, **commits.counts, **_turned_away(ctx, requests)},

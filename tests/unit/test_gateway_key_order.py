@@ -1,4 +1,4 @@
-"""covers: gateway/paths/pages.py: many changes at once are taken in over several turns of the loop."""
+"""covers: gateway/shared/key_order.py: many changes at once are taken in over several turns of the loop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chp_client.core.events import Changed
-from chp_client.gateway.paths import pages
-from chp_client.gateway.paths.pages import SLICE, KeysInOrder
+from chp_client.gateway.shared import key_order
+from chp_client.gateway.shared.key_order import SLICE, KeysInOrder
 
 
 def keys_in_order(given: list[Changed]) -> KeysInOrder:
@@ -22,14 +22,14 @@ def keys_in_order(given: list[Changed]) -> KeysInOrder:
 
 def test_a_large_record_is_taken_in_by_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"/{i:06}" for i in range(5 * SLICE)]
-    real, noted = pages._note, list[tuple[int, int]]()
+    real, noted = key_order._note, list[tuple[int, int]]()
     turn = 0
 
     def note(changed: Changed, some: slice, *more: set[str]) -> None:
         noted.append((turn, len(changed.keys[some])))
         real(changed, some, *more)
 
-    monkeypatch.setattr(pages, "_note", note)
+    monkeypatch.setattr(key_order, "_note", note)
 
     async def run() -> None:
         nonlocal turn

@@ -1,8 +1,8 @@
-"""covers: gateway/http/plain.py: it reads, without a parser, only requests that any two parsers read alike."""
+"""covers: gateway/http/fast_path.py. What is read without a parser is what no two parsers read in two ways."""
 
 import pytest
 
-from chp_client.gateway.http.plain import HEAD_MAX, Plain, whole
+from chp_client.gateway.http.fast_path import HEAD_MAX, PlainRequest, plain_request
 
 HOST = b"Host: a:1\r\n"
 
@@ -13,13 +13,16 @@ def put(path: bytes = b"/v1/keys/a", fields: bytes = HOST, length: bytes = b"3",
 
 
 def test_a_get_and_a_put_are_read() -> None:
-    assert whole(b"GET /v1/keys/a/b HTTP/1.1\r\nHost:  a:1 \r\nACCEPT:*/*\r\nUser-Agent:\r\n\r\n") == Plain(
-        b"GET", b"/v1/keys/a/b", [(b"host", b"a:1"), (b"accept", b"*/*"), (b"user-agent", b"")], b""
-    )
-    assert whole(put()) == Plain(b"PUT", b"/v1/keys/a", [(b"host", b"a:1"), (b"content-length", b"3")], b"one")
-    assert whole(put(length=b"0", body=b"")) is not None
-    assert whole(put(body=b"\r\n\r", length=b"3")) is not None
-    assert whole(put(fields=HOST + b"Connection: Keep-Alive\r\n")) is not None
+    fields = b"Host:  a:1 \r\nACCEPT:*/*\r\nUser-Agent:\r\n"
+    asked = plain_request(b"GET /v1/keys/a/b HTTP/1.1\r\n%b\r\n" % fields)
+    assert asked is not None and asked.head.fields == {b"host": b"a:1", b"accept": b"*/*", b"user-agent": b""}
+    assert asked == PlainRequest(True, "/a/b", asked.head, b"")
+    asked = plain_request(put())
+    assert asked is not None and asked.head.fields == {b"host": b"a:1", b"content-length": b"3"}
+    assert asked == PlainRequest(False, "/a", asked.head, b"one")
+    assert plain_request(put(length=b"0", body=b"")) is not None
+    assert plain_request(put(body=b"\r\n\r", length=b"3")) is not None
+    assert plain_request(put(fields=HOST + b"Connection: Keep-Alive\r\n")) is not None
 
 
 @pytest.mark.parametrize(
@@ -72,4 +75,4 @@ def test_a_get_and_a_put_are_read() -> None:
     ],
 )
 def test_what_is_not_plain_is_for_the_parser(data: bytes) -> None:
-    assert whole(data) is None
+    assert plain_request(data) is None

@@ -1,46 +1,98 @@
-"""What readers of one prefix have in common: one watch, each event encoded once, and when they are woken.
+"""Fan-out of changes: the events of server-sent events, and the part that all readers of one prefix share.
 
-    watch --> events, the latest of them kept --> wake --> each reader takes what it has not had, in one write
+    watch --> events, the latest of them kept --> wake --> each reader takes what it lacks, in one write
 
-A reader is a place in what is kept. One that falls out of it (it is slow, or the loop was) is told None, and has to
-catch up by itself; nothing is held for it meanwhile. Readers are woken together, the more of them the more seldom: what
-is due then goes out in one write each.
+A record is one event, so no reader sees a part of it. A reader that comes back with Last-Event-ID misses nothing and
+gets nothing twice. A delete by time has `"expired": true` too.
+
+    id: 1.136
+    event: change
+    data: {"number": "1.136", "changes": [{"key": "/a", "value": "1"}, {"key": "/b", "deleted": true}]}
+
+A reader is a place in the kept events. A reader that falls out of them is told None, and has to catch up by itself.
+Readers are woken together, and the more readers there are the less often.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
-from itertools import islice
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 
 from chp.errors import ChpError
 
 from ...agent.aioparts import AsyncWatch
+from ...agent.changes import Changes
 from ...clone.aio import AsyncClone
 from ...errors import Closed
-from .events import events
+from ..answers import shown
 
-KEPT = 10_000  # events of one prefix
-KEPT_BYTES = 4 << 20  # of those
-ALL_KEPT_BYTES = 64 << 20  # of all prefixes, in equal parts
-QUEUE = 100_000  # changes that the loop may be behind
-TOGETHER = 1 << 20  # bytes of one write, or one event
-WRITE_S = 0.0002  # between two times for each reader: so writes leave most of a core to others
+# Rows of one event of a snapshot.
+SNAPSHOT_ROWS = 500
+# Events that are kept of one prefix, their bytes, and the bytes of all prefixes together.
+KEPT = 10_000
+KEPT_BYTES = 4 << 20
+ALL_KEPT_BYTES = 64 << 20
+# The loop may be so many changes behind.
+QUEUE = 100_000
+# Bytes of one write.
+TOGETHER = 1 << 20
+# The least time between two writes for each reader: most of a core is left to others.
+WRITE_S = 0.0002
 QUIET_S = 1.0
 
 
+def events(changes: Changes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number of each record, and its event."""
+    expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
+    rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
+    for revision, record in groupby(rows, key=itemgetter(0)):
+        yield int(revision), _event(str(revision), [_row(*row) for _, *row in record])
+
+
+def snapshot(changes: Changes, number: str) -> Iterator[bytes]:
+    """Yield the events of a snapshot. Only the last one has an id, as a reader of a part has to begin again."""
+    columns = zip(changes.keys, changes.values, changes.revisions, strict=True)
+    rows = [{**_row(key, value), "revision": str(revision)} for key, value, revision in columns]
+    yield _said("snapshot", {"keys": len(rows)})
+    for i in range(0, len(rows), SNAPSHOT_ROWS):
+        yield _said("entries", {"changes": rows[i : i + SNAPSHOT_ROWS]})
+    yield f"id: {number}\n".encode() + _said("current", {"number": number})
+
+
+def _event(number: str, rows: list[dict[str, object]]) -> bytes:
+    return f"id: {number}\n".encode() + _said("change", {"number": number, "changes": rows})
+
+
+def _said(event: str, data: dict[str, object]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _row(key: str, value: bytes | None, expired: bool = False) -> dict[str, object]:
+    if value is not None:
+        return {"key": key, **shown(value)}
+    return {"key": key, "deleted": True, "expired": True} if expired else {"key": key, "deleted": True}
+
+
 class FanoutChannel:
-    """One prefix."""
+    """The events of one prefix."""
 
     def __init__(self, channels: FanoutChannels, prefix: str) -> None:
         self.prefix, self.readers = prefix, 0
         self._channels, self._clone = channels, channels.clone
         self._loop = asyncio.get_running_loop()
         self._events: deque[tuple[int, bytes]] = deque()
-        self._first = self._bytes = 0  # the place of the first of them; bytes of all
-        self._floor = 0  # the number up to which nothing is kept
-        self.latest = 0  # how many there were
-        self._made: tuple[int, int, bytes, int] = (-1, -1, b"", 0)  # what was joined last
+        # The place of the first kept event, and the bytes of all of them.
+        self._first = self._bytes = 0
+        # Nothing is kept up to this number.
+        self._floor = 0
+        # The count of all events so far.
+        self.latest = 0
+        # The piece that was joined last.
+        self._made: tuple[int, int, bytes, int] = (-1, -1, b"", 0)
         self._waiting: list[asyncio.Future[None]] = []
         self._due, self._alarm = 0.0, None  # type: float, asyncio.TimerHandle | None
         self._watch = self._begin()
@@ -49,7 +101,8 @@ class FanoutChannel:
 
     def _begin(self) -> AsyncWatch:
         watch = self._clone.watch(self.prefix, queue_max=QUEUE)
-        self._floor = self._clone.revision  # looked at when it is there: what came before is not in it for sure
+        # The revision is read after the watch began, as changes before it may be missing from the watch.
+        self._floor = self._clone.revision
         return watch
 
     async def _follow(self) -> None:
@@ -62,7 +115,8 @@ class FanoutChannel:
                 return
             except Closed:
                 return
-            except ChpError:  # Lagging: there is a gap, so every reader is behind
+            except ChpError:
+                # The watch lagged and has a gap, so every reader is behind.
                 self._watch.close()
                 self._first += len(self._events) + 1
                 self._events.clear()
@@ -83,7 +137,7 @@ class FanoutChannel:
     # -- for readers
 
     def place(self, after: int) -> int | None:
-        """Where a reader goes on who has all up to a number; None if that is not kept."""
+        """Return the place of a reader that has everything up to a number; None if that is not kept."""
         if after < self._floor:
             return None
         place = self._first + len(self._events)
@@ -94,9 +148,9 @@ class FanoutChannel:
         return place
 
     def since(self, place: int, after: int) -> tuple[bytes, int, int] | None:
-        """What comes at a place, as much as goes into one write, the place behind it, and its last number.
+        """Return the events from a place on for one write, the place behind them, and their last number.
 
-        None if that is not kept any more. Of what has a number up to `after` the reader knows.
+        The reader has the events up to the number `after`. Return None if the place is not kept any more.
         """
         at = place - self._first
         if at < 0:
@@ -118,13 +172,13 @@ class FanoutChannel:
         return place, place + len(parts), b"".join(parts), number
 
     def news(self) -> asyncio.Future[None]:
-        """Done when there is something, or nothing was for a second."""
+        """Return a future that is done at the next event, or after a second without one."""
         waits = self._loop.create_future()
         self._waiting.append(waits)
         return waits
 
     def wake(self) -> None:
-        """All who wait."""
+        """Wake all waiting readers."""
         self._alarm = None
         self._due = self._loop.time() + self._channels.readers * WRITE_S
         waiting, self._waiting = self._waiting, []
@@ -143,7 +197,7 @@ class FanoutChannel:
         self.wake()
 
     def close(self) -> None:
-        """The last reader has gone."""
+        """End the watch, as the last reader has left."""
         self._watch.close()
         self._task.cancel()
         self._quiet.cancel()
@@ -152,7 +206,7 @@ class FanoutChannel:
 
 
 class FanoutChannels:
-    """All prefixes that somebody reads."""
+    """The channels of all prefixes that have readers."""
 
     def __init__(self, clone: AsyncClone) -> None:
         self.clone = clone
@@ -160,15 +214,15 @@ class FanoutChannels:
 
     @property
     def readers(self) -> int:
-        """Of all of them."""
+        """The readers of all prefixes."""
         return sum(each.readers for each in self._open.values())
 
     def share(self) -> int:
-        """How many bytes each may keep."""
+        """Return the bytes that each channel may keep."""
         return min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._open)))
 
     def join(self, prefix: str) -> FanoutChannel:
-        """One more reader."""
+        """Add a reader to the channel of a prefix."""
         if prefix not in self._open:
             self._open[prefix] = FanoutChannel(self, prefix)
         channel = self._open[prefix]
@@ -176,7 +230,7 @@ class FanoutChannels:
         return channel
 
     def leave(self, channel: FanoutChannel) -> None:
-        """One less."""
+        """Remove a reader from a channel."""
         channel.readers -= 1
         if not channel.readers:
             del self._open[channel.prefix]

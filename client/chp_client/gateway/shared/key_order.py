@@ -1,8 +1,8 @@
-"""The keys in their order, kept: a page costs what is on it, and what has changed since the last one.
+"""The sorted keys, kept: a page costs its own rows and the changes since the page before.
 
-    watch (conflated) --> added, gone --> at the next page: a few are put in their places, many are sorted in
+    watch (conflated) --> added, gone --> the next page inserts a few keys one by one, or sorts in many
 
-Sorting a list of which all but the end is in order takes linear time, and moves nothing but pointers.
+A sort takes linear time if all but the end of the list is in order, and it moves only pointers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from ...agent.watch import WatchQueue
 from ...clone.aio import AsyncClone
 from ...core.events import Changed
 
-FEW = 64  # changes that are cheaper one by one
-SLICE = 4096  # changes that are taken in within a turn of the loop: 1 ms
-CAUGHT_UP_S = 1.0  # that a page waits for what this gateway itself has written
+# So few changes are cheaper one by one.
+FEW = 64
+# So many changes are taken in within a turn of the loop: 1 ms.
+SLICE = 4096
+# A page waits at most this long for the writes of its own gateway.
+CAUGHT_UP_S = 1.0
 
 
 class KeysInOrder:
-    """Of one Clone; `page` may be called by its loop only."""
+    """The sorted keys of one Clone; only its loop may call `page`."""
 
     def __init__(self, clone: AsyncClone) -> None:
         self._watch = clone.watch("", "snapshot", conflate=True)
@@ -34,11 +37,11 @@ class KeysInOrder:
         return len(self._there)
 
     def written(self, revision: int) -> None:
-        """A set of this gateway's own has this revision: the next page has it."""
+        """Note the revision of a set of this gateway, which the next page has to show."""
         self._wanted = max(self._wanted, revision)
 
     async def page(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """At most `limit` keys that begin with `prefix`, behind `after`; and whether there are more."""
+        """Return at most `limit` keys behind `after` that begin with `prefix`, and True if there are more."""
         await self._catch_up()
         keys = self._keys
         start = max(bisect_left(keys, prefix), bisect_right(keys, after))
@@ -56,7 +59,7 @@ class KeysInOrder:
             await self.follow()
 
     async def follow(self) -> None:
-        """Take in what has changed, a slice in each turn of the loop; now and then also between pages."""
+        """Take in the changes, a slice in each turn of the loop."""
         async with self._following:
             added, gone, seen = set[str](), set[str](), self._seen
             while (changed := self._queue.poll()) is not None:
@@ -90,12 +93,12 @@ class KeysInOrder:
             del self._keys[bisect_left(self._keys, key)]
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._watch.close()
 
 
 def _note(changed: Changed, some: slice, added: set[str], gone: set[str]) -> None:
-    """Add some of the changes to the keys that are added and gone."""
+    """Add some of the changes to the added and the gone keys."""
     for key, value in zip(changed.keys[some], changed.values[some], strict=True):
         if value is None:
             gone.add(key)

@@ -1,13 +1,13 @@
-"""Many sets and deletes in one record: what POST /v1/batch brings, and what every other write is too.
+"""Rows: many sets and deletes in one record. Every write of the gateway is made of them.
 
-A row is a map, a line of NDJSON or an item of a msgpack array:
+A row of POST /v1/batch is a map, which is a line of NDJSON or an item of a msgpack array:
 
     {"set": key, "value": text}      "base64" in place of "value" for bytes; in msgpack "value" may be bytes itself
     {"delete": key}
-    ... "ttl": seconds               of a set
-    ... "if": "1.42"                 only if the key has this revision ("0": only if it is not there)
+    ... "ttl": seconds               for a set
+    ... "if": "1.42"                 only if the key has this revision; "0" means that it is absent
 
-All of it is done, in the order given, or if a condition does not hold, nothing.
+All rows are done in the order given. If a condition does not hold, none is done.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ from ..problems import Problem
 from ..slices import SLICE_BYTES, SLICE_ROWS, Steps, blocks, document
 
 NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
-RESERVED = "/.gateway/"  # what gateways keep for themselves
-ROWS_MAX = DEFAULT.batch_items_max - 1  # one more is for an Idempotency-Key
-BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)  # of keys and values, so that it travels as one batch
+# The subtree of keys that gateways keep for themselves.
+RESERVED = "/.gateway/"
+# One more row is left for an Idempotency-Key.
+ROWS_MAX = DEFAULT.batch_items_max - 1
+# Keys and values of so many bytes travel as one batch.
+BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)
 VALUE_MAX = DEFAULT.value_bytes_max
-THINGS = 16  # values in one row, with room for members that are not known, which are named
+# Values in one row. There is room for unknown members, which the answer names.
+THINGS = 16
 MEMBERS = frozenset({"set", "delete", "value", "base64", "ttl", "if"})
 
 
 class BatchRows:
-    """Columns of sets and deletes."""
+    """The columns of sets and deletes."""
 
     def __init__(self, subtrees: tuple[str, ...]) -> None:
         self._subtrees = subtrees
@@ -49,18 +53,19 @@ class BatchRows:
         self.deletes: list[int] = []
         self.ttls: tuple[list[int], list[int]] = ([], [])
         self.conditions: tuple[list[int], list[int]] = ([], [])
-        self.extras: dict[str, Any] = {}  # what is said of topics and groups with it
+        # Columns of topics and groups, which travel in the same record.
+        self.extras: dict[str, Any] = {}
         self.bytes = 0
 
     def add(self, key: object, value: bytes | None, ttl_ms: int | None = None, condition: int | None = None) -> None:
-        """A set, or with a value of None a delete; `ChpError` or `Problem` for what can't be done."""
-        self.append(key_to_set(key, self._subtrees), value, ttl_ms, condition)
+        """Check and add a set, or with a value of None a delete; raise `ChpError` or `Problem` for a bad one."""
+        self.append(key_to_set(key, self._subtrees), value and checks.value_bytes(value), ttl_ms, condition)
 
     def append(self, key: str, value: bytes | None, ttl_ms: int | None, condition: int | None) -> None:
-        """The same of a key that is checked."""
+        """Add a set or a delete whose key and value are checked."""
         at = len(self.keys)
         self.keys.append(key)
-        self.values.append(b"" if value is None else checks.value_bytes(value))
+        self.values.append(value or b"")
         self.bytes += len(key) + len(self.values[-1])
         if value is None:
             self.deletes.append(at)
@@ -72,7 +77,7 @@ class BatchRows:
             self.conditions[1].append(condition)
 
     def add_plain(self, given: list[Any]) -> bool:
-        """Add rows that only set a key to a text, as columns; return False, and add none, if one is another or bad."""
+        """Add rows that only set a key to a text; add none and return False if one is of another form or bad."""
         try:
             keys = [row["set"] for row in given]
             values = [row["value"].encode() for row in given]
@@ -95,11 +100,11 @@ class BatchRows:
             raise Problem(413, "too-large", f"keys and values have more than {BYTES_MAX} bytes; send them in parts")
 
     def room_for(self, keys: int, size: int) -> bool:
-        """Whether so many more, of so many bytes, travel in the same batch."""
+        """Return True if so many more keys, of so many bytes, travel in the same batch."""
         return len(self.keys) + keys <= ROWS_MAX and self.bytes + size <= BYTES_MAX
 
     def extend(self, more: BatchRows) -> None:
-        """These after those that are here; without conditions, which are of a batch as a whole."""
+        """Append other rows, which have no conditions: a condition decides about a batch as a whole."""
         first = len(self.keys)
         self.keys += more.keys
         self.values += more.values
@@ -112,15 +117,20 @@ class BatchRows:
 
 
 def key_to_set(key: object, subtrees: tuple[str, ...]) -> str:
-    """A key that may be set or deleted here; `ChpError` or `Problem` if it may not."""
+    """Return a key that may be set or deleted here; raise `ChpError` or `Problem` for any other key."""
     checked = checks.held_key(key, subtrees)
-    if checked.startswith(RESERVED):
-        raise Problem(403, "reserved", f"keys under {RESERVED} are the gateways' own; use another")
+    check_reserved(checked)
     return checked
 
 
+def check_reserved(key: str) -> None:
+    """Raise `Problem` for a key that gateways keep for themselves."""
+    if key.startswith(RESERVED):
+        raise Problem(403, "reserved", f"keys under {RESERVED} are the gateways' own; use another")
+
+
 def kind_of(text: str) -> str:
-    """Return the kind of a body of rows that a Content-Type names; `Problem` if there is no such kind."""
+    """Return the kind of rows that a Content-Type names; raise `Problem` for any other kind."""
     kind = text.partition(";")[0].strip().lower()
     if kind != NDJSON and kind not in MSGPACK:
         raise Problem(415, "bad-kind", f"Content-Type {kind[:60]!r} is not known here; send {NDJSON} or {MSGPACK[0]}")
@@ -128,7 +138,7 @@ def kind_of(text: str) -> str:
 
 
 def rows_of(kind: str, body: bytes, rows: BatchRows) -> Steps[BatchRows]:
-    """Add what the body brings to `rows`; the `Problem` of a row that is wrong names its place."""
+    """Add the rows of a body to `rows`; the `Problem` of a bad row names its place."""
 
     def add_line(line: Any, i: int) -> None:
         add_row(rows, line, i)
@@ -149,7 +159,7 @@ def rows_of(kind: str, body: bytes, rows: BatchRows) -> Steps[BatchRows]:
 
 
 def add_row(rows: BatchRows, row: Any, i: int) -> None:
-    """Add the i-th of several rows, be it JSON still; the `Problem` of one that is wrong names its place."""
+    """Add the i-th row, parsed or as JSON; the `Problem` of a bad row names its place."""
     try:
         _add(rows, json.loads(row) if isinstance(row, bytes) else row)
     except Problem as problem:
@@ -164,9 +174,9 @@ def bad_row(i: int, error: Exception) -> Problem:
 
 
 def read_lines(body: bytes, plain: Callable[[list[Any]], bool], one: Callable[[Any, int], None]) -> Steps[None]:
-    """Read NDJSON: give `plain` the rows of a block, and if it takes none of them, give each line to `one`.
+    """Read NDJSON: give the rows of a block to `plain`, and each line to `one` if `plain` takes none.
 
-    Lines are counted before any is parsed. `one` is given a line as bytes or, if it is long, what it says.
+    Lines are counted before any line is parsed. A short line is given to `one` as bytes, and a long line parsed.
     """
     if body.count(b"\n") > ROWS_MAX:
         raise Problem(413, "too-large", f"there are more than {ROWS_MAX} rows; send them in parts")
@@ -183,7 +193,7 @@ def read_lines(body: bytes, plain: Callable[[list[Any]], bool], one: Callable[[A
 
 
 def _each_line(block: bytes, one: Callable[[Any, int], None], i: int) -> Steps[int]:
-    """Give each line of a block to `one`; return how many rows there are by now."""
+    """Give each line of a block to `one`; return the number of rows so far."""
     for line in block.split(b"\n"):
         if not line.strip():
             continue
@@ -202,10 +212,9 @@ def _each_line(block: bytes, one: Callable[[Any, int], None], i: int) -> Steps[i
 
 
 def _plain_lines(block: bytes) -> list[Any]:
-    """Return all lines as JSON, read as one array; none if one is not as most are: then each is read by itself.
+    """Parse all lines as one array; return no rows if a line does not begin and end with a brace.
 
-    Every line begins with a brace and ends with one, so no row has a line end within, but in an array of maps. The
-    callers take no such array.
+    A row can then have a line end within only in an array of maps, and the callers take no such array.
     """
     text = block.removesuffix(b"\n")
     ends = text.count(b"\n")
@@ -219,7 +228,7 @@ def _plain_lines(block: bytes) -> list[Any]:
 
 
 def _unpacked(body: bytes, rows: BatchRows) -> Steps[None]:
-    """Read an array of rows in msgpack; it says how many there are before the first one."""
+    """Read an array of rows in msgpack. Its header tells their number before the first row."""
     count, begin = _array_header(body)
     if count > len(body):
         raise _not_packed("it ends before its rows do")
@@ -240,9 +249,9 @@ def _unpacked(body: bytes, rows: BatchRows) -> Steps[None]:
 
 
 def _array_header(body: bytes) -> tuple[int, int]:
-    """Return how many things the array in a body has, and where the first one begins.
+    """Return the length of the array in a body, and the place of its first item.
 
-    msgpack makes room for a whole array when it reads its header, so the rows are read with a small bound on arrays.
+    msgpack allocates a whole array when it reads the header, so the rows are read with a small bound on arrays.
     """
     first = body[0] if body else 0
     if first & 0xF0 == 0x90:
@@ -254,7 +263,7 @@ def _array_header(body: bytes) -> tuple[int, int]:
 
 
 def _row_reader(body: bytes) -> msgpack.Unpacker:
-    """Return a reader of rows, in which nothing but a row holds anything."""
+    """Return a reader of rows. Only a row may hold other values."""
     reader = msgpack.Unpacker(
         max_buffer_size=max(len(body), 1),
         max_str_len=TEXT_BYTES_MAX,

@@ -1,0 +1,195 @@
+"""The fast path: a plain GET of a present key and a plain PUT, answered where they are read.
+
+They need no parser, no task and no middleware. Their answers are made by the same functions as those of all other
+requests. A request is plain only in this form:
+
+    GET or PUT /v1/keys/... HTTP/1.1     a path without a query or an escape
+    fields                               each on a line of its own, each name once, printable ASCII, not folded
+    body                                 as many bytes as Content-Length says for PUT, and none for GET
+
+So it is read more strictly than by any parser: no two parsers could read it in two ways. Any other request goes the
+long way: one with a condition, an origin or an absent key, or with a key that another write has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from time import perf_counter
+from typing import NamedTuple
+
+from chp.errors import ChpError
+from chp.numbers import describe
+
+from ...core.events import State
+from ..access.caller import Caller
+from ..answers import ALWAYS_LINES, raw_answer
+from ..gateway import Gateway
+from ..paths.keys import OCTETS, written_answer
+from ..problems import Problem
+from ..shared.rows import key_to_set
+from ..shared.writes import WriteResult
+
+# A longer head is for the parser.
+HEAD_MAX = 4096
+# A larger value goes the long way, which waits for slow readers.
+LARGE = 65_536
+UNREADABLE = frozenset({State.CONNECTING, State.CLOSED})
+# Fields without a meaning for the answer. The protocol decides whether the connection stays.
+PLAIN = frozenset(
+    {
+        b"host", b"accept", b"accept-encoding", b"accept-language", b"user-agent", b"cache-control", b"pragma",
+        b"connection", b"authorization",
+    }
+)  # fmt: skip
+OF_A_BODY = frozenset({b"content-length", b"content-type"})
+# Callers that are remembered by the head of their requests.
+CALLERS_MAX = 1024
+_FIRST = re.compile(rb"(GET|PUT) /v1/keys(/[A-Za-z0-9/_.~!$&'()*+,;=:@-]+) HTTP/1\.1")
+_FIELD = re.compile(rb"([A-Za-z-]+):[ \t]*([!-~](?:[ -~]*[!-~])?)?[ \t]*")
+_LENGTH = re.compile(rb"[0-9]{1,8}")
+_READ_TYPE = f"content-type: {OCTETS}\r\ncontent-length: "
+
+
+class Head:
+    """The fields of a head, and the length of the body: -1 if none is told. Equal heads are one object."""
+
+    __slots__ = ("fields", "length")
+
+    def __init__(self, fields: dict[bytes, bytes], length: int) -> None:
+        self.fields, self.length = fields, length
+
+
+class PlainRequest(NamedTuple):
+    """A plain request."""
+
+    is_get: bool
+    key: str
+    head: Head
+    body: bytes
+
+
+def plain_request(data: bytes) -> PlainRequest | None:
+    """Return the one request in `data`; None if it is not plain, or not one."""
+    end = data.find(b"\r\n\r\n")
+    if not 0 < end <= HEAD_MAX:
+        return None
+    line_end = data.find(b"\r\n")
+    first = _FIRST.fullmatch(data, 0, line_end)
+    if first is None or (head := _head(data[line_end + 2 : end])) is None:
+        return None
+    is_get, length = first[1] == b"GET", head.length
+    if len(data) != end + 4 + max(length, 0) or (length < 0) != is_get:
+        return None
+    return PlainRequest(is_get, first[2].decode("ascii"), head, data[end + 4 :])
+
+
+# A client tells the same fields in each of its requests.
+@lru_cache(1024)
+def _head(block: bytes) -> Head | None:
+    found: dict[bytes, bytes] = {}
+    for line in block.split(b"\r\n"):
+        field = _FIELD.fullmatch(line)
+        if field is None or (name := field[1].lower()) in found:
+            return None
+        found[name] = field[2] or b""
+    if found.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    length = found.get(b"content-length")
+    if length is None:
+        return Head(found, -1)
+    return Head(found, int(length)) if _LENGTH.fullmatch(length) else None
+
+
+class FastPath:
+    """The fast path of one gateway."""
+
+    def __init__(self, gateway: Gateway, hosts: frozenset[bytes]) -> None:
+        self._gateway, self._hosts = gateway, hosts
+        # The user of the last request that was answered or begun here.
+        self.user = ""
+        # The callers by the heads of their requests, and the rules by which they were found.
+        self._callers: dict[Head, Caller] = {}
+        self._rules: tuple[object, str] = (None, "")
+        # The last answer to a write. All writes of one record have it.
+        self._answer: tuple[object, bytes, bytes] = (None, b"", b"")
+
+    def _caller(self, head: Head) -> Caller | None:
+        """Return the caller of a request; None if it has to go the long way."""
+        callers = self._gateway.callers
+        if self._rules[0] is not callers.rules or self._rules[1] != callers.why:
+            self._rules = callers.rules, callers.why
+            self._callers.clear()
+        caller = self._callers.get(head)
+        if caller is None and (caller := self._new_caller(head)) is not None:
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            self._callers[head] = caller
+        return caller
+
+    def _new_caller(self, head: Head) -> Caller | None:
+        fields, gateway = head.fields, self._gateway
+        if not fields.keys() <= (PLAIN if head.length < 0 else PLAIN | OF_A_BODY):
+            return None
+        if gateway.callers.ambient and fields.get(b"host") not in self._hosts:
+            return None
+        caller = gateway.callers.plain(fields.get(b"authorization", b""))
+        return None if caller is None or not gateway.audit.knows(caller) else caller
+
+    def get(self, asked: PlainRequest, common: bytes) -> bytes | None:
+        """Return the whole answer to a GET, or None; `common` has the header lines of every answer."""
+        gateway, key = self._gateway, asked.key
+        if (caller := self._caller(asked.head)) is None:
+            return None
+        begin, clone = perf_counter(), gateway.clone
+        entry = clone.entry(key)
+        if entry is None or clone.state in UNREADABLE or not key.startswith(gateway.subtrees):
+            return None
+        if entry.ttl is not None or len(entry.value) > LARGE or not caller.may_read(key):
+            return None
+        self.user = caller.user
+        # The headers of `entry_headers`, by hand: their dict would cost 2 of 26 us for each GET.
+        head = (
+            f"HTTP/1.1 200 OK\r\nchp-number: {describe(clone.revision)}\r\nchp-staleness: {clone.staleness_s:.3f}\r\n"
+            f'cache-control: no-cache\r\netag: "{describe(entry.revision)}"\r\n{_READ_TYPE}{len(entry.value)}\r\n'
+        )
+        gateway.metrics.took("read", 200, perf_counter() - begin)
+        return b"".join((head.encode(), ALWAYS_LINES, common, b"\r\n", entry.value))
+
+    def put(self, asked: PlainRequest, common: bytes, answered: Callable[[bytes], None]) -> bool:
+        """Begin to set a key, and call `answered` with the whole answer; return False for the long way."""
+        gateway, key, size = self._gateway, asked.key, len(asked.body)
+        caller = self._caller(asked.head)
+        if caller is None or size > LARGE or gateway.under_way >= gateway.limits.requests:
+            return False
+        if not gateway.bodies.room(size):
+            return False
+        try:
+            key_to_set(key, gateway.subtrees)
+            caller.write((key,), ())
+        except (ChpError, Problem):
+            return False
+        begin = perf_counter()
+
+        def tell(done: WriteResult | Exception) -> None:
+            gateway.under_way -= 1
+            gateway.bodies.held -= size
+            status, answer = self._written(done, key, common)
+            gateway.metrics.took("write", status, perf_counter() - begin)
+            answered(answer)
+
+        if not gateway.writes.begin(key, asked.body, tell):
+            return False
+        self.user = caller.user
+        gateway.under_way += 1
+        gateway.bodies.held += size
+        return True
+
+    def _written(self, done: WriteResult | Exception, key: str, common: bytes) -> tuple[int, bytes]:
+        if isinstance(done, Exception):
+            response = self._gateway.write_problem(done, key).response()
+            return response.status_code, raw_answer(response, common)
+        if self._answer[0] is not done or self._answer[1] is not common:
+            self._answer = done, common, raw_answer(written_answer(self._gateway, done, tagged=True), common)
+        return 200, self._answer[2]

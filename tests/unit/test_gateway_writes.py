@@ -1,0 +1,171 @@
+"""covers: gateway/shared/writes.py: writes travel together, a key belongs to one write, and each is answered once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from chp_client.agent.tickets import Ticket
+from chp_client.core.events import Ack
+from chp_client.errors import Full, Refused
+from chp_client.gateway.shared import writes
+from chp_client.gateway.shared.rows import BatchRows
+from chp_client.gateway.shared.writes import UNDER_WAY, WriteResult, Writes
+
+
+class FakeClone:
+    """A clone, and its own writer, that keeps batches until a test answers them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.tickets: list[Ticket] = []
+        self.full = False
+        self.writer = self
+
+    def put_columns(self, keys: list[str], *_: Any, extras: Any = None, timeout: float | None = None) -> Any:
+        """Take a batch; a call with a timeout waits for room, as that of an AsyncClone does."""
+        if timeout is not None:
+            return self._waiting(keys)
+        if self.full:
+            raise Full("the window is full")
+        self.batches.append(keys)
+        self.tickets.append(Ticket(lambda: "described"))
+        return self.tickets[-1]
+
+    async def _waiting(self, keys: list[str]) -> Ack:
+        while self.full:
+            await asyncio.sleep(0)
+        self.batches.append(keys)
+        return Ack(1, 9, "applied")
+
+    def answer(self, i: int, done: Ack | Exception) -> None:
+        """Settle the i-th batch."""
+        self.tickets[i].settle(done)
+
+
+def run(act: Callable[[FakeClone, Writes, list[int]], Coroutine[Any, Any, None]]) -> None:
+    async def begin() -> None:
+        clone, noted = FakeClone(), list[int]()
+        made: Any = clone
+        await act(clone, Writes(made, noted.append), noted)
+
+    asyncio.run(begin())
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def rows(*keys: str, condition: int | None = None) -> BatchRows:
+    made = BatchRows(("",))
+    for key in keys:
+        made.append(key, b"1", None, condition)
+    return made
+
+
+def test_plain_sets_travel_together_and_each_is_told_the_same_answer() -> None:
+    async def act(clone: FakeClone, made: Writes, noted: list[int]) -> None:
+        told = list[WriteResult | Exception]()
+        task = asyncio.create_task(made.write(rows("/w")))
+        await asyncio.sleep(0)
+        assert all(made.begin(f"/{i}", b"1", told.append) for i in range(3))
+        await turns()
+        assert clone.batches == [["/w", "/0", "/1", "/2"]]
+        clone.answer(0, Ack(1, 2, "applied"))
+        result = await task
+        assert told == [result] * 3 and str(result.revision) == "1.2" and noted == [result.revision]
+
+    run(act)
+
+
+def test_no_more_than_two_batches_are_under_way() -> None:
+    async def act(clone: FakeClone, made: Writes, _: list[int]) -> None:
+        for i in range(UNDER_WAY + 2):
+            assert made.begin(f"/{i}", b"1", lambda done: None)
+            await turns()
+        assert clone.batches == [["/0"], ["/1"]]
+        clone.answer(1, Ack(1, 2, "applied"))
+        await turns()
+        assert clone.batches == [["/0"], ["/1"], ["/2", "/3"]]
+
+    run(act)
+
+
+def test_a_key_belongs_to_one_write_at_a_time() -> None:
+    async def act(clone: FakeClone, made: Writes, _: list[int]) -> None:
+        assert made.begin("/a", b"1", lambda done: None)
+        assert not made.begin("/a", b"2", lambda done: None)
+        task = asyncio.create_task(made.write(rows("/a", condition=0)))
+        await turns()
+        assert clone.batches == [["/a"]]
+        clone.answer(0, Refused("no"))
+        await turns()
+        assert clone.batches == [["/a"], ["/a"]]
+        clone.answer(1, Ack(1, 3, "applied"))
+        assert str((await task).revision) == "1.3"
+        assert made.begin("/a", b"3", lambda done: None), "the key is free again"
+
+    run(act)
+
+
+def test_an_overdue_write_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(clone: FakeClone, made: Writes, noted: list[int]) -> None:
+        told = list[WriteResult | Exception]()
+        assert made.begin("/a", b"1", told.append)
+        while not told:
+            await asyncio.sleep(0.005)
+        assert isinstance(told[0], TimeoutError)
+        assert made.begin("/a", b"1", lambda done: None), "the key is free again"
+        clone.answer(0, Ack(1, 2, "applied"))
+        await turns()
+        assert len(told) == 1 and noted == []
+
+    monkeypatch.setattr(writes, "ACK_S", 0.02)
+    run(act)
+
+
+def test_a_batch_without_room_is_sent_when_there_is_room() -> None:
+    async def act(clone: FakeClone, made: Writes, noted: list[int]) -> None:
+        told = list[WriteResult | Exception]()
+        clone.full = True
+        assert made.begin("/a", b"1", told.append)
+        await turns()
+        assert clone.batches == [] and told == []
+        clone.full = False
+        await turns()
+        assert clone.batches == [["/a"]] and told == [WriteResult(Ack(1, 9, "applied").revision, "applied")] and noted
+
+    run(act)
+
+
+def test_a_callback_that_fails_does_not_stop_the_others() -> None:
+    async def act(clone: FakeClone, made: Writes, _: list[int]) -> None:
+        told = list[WriteResult | Exception]()
+
+        def fails(done: WriteResult | Exception) -> None:
+            raise ValueError("planted")
+
+        assert made.begin("/a", b"1", fails) and made.begin("/b", b"1", told.append)
+        await turns()
+        clone.answer(0, Ack(1, 2, "applied"))
+        await turns()
+        assert len(told) == 1
+
+    run(act)
+
+
+def test_a_cancelled_write_releases_its_keys() -> None:
+    async def act(clone: FakeClone, made: Writes, _: list[int]) -> None:
+        task = asyncio.create_task(made.write(rows("/a")))
+        await turns()
+        task.cancel()
+        await turns()
+        assert task.cancelled() and made.begin("/a", b"2", lambda done: None)
+        clone.answer(0, Ack(1, 2, "applied"))
+        await turns()
+
+    run(act)
