@@ -43,6 +43,7 @@ from chp_server.cores import Cores
 PACKAGES = ("chp", "chp_server", "chp_client")
 SESSION = b"s" * 16
 STEP_S = 0.001
+PUT = b"PUT /v1/keys/a HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 1\r\n\r\n1"
 ROUNDS, PAUSE_S = 21, 0.02  # of what has threads
 WHOLE = "the whole life of one awaited KVSET"
 
@@ -264,10 +265,10 @@ def of_clients() -> dict[str, Journey]:
             gateway = server_of(arguments().parse_args(given))
             thread = threading.Thread(target=gateway.run, args=([listener],), name="loop", daemon=True)
             thread.start()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            while _status(connection, "GET", "/ready") != 200:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+            while _status(connection, b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") != 200:
                 time.sleep(PAUSE_S)
-            told = threads.journeys(lambda: _status(connection, "PUT", "/v1/keys/a"))
+            told = threads.journeys(lambda: _status(connection, PUT % port))
             found |= {f"PUT /v1/keys/a, {_of(name)}": journey for name, journey in told.items() if name != "MainThread"}
             connection.close()
             gateway.handle_exit(15, None)
@@ -282,10 +283,11 @@ def _of(thread: str) -> str:
     return {"MainThread": "the caller"}.get(thread, "the agent" if thread.startswith("chp-agent") else f"the {thread}")
 
 
-def _status(connection: http.client.HTTPConnection, method: str, path: str) -> int:
-    """Return the status of an answer that was read whole."""
-    connection.request(method, path, b"1" if method == "PUT" else None)
-    answer = connection.getresponse()
+def _status(connection: socket.socket, request: bytes) -> int:
+    """Send a request in one piece, and return the status of an answer that was read whole."""
+    connection.sendall(request)
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
     answer.read()
     return answer.status
 

@@ -137,6 +137,29 @@ def test_the_server_s_core_runs_in_one_direction() -> None:
         assert not above, f"core/{name} imports {sorted(above)}"
 
 
+# What still shares the context of the server's core. A part may be taken off this list; none is put on it.
+KNOW_THE_CONTEXT = {
+    "core.core", "core.heartbeats", "peer.handshake", "peer.peerlink", "peer.replay", "questions.access_changes",
+    "questions.requests", "questions.status", "questions.topic_readers",
+}  # fmt: skip
+GIVEN_MAX = 8  # things that a part is given when it is made
+
+
+def test_parts_of_the_server_s_core_are_given_what_they_need_and_no_context() -> None:
+    context = "chp_server.core.context"
+    knowing = {".".join(name.split(".")[-2:]) for name, path in MODULES.items() if context in knows(path)}
+    assert knowing == KNOW_THE_CONTEXT
+
+
+def test_parts_of_the_server_s_core_are_given_few_things() -> None:
+    """A part that needs more is two parts, or decides what its owner should."""
+    for path in sorted((PACKAGES["chp_server"] / "core").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                given = [*node.args.args[1:], *node.args.kwonlyargs]
+                assert len(given) <= GIVEN_MAX, f"{path}:{node.lineno} is given {len(given)} things"
+
+
 FOLDERS = sorted(name for name, path in MODULES.items() if path.stem == "__init__")
 
 

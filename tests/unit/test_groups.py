@@ -543,10 +543,10 @@ def test_a_group_waits_for_what_only_the_other_server_has() -> None:
         if not missing:
             talk.shelf.keep([kept[1]])
             readers.sharing.pages.clear()
-            readers.sharing.step()
+            readers.sharing.step(talk.now)
         for _ in range(3):
             upto = talk.core.state.number
-            for _, replies in readers.sharing.pump((), upto, filling=missing > 0, whole=False):
+            for _, replies in readers.sharing.pump((), upto, talk.now, filling=missing > 0, whole=False):
                 one.hear(*decode(replies[0][4]))
             for read in readers.pages.due():
                 readers.pages.came(read, talk.shelf.read(*astuple(read)))

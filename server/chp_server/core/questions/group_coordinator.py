@@ -12,6 +12,7 @@ has asked, or its lease has ended, its slots stay with it: it may be working. Pu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -22,10 +23,11 @@ from chp.fair import making_room
 from chp.numbers import pack
 from chp.topics import SLOTS, pack_slots, unpack_slots
 
-from ..context import ServerContext
 from ..state.groups import NOBODY, Group
 from ..state.member import Key, Member, Which
+from ..state.state import ReplicatedState
 from ..state.topics import TopicLog
+from ..updates.commit import Committer
 from .delivery import PAGES_A_TURN
 from .message_pages import MessagePages, MessageRow, load_of_page, takes_row
 from .syncs import reply
@@ -39,8 +41,10 @@ Frames = list[bytes]
 class GroupCoordinator:
     """All members that read here."""
 
-    def __init__(self, ctx: ServerContext, pages: MessagePages) -> None:
-        self._ctx, self.pages = ctx, pages
+    def __init__(self, committer: Committer, counts: Counter[str], pages: MessagePages) -> None:
+        self._committer, self._counts, self.pages = committer, counts, pages
+        self._limits = committer.limits
+        self._lost: list[Key] = []  # whose readings were ended for those of other users
         self._streams: dict[Key, Member] = {}
         self._of: dict[tuple[Which, bytes], Member] = {}  # the last of each member, with what it was given
         self._strange: set[bytes] = set()  # members since before this server served, that have not asked here
@@ -50,6 +54,10 @@ class GroupCoordinator:
     def __len__(self) -> int:
         return len(self._streams)
 
+    @property
+    def _state(self) -> ReplicatedState:
+        return self._committer.committed.state
+
     # -- who asks
 
     def begin(self) -> None:
@@ -57,60 +65,67 @@ class GroupCoordinator:
         self._of.clear()
         self._slow.clear()
         self.pages.clear()
-        topics = self._ctx.state.topics
+        topics = self._state.topics
         self._strange = {m for t in topics.by_name.values() for group in t.groups.values() for m in group.members}
 
-    def open(self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any]) -> tuple[str, Any] | None:
-        """A member asks; code and detail if it can't be served."""
-        ctx, member = self._ctx, options.get("member")
+    def open(
+        self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any], *, user: str, now: float
+    ) -> tuple[str, Any] | None:
+        """Serve a member of a user that asks; return code and detail if it can't be served."""
+        limits, member = self._limits, options.get("member")
         if type(member) is not bytes or member not in group.members:
             return "member", f"you are no member of group {group.name} of topic {topic.name}; join it"
         have = options.get("have", [])
-        if type(have) is list and len(have) > ctx.limits.have_max:
-            return "bad", f"'have' has {len(have):,} ranges, and at most {ctx.limits.have_max:,}; join what follows on"
-        if len(self._streams) >= ctx.limits.readings_max and not self._make_room(ctx.authorizer.speaker):
+        if type(have) is list and len(have) > limits.have_max:
+            return "bad", f"'have' has {len(have):,} ranges, and at most {limits.have_max:,}; join what follows on"
+        if len(self._streams) >= limits.readings_max and not self._make_room(user):
             return "busy", f"{len(self._streams)} members of groups read here; ask again when one is done"
-        which, credit = (topic.name, group.name), min(options["credit"], ctx.limits.sync_credit_max)
+        which, credit = (topic.name, group.name), min(options["credit"], limits.sync_credit_max)
         before = self._of.get((which, member))
         if before is not None:
             self._streams.pop(before.key, None)
-        stream = Member(key, which, topic.id, member, credit, ctx.now, group.resets, room=credit)
-        stream.user = ctx.authorizer.speaker
+        stream = Member(key, which, topic.id, member, credit, now, group.resets, room=credit)
+        stream.user = user
         stream.follow(group)
         stream.resume(self._have(options))
         self._streams[key] = self._of[which, member] = stream
         self._slow.discard((which, member))
         self._strange.discard(member)
-        ctx.state.topics.groups.unsettled[which] = None
+        self._state.topics.groups.unsettled[which] = None
         return None
 
     def _make_room(self, user: str) -> bool:
         """Whether the reading of a member of the user who has most of them was ended for one of another user."""
         users = {key: stream.user for key, stream in self._streams.items()}
-        lost = making_room(users, self._ctx.limits.readings_max, user, lambda key: self._streams[key].touched)
+        lost = making_room(users, self._limits.readings_max, user, lambda key: self._streams[key].touched)
         if lost is not None:
             del self._streams[lost]
-            self._ctx.turn.replies.append(_refused(lost, "busy", MAKES_ROOM))
+            self._lost.append(lost)
         return lost is not None
+
+    def take_lost(self) -> Iterator[tuple[bytes, list[Frames]]]:
+        """Return what those are told whose readings were ended for those of others since the last call."""
+        lost, self._lost = self._lost, []
+        return (_refused(key, "busy", MAKES_ROOM) for key in lost)
 
     def _have(self, options: dict[str, Any]) -> list[tuple[int, int, int]]:
         """What a member says that it has in hand, if that is of this history."""
         have, proof = options.get("have"), options.get("proof")
         if type(have) is not list or type(proof) is not list or list(map(type, proof)) != [int, bytes, bytes]:
             return []
-        if not self._ctx.state.is_ours(proof[0], proof[1:]):
+        if not self._state.is_ours(proof[0], proof[1:]):
             return []
         good = [each for each in have if type(each) is list and list(map(type, each)) == [bytes, int, int]]
         return [(unpack_slots(slots[:32]), after, upto) for slots, after, upto in good]
 
-    def grant(self, identity: bytes, request_id: int, more: int) -> None:
-        """Room for more."""
+    def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
+        """Note that a member has room for more."""
         stream = self._streams.get((identity, request_id))
         if stream is not None:
-            stream.grant(min(stream.credit + more, self._ctx.limits.sync_credit_max), self._ctx.now)
+            stream.grant(min(stream.credit + more, self._limits.sync_credit_max), now)
             if (stream.which, stream.member) in self._slow:  # it has done something
                 self._slow.discard((stream.which, stream.member))
-                self._ctx.state.topics.groups.unsettled[stream.which] = None
+                self._state.topics.groups.unsettled[stream.which] = None
 
     def serves(self, identity: bytes) -> bool:
         """Whether somebody reads here, were it that nothing comes."""
@@ -131,49 +146,49 @@ class GroupCoordinator:
 
     # -- what the active says of groups, in the open record
 
-    def step(self) -> None:
-        """Once a heartbeat."""
+    def step(self, now: float) -> None:
+        """Look at every member, once a heartbeat."""
         for stream in self._streams.values():
             stream.seen = -1  # what was missing may have come
             group = self._group(stream)
             if group is not None:
-                self._pass(stream, group)
+                self._pass(stream, group, now)
                 if group.ack_timeout_s is not None:
-                    self._watch(stream, group, group.ack_timeout_s)
+                    self._watch(stream, group, group.ack_timeout_s, now)
 
     def _group(self, stream: Member) -> Group | None:
-        group = self._ctx.state.topics.groups.get(*stream.which)
+        group = self._state.topics.groups.get(*stream.which)
         if group is not None:
             stream.follow(group)
         return group
 
-    def _pass(self, stream: Member, group: Group) -> None:
+    def _pass(self, stream: Member, group: Group, now: float) -> None:
         """Slots of which nothing is in hand, and nothing was found, are as good as acknowledged."""
         if moves := stream.passes(group.places.get(stream.member, {})):
-            self._add(columns.ACK, [[*stream.which, stream.member, moves]])
+            self._add(columns.ACK, [[*stream.which, stream.member, moves]], now)
 
-    def _watch(self, stream: Member, group: Group, timeout_s: int) -> None:
+    def _watch(self, stream: Member, group: Group, timeout_s: int, now: float) -> None:
         """Who has acknowledged nothing of what it has for so long loses it, if there is somebody else."""
-        ctx, places = self._ctx, group.places.get(stream.member, {})
+        places = group.places.get(stream.member, {})
         hand = stream.in_hand(places)
         lowest = min((offset for offset, slots in places.items() if slots & hand), default=-1)
         if lowest != stream.worked[0]:
-            stream.worked = lowest, ctx.now
-        elif hand and ctx.now - stream.worked[1] > timeout_s and len(group.members) > 1:
+            stream.worked = lowest, now
+        elif hand and now - stream.worked[1] > timeout_s and len(group.members) > 1:
             self._slow.add((stream.which, stream.member))
-            self._assign(stream.which, [(hand, NOBODY)])
-            ctx.state.topics.groups.unsettled[stream.which] = None
-            ctx.counts["members_too_slow"] += 1
+            self._assign(stream.which, [(hand, NOBODY)], now)
+            self._state.topics.groups.unsettled[stream.which] = None
+            self._counts["members_too_slow"] += 1
 
-    def settle(self) -> None:
-        """Slots go to whom they are due."""
-        unsettled = self._ctx.state.topics.groups.unsettled
+    def settle(self, now: float) -> None:
+        """Give slots to the members to whom they are due."""
+        unsettled = self._state.topics.groups.unsettled
         for which in list(unsettled):
-            group = self._ctx.state.topics.groups.get(*which)
-            if group is None or self._settled(which, group):
+            group = self._state.topics.groups.get(*which)
+            if group is None or self._settled(which, group, now):
                 unsettled.pop(which, None)
 
-    def _settled(self, which: Which, group: Group) -> bool:
+    def _settled(self, which: Which, group: Group, now: float) -> bool:
         for key in [key for key in self._of if key[0] == which and key[1] not in group.members]:
             stream = self._of.pop(key)  # it is told when its turn comes
             stream.given.clear()
@@ -196,7 +211,7 @@ class GroupCoordinator:
             if take:
                 moves.append((take, member))
         if moves:
-            self._assign(which, moves)
+            self._assign(which, moves, now)
         return not waits
 
     def _spare(self, which: Which, member: bytes, group: Group, n: int) -> tuple[int, bool]:
@@ -217,27 +232,27 @@ class GroupCoordinator:
         stream.leaving = _lowest(held & ~now, n - now.bit_count())
         return now, bool(stream.leaving)
 
-    def _assign(self, which: Which, moves: list[tuple[int, bytes]]) -> None:
-        self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]])
-        self._ctx.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+    def _assign(self, which: Which, moves: list[tuple[int, bytes]], now: float) -> None:
+        self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]], now)
+        self._counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
-    def _add(self, column: str, told: list[Any]) -> None:
-        self._ctx.committer.add_segment(Segment([], [], {column: told}), self._ctx.now)
+    def _add(self, column: str, told: list[Any], now: float) -> None:
+        self._committer.add_segment(Segment([], [], {column: told}), now)
 
     # -- what each member gets
 
     def pump(
-        self, blocked: Container[bytes], upto: int, *, filling: bool, whole: bool
+        self, blocked: Container[bytes], upto: int, now: float, *, filling: bool, whole: bool
     ) -> Iterator[tuple[bytes, list[Frames]]]:
         """What each gets in this turn, of records up to a number; messages that are missing are passed over if the
         journal has all that it will have, and waited for while it is `filling`."""
-        left, streams = self._ctx.limits.sync_turn_bytes, list(self._streams.values())
+        left, streams = self._limits.sync_turn_bytes, list(self._streams.values())
         for _ in range(PAGES_A_TURN):
             more: list[Member] = []
             for stream in streams:
                 credit = stream.credit
                 may = left > 0 and stream.key[0] not in blocked
-                body = self._given(stream, upto, filling=filling, whole=whole) if may else b""
+                body = self._given(stream, upto, now, filling=filling, whole=whole) if may else b""
                 if body:
                     left -= len(body)
                     yield stream.key[0], [reply(pack(upto), body)]
@@ -245,16 +260,16 @@ class GroupCoordinator:
                     more.append(stream)
             streams = more
 
-    def _given(self, stream: Member, upto: int, *, filling: bool, whole: bool) -> bytes:
+    def _given(self, stream: Member, upto: int, now: float, *, filling: bool, whole: bool) -> bytes:
         """What one gets now: a page, or a word, or nothing."""
-        topic = self._ctx.state.topics.by_name.get(stream.which[0])
+        topic = self._state.topics.by_name.get(stream.which[0])
         group = None if topic is None or topic.id != stream.topic else self._group(stream)
         if topic is None or group is None or stream.member not in group.members or group.resets != stream.resets:
             self._end(stream)
             why = f"not a member of group {stream.which[1]} any more; join it again"
             return encode(headers.Refused(stream.key[1], "member", why))
         try:
-            return self._page(stream, topic, upto, filling=filling, whole=whole)
+            return self._page(stream, topic, upto, now, filling=filling, whole=whole)
         except ChpError as error:  # of the journal: it is damaged there
             self._end(stream)
             return encode(headers.Refused(stream.key[1], "damaged", str(error)))
@@ -264,9 +279,9 @@ class GroupCoordinator:
         if self._of.get((stream.which, stream.member)) is stream:
             del self._of[stream.which, stream.member]
 
-    def _page(self, stream: Member, topic: TopicLog, upto: int, *, filling: bool, whole: bool) -> bytes:
+    def _page(self, stream: Member, topic: TopicLog, upto: int, now: float, *, filling: bool, whole: bool) -> bytes:
         """The next answer; nothing if there is none now."""
-        ctx, items = self._ctx, list[bytes]()
+        items = list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
         while stream.credit and stream.seen < upto and not items:
             at, slots, stop = stream.next()
@@ -296,19 +311,19 @@ class GroupCoordinator:
             if items:
                 self.delivered += sum(n for _, n in found)
                 last = max(row.stored.number for row in rows)
-                proof = [last, *ctx.state.whose(last)]
+                proof = [last, *self._state.whose(last)]
                 stream.credit -= 1
-                stream.touched = ctx.now
+                stream.touched = now
                 told = headers.Messages(stream.key[1], end, topic.first, topic.next, spans, proof)
-        if not items and ctx.now - stream.said < BEAT_S:
+        if not items and now - stream.said < BEAT_S:
             return b""
-        stream.said = ctx.now
+        stream.said = now
         return encode(told, items)
 
     def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow] | None:
         """Return the rows in which about a page is for these slots; None if they have to be read."""
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
-        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._ctx.limits.messages_page_bytes)
+        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._limits.messages_page_bytes)
 
     def _scarce(self, topic: TopicLog, at: int, slots: int) -> bool:
         """Whether there is less than a page for these slots: who has enough to do waits until it is one.
@@ -317,7 +332,7 @@ class GroupCoordinator:
         """
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
         there = topic.bytes * (topic.next - at) // max(1, topic.next - topic.first)
-        return at >= 0 and there < share * self._ctx.limits.messages_page_bytes
+        return at >= 0 and there < share * self._limits.messages_page_bytes
 
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
         """Whether somebody could be given more at once."""
@@ -326,7 +341,7 @@ class GroupCoordinator:
         return any(map(self._due, able))
 
     def _due(self, stream: Member) -> bool:
-        topic = self._ctx.state.topics.by_name.get(stream.which[0])
+        topic = self._state.topics.by_name.get(stream.which[0])
         at, slots, _ = stream.next()
         there = topic is not None and 0 <= at < topic.next
         return topic is not None and there and not (stream.is_ahead and self._scarce(topic, at, slots))

@@ -45,7 +45,7 @@ class TopicReaders:
         self._ctx = ctx
         self.pages = MessagePages()
         self.delivery = TopicDelivery(ctx.limits, self.pages)
-        self.sharing = GroupCoordinator(ctx, self.pages)
+        self.sharing = GroupCoordinator(ctx.committer, ctx.counts, self.pages)
 
     def __bool__(self) -> bool:
         return bool(self.delivery or self.sharing)
@@ -87,13 +87,17 @@ class TopicReaders:
                 self._refuse(*lost, "busy", MAKES_ROOM)
         elif type(name) is not str or name not in topic.groups:
             self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
-        elif refusal := self.sharing.open(key, topic, topic.groups[name], options):
-            self._refuse(*key, *refusal)
+        else:
+            ctx, group = self._ctx, topic.groups[name]
+            refusal = self.sharing.open(key, topic, group, options, user=ctx.authorizer.speaker, now=ctx.now)
+            ctx.turn.replies += self.sharing.take_lost()
+            if refusal:
+                self._refuse(*key, *refusal)
 
     def grant(self, identity: bytes, request_id: int, more: int) -> None:
         """Room for more."""
         self.delivery.grant(identity, request_id, more, self._ctx.now)
-        self.sharing.grant(identity, request_id, more)
+        self.sharing.grant(identity, request_id, more, self._ctx.now)
 
     def serves(self, identity: bytes) -> bool:
         """Whether somebody reads here, were it that nothing comes."""
@@ -135,7 +139,7 @@ class TopicReaders:
         if self.sharing:
             upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
             whole = upto == at and not waits
-            ctx.turn.deliveries += self.sharing.pump(blocked, upto, filling=waits, whole=whole)
+            ctx.turn.deliveries += self.sharing.pump(blocked, upto, ctx.now, filling=waits, whole=whole)
         given = self.delivery.pump(ctx.state.topics, blocked, ctx.now, at, confirmed, filling=filling)
         ctx.turn.deliveries += given
         ctx.turn.reads += self.pages.due()
@@ -155,9 +159,9 @@ class TopicReaders:
     def settle(self, *, beat: bool) -> None:
         """In the open record: what the active has to say of groups."""
         if beat and self.sharing:
-            self.sharing.step()
+            self.sharing.step(self._ctx.now)
         if self._ctx.state.topics.groups.unsettled:
-            self.sharing.settle()
+            self.sharing.settle(self._ctx.now)
 
     def status(self, lacks: int) -> dict[str, int]:
         """For `status`: messages, their bytes, who reads; and how many messages are not in this journal."""
