@@ -141,7 +141,7 @@ def sync_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 
 def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(AckRelease, "may_leave", lambda self, acks, now: acks)
+    mp.setattr(AckRelease, "may_leave", lambda self, acks, began, now: acks)
 
 
 def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def lease_outlives_its_session(mp: pytest.MonkeyPatch) -> None:
 
 
 def lease_not_looked_at_before_acknowledging(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(AckRelease, "may_leave", lambda self, acks, now: acks)
+    mp.setattr(AckRelease, "may_leave", lambda self, acks, began, now: acks)
 
 
 def sessions_are_told(mp: pytest.MonkeyPatch) -> None:
