@@ -108,7 +108,7 @@ def test_what_a_turn_reads_is_bounded_and_the_first_to_ask_are_the_first_to_get(
 
 
 def test_that_the_journal_has_nothing_is_known_for_one_turn_only() -> None:
-    """It may get what it lacks in the next: a reader that passed over it then would miss messages."""
+    """The journal may get what it lacks in the next turn. A reader that passed over it then would miss messages."""
     pages = MessagePages()
     assert pages.find(1, 0, 9, 100) is None
     [read] = pages.due()

@@ -31,8 +31,10 @@ ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
 BATCH_BYTES_MIN = 7  # of one of them
 PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
-READ_BYTES = 1 << 20  # that are read at once, at least: a reader gets several pages in a turn
-READ_BYTES_A_TURN = 16 << 20  # what is asked for beyond it is read in the next turns
+# At least so many bytes are read at once: a reader gets several pages in a turn.
+READ_BYTES = 1 << 20
+# What is asked for beyond these bytes is read in the next turns.
+READ_BYTES_A_TURN = 16 << 20
 
 
 @dataclass(slots=True)
@@ -62,8 +64,9 @@ class MessagePages:
     """See the module."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[int, int], ReadMessages] = {}  # by topic and offset; what was asked for first is first
-        self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}  # with the last number
+        # Both are by topic and offset. What was asked for first is read first; what came has its read's last number.
+        self._asked: dict[tuple[int, int], ReadMessages] = {}
+        self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}
         self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
         self._bytes = self._decoded = 0
 
@@ -107,7 +110,7 @@ class MessagePages:
         return reads
 
     def came(self, read: ReadMessages, found: Sequence[LoggedMessages] | ChpError) -> None:
-        """Take what the journal has; it may be an answer to somebody else's question."""
+        """Take what the journal has; the read may have been asked for by another part."""
         self._came[read.topic, read.offset] = read.number, found
         if not isinstance(found, ChpError):
             self.keep(found)
