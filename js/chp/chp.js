@@ -154,7 +154,7 @@ export class Clone {
     this.#again = setTimeout(() => this.#connect(), RETRY_MS[Math.min(this.#failures++, RETRY_MS.length - 1)]);
   }
 
-  // the gateway lets something not pass: whoever waits is told, and it is not sent again
+  // The gateway refused to pass a message on: reject the promises that wait for it, and do not send it again.
   #denied(why) {
     const error = new Refused("access", why);
     this.#settle.reject(error);
