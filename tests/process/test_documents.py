@@ -36,7 +36,7 @@ def commands(page: str) -> list[str]:
 
 @pytest.fixture
 def empty_pair(process_pair: ProcessPair) -> ProcessPair:
-    """The shared pair, with an empty map."""
+    """Empty the map of the shared pair."""
     with synced(process_pair.servers) as clone:
         clone.delete_prefix("/", timeout=WAIT_S)
     return process_pair

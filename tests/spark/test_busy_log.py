@@ -1,4 +1,4 @@
-"""covers: Spark reads a log of 16 MiB of transactions, messages and commits of groups: as a batch and as a stream."""
+"""covers: Spark reads a log of 8 MiB of transactions, messages and commits of groups: as a batch and as a stream."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -27,7 +27,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def filled() -> Iterator[TestServer]:
-    """A server of one key, for all tests here."""
+    """Start a server of one key for all tests here."""
     with TestServer(**QUICK) as made, Clone(made.address, None) as clone:
         clone.set("/n/1", b"1").wait(60)
         yield made

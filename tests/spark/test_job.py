@@ -21,7 +21,7 @@ FIRST, LAST = dt.date(2025, 6, 2), dt.date(2026, 1, 9)
 
 @pytest.fixture
 def held(server: TestServer) -> Iterator[Clone]:
-    """An application that holds the figures."""
+    """Open an application that holds the figures."""
     with synced(server.address, "/rates/") as made:
         yield made
 

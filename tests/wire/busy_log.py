@@ -1,6 +1,6 @@
 """A journal as a busy application makes it: transactions with messages, and groups that commit.
 
-    busy = fill(folder / "journal.sqlite", 16 << 20)       so many bytes of records, or a few more
+    busy = fill(folder / "journal.sqlite", 8 << 20)        so many bytes of records, or a few more
     busy = shared(tmp_path_factory)                        a copy of one that all processes of a test run share
     with TestServer(store=busy.store) as server: ...
 
@@ -30,7 +30,8 @@ EVERY = 8  # transactions between two commits of a group
 A_TURN = 400
 MESSAGES = [[TOPIC, 4, pack_messages(None, [b"paid", b"packed", b"sent", b"told"])]]
 LAST = "/o/last"  # each transaction writes its number there
-SHARED_BYTES = 16 << 20
+# Eight times the size of a chunk (Limits.sync_chunk_bytes), so that each reader gets several
+SHARED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tests.wire.gateways import RunningGateway
 
 @pytest.fixture(scope="module")
 def gateway(request: pytest.FixtureRequest) -> Iterator[RunningGateway]:
-    """A gateway to a pair of its own; the file's mark `gateway` has its flags and limits."""
+    """Start a gateway to a pair of its own; the file's mark `gateway` has its flags and limits."""
     mark = request.node.get_closest_marker("gateway")
     flags, limits = (mark.args, mark.kwargs) if mark else ((), {})
     with Pair(**talk.PATIENT) as pair, RunningGateway(pair.servers, *flags, **limits) as made:
@@ -22,6 +22,6 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[RunningGateway]:
 
 @pytest.fixture
 def keyed_pair(tmp_path: Path) -> Iterator[Pair]:
-    """Two servers with keys, which know each other and alice."""
+    """Start two servers with keys, which know each other and alice."""
     with keys.pair_with_keys(tmp_path, ("alice", keys.ALICE)) as made:
         yield made

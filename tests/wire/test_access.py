@@ -87,14 +87,14 @@ def told_a_secret(base: Path) -> Iterator[Who]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Who]:
-    """One pair for all tests that change neither its rules nor its servers."""
+    """Start one pair for all tests that change neither its rules nor its servers."""
     with told_a_secret(tmp_path_factory.mktemp("told")) as made:
         yield made
 
 
 @pytest.fixture
 def who(tmp_path: Path) -> Iterator[Who]:
-    """A pair of the test's own."""
+    """Start a pair for one test."""
     with told_a_secret(tmp_path) as made:
         yield made
 

@@ -45,7 +45,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def run(base: Path) -> Run:
-    """A function that runs `chp access` as a user."""
+    """Return a function that runs `chp access` as a user."""
     return lambda who, *words: talk.run("access", words[0], "--client-file", str(base / f"{who}.toml"), *words[1:])
 
 

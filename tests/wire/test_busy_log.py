@@ -1,4 +1,4 @@
-"""covers: a log of 16 MiB of transactions, messages and commits of groups is read back to its end, on every way."""
+"""covers: a log of 8 MiB of transactions, messages and commits of groups is read back to its end, on every way."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.talk import WAIT_S
 
 @pytest.fixture
 def filled(clone: Clone) -> Clone:
-    """A Clone of 3,000 keys."""
+    """Set 3,000 keys."""
     clone.set_many({f"/k/{i}": b"%d" % i for i in range(3000)}).wait(WAIT_S)
     return clone
 

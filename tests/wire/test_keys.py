@@ -15,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 from chp import keyfiles
 from chp.keyfiles import KeyPair
 from chp_client import Clone
+from chp_server.ports import subscribers
 from chp_server.testing import Pair, TestServer, free_port
 from tests.talk import until
 from tests.wire import keys
@@ -71,7 +72,8 @@ def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(keyed_
     assert [handshake(keyed_pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
 
 
-def test_strangers_are_counted(keyed_pair: Pair) -> None:
+def test_strangers_are_counted(keyed_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribers, "IDLE_S", 0.1)
     server = keyed_pair.primary.server
     assert server is not None
     handshake(keyed_pair.primary, 0, STRANGER)

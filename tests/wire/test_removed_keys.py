@@ -20,6 +20,9 @@ from chp.messages import ICANHAZ
 from chp.numbers import pack
 from chp_client import Clone
 from chp_client.clientfile import ClientFile
+from chp_server.access import keyring
+from chp_server.ports import subscribers
+from chp_server.shell import reactor
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S, until
 from tests.wire import keys
@@ -80,8 +83,11 @@ def ending() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def keyed_server(ending: ExitStack, tmp_path: Path) -> TestServer:
-    """A server that knows root, and two keys of alice."""
+def keyed_server(ending: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestServer:
+    """Start a server that knows root and two keys of alice, and looks at its keys and readers often."""
+    monkeypatch.setattr(reactor, "HOUSEKEEPING_S", 0.1)
+    monkeypatch.setattr(keyring, "AGAIN_S", 0.5)
+    monkeypatch.setattr(subscribers, "IDLE_S", 0.1)
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE), ("alice.2", SECOND), ("root", ROOT))
     return ending.enter_context(TestServer(keys=str(a)))
 
@@ -96,7 +102,7 @@ def remove(keyed_server: TestServer, name: str) -> None:
     zap_handler = keyed_server.server.sockets.zap_handler
     before = zap_handler.removals
     (clients(keyed_server) / f"{name}.pub").unlink()
-    until(lambda: zap_handler.removals > before, "the server sees that the key is gone", 10)
+    until(lambda: zap_handler.removals > before, "the server sees that the key is gone")
 
 
 @pytest.fixture
@@ -164,7 +170,7 @@ def test_a_file_that_is_written_anew_in_its_place_removes_the_key_before(
     one = Open(ending, keyed_server, ALICE, 1)
     assert one.is_answered() and keyed_server.server is not None
     (clients(keyed_server) / "alice.pub").write_text(keyfiles.public_text("alice", keys.new_pair().public))
-    until(lambda: keyed_server.server.core.counts["subscribers_cut"], "its subscription is cut", 10)  # type: ignore[union-attr]
+    until(lambda: keyed_server.server.core.counts["subscribers_cut"], "its subscription is cut")  # type: ignore[union-attr]
     assert not one.is_answered()
 
 

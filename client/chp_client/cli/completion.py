@@ -15,7 +15,7 @@ from .store import Store, reading
 
 SHELLS = ("bash", "zsh", "fish")
 PATIENCE_S = 1.0
-# A shell does not show more at once, and nobody reads more.
+# The most words that are offered; a shell shows no more at once.
 WORDS_MAX = 1000
 # No character comes after this one.
 BEHIND = "\U0010ffff"

@@ -141,7 +141,7 @@ class PairVerdict:
 
 
 def is_number(thing: object) -> TypeGuard[float]:
-    """Return True for a number that is no boolean."""
+    """Return True for an int or a float, but not for a bool."""
     return isinstance(thing, int | float) and not isinstance(thing, bool)
 
 

@@ -163,7 +163,7 @@ def at_least_1(*names: str, help: str, default: int | None = None, most: int | N
 
 
 def moved(old: str, new: str) -> Callable[[Any], Any]:
-    """Return a hidden option that only says how it is called now."""
+    """Return a hidden option that refuses the old word and names the new one."""
 
     def tell(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -227,7 +227,7 @@ def shared(timeout_s: float = TIMEOUT_S) -> Callable[[Any], Any]:
 def command(
     group: click.Group | None = None, *, name: str | None = None, timeout_s: float = TIMEOUT_S, servers: bool = True
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a function a command; `servers=False` if it needs none. See above."""
+    """Make a function a command; `servers=False` leaves out the shared options."""
 
     def make(function: Callable[..., int | None]) -> click.Command:
         @click.pass_context
@@ -251,7 +251,7 @@ def command(
 
 
 def _params(function: Any) -> list[click.Parameter]:
-    """Return what decorators of click have noted on a function, in the order of the page."""
+    """Return the parameters that click's decorators have put on a function, in the order of the page."""
     return list(reversed(getattr(function, "__click_params__", [])))
 
 

@@ -28,7 +28,7 @@ from .text import covering_subtrees, escape, show_revision
 if TYPE_CHECKING:
     from chp_client import Change, Clone, Ticket, Topic, Version
 
-# How long a failed command looks for the reason.
+# The time in which a failed command looks for the reason.
 EXPLAIN_S = 0.5
 
 

@@ -31,7 +31,7 @@ ACCESS_S = 10.0
 # The time between looks for the active server.
 AGAIN_S = 0.1
 FILE_BYTES_MAX = 1 << 20
-# A token that is found somewhere is known by this beginning.
+# The beginning of each token, which tells a reader that it is one.
 TOKEN = "chp_"
 TOKEN_BYTES = 32
 # The fewest digits of a hash that revoke a token.

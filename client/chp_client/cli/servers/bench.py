@@ -41,7 +41,7 @@ KEYS = 10_000
 CHECK_EVERY = 256
 STAMP_BYTES = 8
 WATCHER_S = 30.0
-# After an interruption, sets on their way are waited for so long.
+# The time to wait for sets on their way after an interruption.
 SETTLED_S = 10.0
 # The watcher's first argument is a client file if it begins so.
 FILE = "file:"

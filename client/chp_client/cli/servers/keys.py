@@ -99,7 +99,7 @@ def make_keys() -> KeyPair:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """Write a file that does not exist yet; it has this mode from the first moment on."""
+    """Write a new file, which has this mode from the first moment on."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:

@@ -122,7 +122,7 @@ def wait_until_active(admin: Admin, server: str) -> None:
             if pair.view(server, admin.ask(server, "status")).active:
                 return
         except Unreachable:
-            # It may be busy taking over; the deadline holds.
+            # The server may be busy taking over; the deadline ends the wait.
             pass
         threading.Event().wait(LOOK_S)
     raise RefusedByServer(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")

@@ -53,7 +53,7 @@ class ConsumeOptions:
 
 
 def consume(topic: Topic, asked: ConsumeOptions) -> None:
-    """Be a member of the group until everything asked for is done, or Ctrl-C."""
+    """Consume as a member of the group until --count, --no-wait or Ctrl-C ends it."""
     out, left = asked.settings.out, asked.count
     with member(topic, asked) as consumer:
         if asked.program is None:

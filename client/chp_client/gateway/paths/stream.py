@@ -64,14 +64,18 @@ class Stream(Response, ABC):
             self.gone = True
         return self.gone
 
-    async def put(self, piece: bytes) -> None:
-        """Send a piece; cut the reader off if it does not take the piece in time."""
+    async def put(self, piece: bytes, events: int = 0) -> None:
+        """Send a piece and count its events; cut the reader off if it does not take the piece in time."""
+        metrics = self.gateway.metrics
+        if events:
+            metrics.events += events
+            metrics.event_bytes += len(piece)
         try:
             async with asyncio.timeout(SEND_S):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         except TimeoutError:
             self.gone = True
-            self.gateway.metrics.cut_off += 1
+            metrics.cut_off += 1
             if self._abort is not None:
                 self._abort()
 

@@ -103,7 +103,7 @@ class EventStream(Stream):
             elif found[0]:
                 first, self._skip = place, 0
                 piece, place, self._at = found
-                await self._put_events(piece, place - first)
+                await self.put(piece, place - first)
             else:
                 await self._quiet()
 
@@ -111,14 +111,8 @@ class EventStream(Stream):
         before = self._channel.latest
         self._waits = self._channel.news()
         await self._waits
-        if self._channel.latest == before:
-            await self._put_events(f": {self.gateway.clone.revision}\n\n".encode(), 0)
-
-    async def _put_events(self, piece: bytes, events: int) -> None:
-        if not self.over():
-            self.gateway.metrics.events += events
-            self.gateway.metrics.event_bytes += len(piece)
-            await self.put(piece)
+        if self._channel.latest == before and not self.over():
+            await self.put(f": {self.gateway.clone.revision}\n\n".encode())
 
     # -- until its channel has what comes next
 
@@ -160,6 +154,9 @@ class EventStream(Stream):
             parts.append(event)
             size += len(event)
             if size > fanout.TOGETHER:
-                await self._put_events(b"".join(parts), len(parts))
+                if self.over():
+                    return
+                await self.put(b"".join(parts), len(parts))
                 parts, size = [], 0
-        await self._put_events(b"".join(parts), len(parts))
+        if parts and not self.over():
+            await self.put(b"".join(parts), len(parts))
