@@ -7,6 +7,7 @@
     Fenced      ... because what it acknowledges is not the consumer's any more
     NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
     NoSuchTopic, NoSuchGroup, AlreadyThere  ... because there is no topic or group of that name, or there is one
+    NotHeld     a `BadKey` and a KeyError: a key that is read lies outside what the Clone holds
     GoneMeanwhile  a KeyError of a Clone, where the key may have gone during an iteration
     Unanswered  no server answered a question, or not to its end
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chp.errors import ChpError
+from chp.errors import BadKey, ChpError
 from chp.numbers import Revision, describe
 
 
@@ -26,6 +27,18 @@ class GoneMeanwhile(KeyError):
 
     def __str__(self) -> str:
         return f"{self.args[0]!r} is not there; if it went while you iterated, use clone.snapshot()"
+
+
+class NotHeld(BadKey, KeyError):
+    """A Clone was asked for a key that lies outside its subtrees, so it can't tell whether the servers have it."""
+
+    __str__ = ChpError.__str__
+
+
+def outside(key: str, subtrees: tuple[str, ...]) -> NotHeld:
+    """Return the error for reading a key outside the subtrees, of which a Clone that only writes has none."""
+    held = f"holds ({', '.join(map(repr, subtrees))})" if subtrees else "holds: it only writes"
+    return NotHeld(f"key {key!r:.80} is outside what this Clone {held}; read it with a Clone that holds it")
 
 
 class Closed(ChpError):

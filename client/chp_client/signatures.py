@@ -28,5 +28,5 @@ def shorten(classes: Iterable[type]) -> None:
 
 def _shorten(function: FunctionType) -> None:
     named = signature(function).parameters.values()
-    plain = [each.replace(annotation=Parameter.empty) for each in named]
+    plain = [each.replace(annotation=Parameter.empty) for each in named if each.annotation != "NeverGiven"]
     function.__signature__ = Signature(plain)  # type: ignore[attr-defined]  # help() looks for it; typeshed doesn't know

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress, count, repeat
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from chp.numbers import Revision
 
-from ..codecs import SKIPPED, Decoding
+from ..codecs import SKIPPED, Decoding, V
 from ..core.events import Changed
 
 SET, DELETE = "set", "delete"
 
 
-class Change(NamedTuple):
+class Change(NamedTuple, Generic[V]):
     """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record.
 
     `expired`: it is a delete that nobody made, as a ttl or a lease had run out (`Changes.expiries` says when that is
@@ -33,7 +33,7 @@ class Change(NamedTuple):
     """
 
     key: str
-    value: Any
+    value: V  # None of a delete
     operation: str
     revision: Revision
     expired: bool = False
@@ -43,7 +43,7 @@ _change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)  # r
 
 
 @dataclass(slots=True)
-class Changes:
+class Changes(Generic[V]):
     """Changes that came together, in the servers' order, as columns of equal length; iterating gives each `Change`.
 
     keys        which changed; one that changed twice is there twice
@@ -57,7 +57,7 @@ class Changes:
     """
 
     keys: list[str]
-    values: list[Any]
+    values: list[V]
     revisions: list[Revision]
     deletes: list[int]
     expiries: list[int]
@@ -65,7 +65,7 @@ class Changes:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[Change[V]]:
         operations = [SET] * len(self.keys)
         for i in self.deletes:
             operations[i] = DELETE

@@ -136,6 +136,8 @@ class Mailbox:
     def make_room(self, timeout: float | None, items: int = 0) -> None:
         """Locked: seal an open batch that is full, or has no room for so many; wait until there can be another."""
         self.check_open()
+        if timeout is not None:
+            wait_s(timeout)
         batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()

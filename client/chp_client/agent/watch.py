@@ -15,9 +15,10 @@ from operator import gt
 from queue import Empty, SimpleQueue
 from threading import Lock
 from time import monotonic
+from typing import Generic
 
 from ..checks import wait_s
-from ..codecs import Decoding
+from ..codecs import Decoding, V
 from ..core.events import Changed
 from ..errors import Forked, Lagging
 from ..starts import BEGIN, END, SNAPSHOT, KeyStart
@@ -197,7 +198,7 @@ class WatchQueue:
         self.error = Forked("this watch belongs to the parent process; make a Clone in the child")
 
 
-class Watch:
+class Watch(Generic[V]):
     """An iterator over changes; a context manager; `close()` ends it, from any thread.
 
     Several threads may iterate: each change goes to one of them.
@@ -208,15 +209,15 @@ class Watch:
         self.decoding = decoding
         self._end = end
         self._owner = owner  # a watch keeps its Clone alive
-        self._rest: deque[Change] = deque()  # taken from the queue, and neither read nor decoded yet
+        self._rest: deque[Change[V]] = deque()  # taken from the queue, and neither read nor decoded yet
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[V]:
         return self
 
-    def __next__(self) -> Change:
+    def __next__(self) -> Change[V]:
         return self.get()
 
-    def get(self, timeout: float | None = None) -> Change:
+    def get(self, timeout: float | None = None) -> Change[V]:
         """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close.
 
         Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value
@@ -233,13 +234,13 @@ class Watch:
             if (decoded := change_with(change, self.decoding)) is not None:
                 return decoded
 
-    def _next(self) -> Change | None:
+    def _next(self) -> Change[V] | None:
         try:
             return self._rest.popleft()
         except IndexError:  # looked at and taken in one step, as several threads may iterate
             return None
 
-    def batches(self, timeout: float | None = None) -> Iterator[Changes]:
+    def batches(self, timeout: float | None = None) -> Iterator[Changes[V]]:
         """Changes as columns: what came together, and if that was little, what came after it (up to 1,000 in all).
 
         For each change it costs about half of what one by one costs. `timeout` is for each; raises as `get` does. A
@@ -256,7 +257,7 @@ class Watch:
         self.queue.close()
         self._end()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watch[V]:
         return self
 
     def __exit__(self, *exc: object) -> None:
