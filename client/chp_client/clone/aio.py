@@ -43,7 +43,7 @@ class AsyncClone(BaseClone[V]):
     Listeners (`on_state`, `on_lag`, a ticket's callbacks) are called on a thread of their own, not by the loop.
     """
 
-    keeps_threads = False
+    _keeps_threads = False
 
     def _begin(self) -> None:
         self._listeners = AsyncListeners()
@@ -71,11 +71,11 @@ class AsyncClone(BaseClone[V]):
         no room. Cancelled, it is on its way as well. It raises what `Clone.set` raises, and `Refused`, or `Conflict` if
         `if_revision` did not hold.
         """
-        return await self.waits(timeout).done(partial(self._writer.set, key, value, ttl, if_revision))
+        return await self._waits(timeout).done(partial(self._writer.set, key, value, ttl, if_revision))
 
     async def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ack:
         """Delete a key."""
-        return await self.waits(timeout).done(partial(self._writer.delete, key, if_revision))
+        return await self._waits(timeout).done(partial(self._writer.delete, key, if_revision))
 
     async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """As of `Clone`."""
@@ -97,36 +97,20 @@ class AsyncClone(BaseClone[V]):
         """As of `Clone`."""
         return await self._taking(timeout).setdefault(key, default)
 
-    def waits(self, timeout: float | None) -> Awaiting:
+    def _waits(self, timeout: float | None) -> Awaiting:
         """By the loop."""
         return Awaiting(self._mailbox, self._blocks, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
-        return AtomicOperations(self, self._writer, self.waits(timeout))
+        return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     async def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ack:
         """Set many keys together."""
-        return await self.waits(timeout).done(partial(self._writer.set_many, items, ttl))
+        return await self._waits(timeout).done(partial(self._writer.set_many, items, ttl))
 
     async def delete_many(self, keys: Sequence[str], timeout: float | None = None) -> Ack:
         """Delete many keys together."""
-        return await self.waits(timeout).done(partial(self._writer.delete_many, keys))
-
-    async def put_columns(
-        self,
-        keys: list[str],
-        values: list[bytes],
-        deletes: list[int],
-        ttls_ms: tuple[list[int], list[int]],
-        conditions: tuple[list[int], list[int]],
-        *,
-        extras: dict[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Ack:
-        """Sets and deletes in one batch, all or none of them (for the parts of this package; as of `Writer`)."""
-        put = self._writer.put_columns
-        act = partial(put, keys, values, deletes, ttls_ms, conditions, extras=extras)
-        return await self.waits(timeout).done(act)
+        return await self._waits(timeout).done(partial(self._writer.delete_many, keys))
 
     def submit(self, key: str, value: Any, ttl: Ttl | None = None) -> Ticket:
         """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
@@ -134,11 +118,11 @@ class AsyncClone(BaseClone[V]):
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
         """The acknowledgement of a ticket."""
-        return await self.waits(timeout).settled(ticket)
+        return await self._waits(timeout).settled(ticket)
 
     def lease(self, ttl: Ttl) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
-        return AsyncLease(self._mailbox, self.new_lease(ttl), self.waits)
+        return AsyncLease(self._mailbox, self._new_lease(ttl), self._waits)
 
     def transaction(self) -> AsyncTransaction:
         """Begin a transaction, for `async with`; see `Clone.transaction`."""
@@ -146,7 +130,7 @@ class AsyncClone(BaseClone[V]):
 
     def topic(self, name: str) -> AsyncTopic:
         """As of `Clone`."""
-        return AsyncTopic(Topic(self._writer, self._active_first, name), self.waits)
+        return AsyncTopic(Topic(self._writer, self._active_first, name), self._waits)
 
     async def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
         """As of `Clone`."""
@@ -154,19 +138,19 @@ class AsyncClone(BaseClone[V]):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Until every set made so far is acknowledged."""
-        await flush(self._mailbox, self.waits(timeout), wait_s(timeout))
+        await flush(self._mailbox, self._waits(timeout), wait_s(timeout))
 
     async def sync(self, timeout: float | None = None) -> Ack:
         """As of `Clone`."""
-        return await self.waits(timeout).done(self._writer.sync)
+        return await self._waits(timeout).done(self._writer.sync)
 
     # -- waiting
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Until the copy is complete and current."""
         core = self._mailbox.core
-        await self.waits(timeout).until(lambda: core.state is State.SYNCED or bool(core.denied()), "not synced")
-        self.check_admitted()
+        await self._waits(timeout).until(lambda: core.state is State.SYNCED or bool(core.denied()), "not synced")
+        self._check_admitted()
 
     def watch(
         self,
@@ -178,7 +162,7 @@ class AsyncClone(BaseClone[V]):
         on_bad: OnBad = "raise",
     ) -> AsyncWatch[V]:
         """As of `Clone`, for `async for`."""
-        watch = self.open_watch(prefix, start, conflate, queue_max, on_bad)
+        watch = self._open_watch(prefix, start, conflate, queue_max, on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
 
     def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:

@@ -11,6 +11,7 @@ the copy is not older than the servers' answer. What has to be waited for is awa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,8 @@ from ..agent.writer import Writer
 from ..checks import Ttl
 from ..core.events import Ack
 from ..errors import Conflict
-from .mapping import CloneMapping
+from .mapping import CopyReader
+from .prefix_view import PrefixView
 
 NOTHING: Any = object()
 GONE: Any = object()
@@ -35,8 +37,10 @@ DELETE_KEYS = 8192  # a portion of `delete_prefix`: what a server does in some m
 class AtomicOperations:
     """One call's reading and writing."""
 
-    def __init__(self, reading: CloneMapping, writer: Writer, waits: Waiter) -> None:
-        self._reading, self._writer, self._waits = reading, writer, waits
+    def __init__(
+        self, reading: CopyReader[Any], prefix: Callable[[str], PrefixView], writer: Writer, waits: Waiter
+    ) -> None:
+        self._reading, self._prefix, self._writer, self._waits = reading, prefix, writer, waits
 
     async def pop(self, key: str, default: Any) -> Any:
         """Delete a key, and return the value that this program, and no other, took; `default` if the key is absent."""
@@ -109,7 +113,7 @@ class AtomicOperations:
         """How many keys were deleted, in portions that are waited for."""
         if prefix == "":
             raise BadInput("an empty prefix is everything; use clear() if that is meant")
-        view, gone, after = self._reading.prefix(prefix), 0, None
+        view, gone, after = self._prefix(prefix), 0, None
         while keys := view.page_of_keys(DELETE_KEYS, after):
             await self._waits.done(partial(self._writer.delete_many, keys))
             gone, after = gone + len(keys), keys[-1]

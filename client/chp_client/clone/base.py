@@ -43,7 +43,7 @@ from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
 from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
 from .health import CopyHealth
-from .mapping import CloneMapping
+from .mapping import CloneMapping, CopyReader
 
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
@@ -85,7 +85,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
     """
 
-    keeps_threads = True  # whether its calls wait by keeping the thread
+    _keeps_threads = True  # whether its calls wait by keeping the thread
 
     @renamed(stale_s="silence_s")
     def __init__(
@@ -132,13 +132,13 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         )
         self._dispatcher = Dispatcher()
         self._blocks = on_full == "block"
-        self._mailbox = mailbox = Mailbox(core, on_full if self.keeps_threads else "raise", self._dispatcher.put)
+        self._mailbox = mailbox = Mailbox(core, on_full if self._keeps_threads else "raise", self._dispatcher.put)
         mailbox.credentials = credentials_of(self._source)
         mailbox.metrics = None if metrics is None else MeasuredClone(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
         self._shown = core.shown
         self._core = core
-        self._some = []
+        self._reader = CopyReader(core, mailbox, self._codec, self.subtrees)
         if callable(on_lag):
             self._dispatcher.lag = self._dispatcher.later(on_lag)
         else:
@@ -178,30 +178,25 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
         with self._mailbox.lock:  # the agent applies a record, and moves the number, with this lock held
             values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
-        return Pin(self.decoded(values), revision, resyncs)
-
-    @property
-    def writer(self) -> Writer:
-        """Where what is set goes (for the parts of this package)."""
-        return self._writer
+        return Pin(self._reader.decoded(values), revision, resyncs)
 
     def _begin(self) -> None:
         """Before the agent starts: what the one kind or the other has beside."""
 
     # -- leases and watches
 
-    def waits(self, timeout: float | None) -> Waiter:
+    def _waits(self, timeout: float | None) -> Waiter:
         """Return how a call that begins now waits. Each of the two kinds of Clone has its own way."""
         raise NotImplementedError
 
-    def new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
+    def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
         """A lease whose sets give tickets (for the parts of this package)."""
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
         return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
 
-    def open_watch(
+    def _open_watch(
         self,
         prefix: str,
         start: KeyStart = "end",
@@ -211,7 +206,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     ) -> Watch[V]:
         checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
         begin = key_start(start)
-        decoding = self.decoding(on_bad)
+        decoding = self._reader.decoding(on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
         queue = WatchQueue(prefix, conflate, limit, begin, whole=whole)
@@ -284,6 +279,24 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     def __repr__(self) -> str:
         what, (epoch, sequence) = ", ".join(map(repr, self.subtrees)) or "write-only", self.position
         return f"<{type(self).__name__} {what}: {len(self._shown)} keys, {self.state}, at {epoch}.{sequence}>"
+
+
+class Internals(NamedTuple):
+    """What other parts of this package use of a Clone, beside what an application may call."""
+
+    writer: Writer
+    mailbox: Mailbox
+    # How a call that begins now waits, for at most so many seconds.
+    waits: Callable[[float | None], Waiter]
+    # A lease whose sets give tickets; the arguments are those of `Clone.lease`.
+    new_lease: Callable[..., Lease]
+    # A watch that a thread reads; the arguments are those of `Clone.watch`.
+    open_watch: Callable[..., Watch[Any]]
+
+
+def internals(clone: BaseClone[Any]) -> Internals:
+    """Return what other parts of this package use of a Clone. It is made anew each time, so the Clone has no cycle."""
+    return Internals(clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch)
 
 
 def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:

@@ -97,7 +97,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def __delitem__(self, key: str) -> None:
         if key not in self._shown:
-            raise self._missed(key)
+            raise self._reader.missed(key)
         self.delete(key)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
@@ -154,12 +154,12 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return at_once(self._taking(timeout).setdefault(key, default))
 
-    def waits(self, timeout: float | None) -> Blocking:
+    def _waits(self, timeout: float | None) -> Blocking:
         """By keeping the thread."""
         return Blocking(self._mailbox, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
-        return AtomicOperations(self, self._writer, self.waits(timeout))
+        return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
@@ -167,7 +167,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
-        at_once(flush(self._mailbox, self.waits(timeout), wait_s(timeout)))
+        at_once(flush(self._mailbox, self._waits(timeout), wait_s(timeout)))
 
     def sync(self, timeout: float | None = None) -> Ack:
         """Return once a read here sees every set that anybody was acknowledged before this call, by any Clone.
@@ -176,7 +176,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
         behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
         """
-        return at_once(self.waits(timeout).done(self._writer.sync))
+        return at_once(self._waits(timeout).done(self._writer.sync))
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copy is complete and current; `TimeoutError` says how the servers look.
@@ -191,7 +191,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
             )
             if core.state is State.CLOSED:
                 raise mailbox.why_not()
-        self.check_admitted()
+        self._check_admitted()
 
     def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
         """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
@@ -221,7 +221,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
         raises; `timeout` is for the room in the window, as there.
         """
-        return self.new_lease(ttl, timeout)
+        return self._new_lease(ttl, timeout)
 
     def watch(
         self,
@@ -245,7 +245,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`; its `batches()` gives
         `Changes`, which are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
         """
-        return self.open_watch(prefix, start, conflate, queue_max, on_bad)
+        return self._open_watch(prefix, start, conflate, queue_max, on_bad)
 
     def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:
         self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)

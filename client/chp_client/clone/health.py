@@ -60,11 +60,6 @@ class CopyHealth:
     _source: Sequence[str]  # the servers, with their keys if it is a client file
 
     @property
-    def mailbox(self) -> Mailbox:
-        """What it shares with its agent (for the parts of this package)."""
-        return self._mailbox
-
-    @property
     def state(self) -> State:
         """CONNECTING, SYNCED, STALE or CLOSED; raises `Lagging` once after a lag, with on_lag="raise"."""
         lag_s = self._mailbox.lagging
@@ -121,7 +116,7 @@ class CopyHealth:
             found = [f"{link.address} refuses {why}" for link in self._core.links if (why := link.refuses)]
         return "; ".join(found)
 
-    def check_admitted(self) -> None:
+    def _check_admitted(self) -> None:
         """Raises `Refused` if no server lets this client in (for the parts of this package)."""
         if self._core.state is not State.SYNCED and (denied := self._core.denied()):
             code = "key" if any(link.denied for link in self._core.links) else "access"

@@ -21,7 +21,7 @@ from .. import checks
 from ..agent.mailbox import Mailbox
 from ..codecs import Decoding, OnBad
 from ..core.copy.key_order import bounds
-from .views import Decoded
+from .views import PartReader
 
 PAGE = 1000
 STRIDE = 256  # keys whose values are looked up together
@@ -67,8 +67,17 @@ class KeyIndex:
 class PrefixView(Mapping[str, Any]):
     """Keys that begin with a prefix, in order; made by `Clone.prefix`."""
 
-    def __init__(self, clone: Decoded, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
-        self._clone, self._index = clone, index
+    def __init__(
+        self,
+        clone: Mapping[str, Any],
+        reader: PartReader,
+        index: KeyIndex,
+        prefix: str,
+        *,
+        after: str | None,
+        until: str | None,
+    ) -> None:
+        self._clone, self._reader, self._index = clone, reader, index
         self.prefix, self._until = prefix, until
         self._low, self._high = bounds(prefix, after, until)
 
@@ -84,7 +93,7 @@ class PrefixView(Mapping[str, Any]):
         return self._clone[key]
 
     def __iter__(self) -> Iterator[str]:
-        self._clone.iterates()
+        self._reader.iterates()
         return chain.from_iterable(self._spans(self._low))
 
     def __len__(self) -> int:
@@ -95,7 +104,7 @@ class PrefixView(Mapping[str, Any]):
 
     def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
         """Keys and values in order; a key that goes meanwhile is left out. `on_bad` is as of `Clone.items`."""
-        return _Items(self, self._clone.decoding(on_bad))
+        return _Items(self, self._reader.decoding(on_bad))
 
     def values(self) -> ValuesView[Any]:
         """Values in the order of their keys."""
@@ -126,10 +135,10 @@ class PrefixView(Mapping[str, Any]):
 
     def _pieces(self, low: str, limit: int | None = None, decoding: Decoding | None = None) -> Iterator[dict[str, Any]]:
         """Items, some at a time; at most `limit` in all."""
-        left, decoding = limit, decoding or self._clone.decoding()
+        left, decoding = limit, decoding or self._reader.decoding()
         for keys in self._spans(low):
             for i in range(0, len(keys), STRIDE):
-                items = self._clone.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
+                items = self._reader.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
                 yield items
                 if left is not None and (left := left - len(items)) <= 0:
                     return

@@ -14,6 +14,7 @@ from typing import Any
 from chp.errors import BadInput, BadValue
 from chp_client.agent.waiting import Waiter, at_once
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.base import internals
 from chp_client.clone.clone import Clone
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict
@@ -56,7 +57,9 @@ class _Counter:
             total = self._number(None if entry is None else entry.value) + n
             revision = 0 if entry is None else entry.revision
             try:
-                await waits.done(partial(self._clone.writer.set, self._key, self._encode(total), None, revision))
+                await waits.done(
+                    partial(internals(self._clone).writer.set, self._key, self._encode(total), None, revision)
+                )
             except Conflict:
                 continue
             return total
@@ -67,7 +70,7 @@ class Counter(_Counter):
 
     def add(self, n: int = 1, timeout: float | None = None) -> int:
         """Add `n`; the sum that this addition made. Raises TimeoutError, and then it may still come to count."""
-        return at_once(self._add(n, self._clone.waits(timeout)))
+        return at_once(self._add(n, internals(self._clone).waits(timeout)))
 
 
 class AsyncCounter(_Counter):
@@ -77,4 +80,4 @@ class AsyncCounter(_Counter):
 
     async def add(self, n: int = 1, timeout: float | None = None) -> int:
         """As of `Counter`."""
-        return await self._add(n, self._clone.waits(timeout))
+        return await self._add(n, internals(self._clone).waits(timeout))

@@ -11,6 +11,7 @@ from chp.numbers import Revision
 from chp_client.agent.waiting import at_once
 from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.base import internals
 from chp_client.clone.clone import Clone
 
 from .places import GIVE_BACK_S, QueuePlace, name_of, of_kind
@@ -76,11 +77,11 @@ class Semaphore(_Queue):
 
         Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
         """
-        return at_once(self._place.acquire(self._clone.waits(timeout)))
+        return at_once(self._place.acquire(internals(self._clone).waits(timeout)))
 
     def release(self) -> None:
         """Give it back; nothing if it is not held."""
-        at_once(self._place.release(self._clone.waits(GIVE_BACK_S)))
+        at_once(self._place.release(internals(self._clone).waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -120,11 +121,11 @@ class AsyncSemaphore(_Queue):
 
     async def acquire(self, timeout: float | None = None) -> bool:
         """As of `Semaphore`."""
-        return await self._place.acquire(self._clone.waits(timeout))
+        return await self._place.acquire(internals(self._clone).waits(timeout))
 
     async def release(self) -> None:
         """As of `Semaphore`."""
-        await self._place.release(self._clone.waits(GIVE_BACK_S))
+        await self._place.release(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
         await self.acquire()

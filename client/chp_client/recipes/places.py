@@ -24,7 +24,8 @@ from chp.numbers import Revision
 from chp_client import checks
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter
-from chp_client.clone.base import BaseClone
+from chp_client.clone.base import BaseClone, internals
+from chp_client.clone.clone import Clone
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
@@ -39,7 +40,7 @@ def of_kind(clone: Any, kind: type[BaseClone[Any]]) -> Any:
     if isinstance(clone, kind):
         return clone
     if isinstance(clone, BaseClone):
-        names = ("a Clone", "without") if kind.keeps_threads else ("an AsyncClone", "with")
+        names = ("a Clone", "without") if issubclass(kind, Clone) else ("an AsyncClone", "with")
         raise BadInput(
             f"this recipe takes {names[0]}; of the other kind it is the one {names[1]} 'Async' before its name"
         )
@@ -123,7 +124,7 @@ class QueuePlace:
         if self._lease is not None:
             raise BadInput(f"{self.key!r} is held, or waited for, by this object; each thread makes one of its own")
         try:
-            self._lease = lease = await waits.made(partial(self._clone.new_lease, self._ttl))
+            self._lease = lease = await waits.made(partial(internals(self._clone).new_lease, self._ttl))
             await waits.done(partial(lease.set, self.key, self._value))
             await self._until_first(waits, lease)
             ack = await waits.done(partial(lease.set, self.key + HELD, self._value))
@@ -147,7 +148,7 @@ class QueuePlace:
             place = order.index(self.key)
             if place < self._limit:
                 return
-            changes = self._clone.open_watch(self._looks_at(order, place))
+            changes = internals(self._clone).open_watch(self._looks_at(order, place))
             try:
                 if self.contenders() == order:  # nobody went before the watch was there
                     await waits.changed(changes, self._ttl)
