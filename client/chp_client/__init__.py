@@ -4,9 +4,8 @@ from chp_client import Clone
 with Clone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
     clone["/rates/EUR/USD"] = b"1.0832"
 
-clone    the mapping; its parts are reading, writing and worth
-agent    the thread that owns the sockets          core    what it decides, pure
-watch, changes, tickets, lease, codecs             what their names say
+clone    the mapping and its variants       agent    the thread that owns the sockets, with watches, tickets and leases
+core     the decisions, without any I/O     codecs   the forms of values: bytes, text, JSON, msgpack
 """
 
 from typing import TYPE_CHECKING, Any
