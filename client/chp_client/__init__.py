@@ -21,6 +21,7 @@ from .agent.lease import Lease
 from .agent.measured import Metrics
 from .agent.tickets import Ticket
 from .agent.watch import Watch
+from .agent.writer import Writer
 from .clientfile import ClientFile
 from .clone.aio import AsyncClone
 from .clone.clone import Clone
@@ -107,6 +108,7 @@ __all__ = [
 
 
 shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic, AsyncTopic, ClientFile, Consumer])
+shorten([Writer])  # `clone.set` is its `set`
 
 
 def __dir__() -> list[str]:

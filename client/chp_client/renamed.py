@@ -6,6 +6,9 @@
         @renamed(stale_s="silence_s")              # Clone(stale_s=1) raises BadInput: use silence_s
         def __init__(self, silence_s=None): ...
 
+    class Clone:
+        incr = RedisName("recipes.Counter(clone, key).add()")    # clone.incr raises AttributeError: use recipes.Counter
+
 An old name costs nothing where nobody uses it. It is a descriptor in the class, because `__getattr__` would make each
 attribute of an instance slower. `dir` does not show it.
 """
@@ -13,12 +16,13 @@ attribute of an instance slower. `dir` does not show it.
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from chp.errors import BadInput
 
+NeverGiven = Any  # the type of a parameter that is there to be refused; `help` does not show it
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,6 +38,52 @@ class OldName:
 
     def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
         raise AttributeError(f"{self._name} is gone; use {self._now}")
+
+
+class RedisName(OldName):
+    """A word of Redis's clients; `now` says what to write here."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise AttributeError(f"{self._name} is a word of Redis; use {self._now} (docs/from/redis.md)")
+
+
+REDIS_ARGUMENTS: dict[str, str] = {
+    "ex": "ttl=, in seconds",
+    "px": "ttl=, in seconds",
+    "nx": "if_revision=0, or setdefault(key, value)",
+    "xx": "if_revision=entry(key).revision",
+}
+
+
+def unknown_argument(function: str, name: str) -> TypeError:
+    """Return the error for an argument that a function has not, with our word for one of Redis's."""
+    if name in REDIS_ARGUMENTS:
+        return TypeError(f"{function}() has no {name}=; use {REDIS_ARGUMENTS[name]} (docs/from/redis.md)")
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def refusing_redis(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Raise TypeError with our word for an argument of Redis's `set`."""
+
+    @wraps(function)
+    async def called(*arguments: P.args, **named: P.kwargs) -> R:
+        for name in named.keys() & REDIS_ARGUMENTS:
+            raise unknown_argument(function.__name__, name)
+        return await function(*arguments, **named)
+
+    return called
+
+
+def refusing_pattern(function: Callable[P, R]) -> Callable[P, R]:
+    """Raise TypeError that names `prefix` for an argument of a method that takes none, as Redis's `keys` takes one."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        if len(arguments) > 1:
+            raise TypeError(f'{function.__name__}() takes no pattern; use prefix("/a/").keys() (docs/from/redis.md)')
+        return function(*arguments, **named)
+
+    return called
 
 
 def public_names(owner: type, names: Iterable[str]) -> list[str]:

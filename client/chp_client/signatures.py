@@ -28,6 +28,6 @@ def shorten(classes: Iterable[type]) -> None:
 
 def _shorten(function: FunctionType) -> None:
     named = signature(function).parameters.values()
-    plain = [each.replace(annotation=Parameter.empty) for each in named]
+    plain = [each.replace(annotation=Parameter.empty) for each in named if each.annotation != "NeverGiven"]
     # help() looks for this attribute, which typeshed does not know.
     function.__signature__ = Signature(plain)  # type: ignore[attr-defined]

@@ -147,6 +147,8 @@ class Mailbox:
         The open batch is sealed first if it is full, or has no room for `items` more.
         """
         self.check_open()
+        if timeout is not None:
+            wait_s(timeout)
         batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()
