@@ -22,7 +22,7 @@ from chp.properties import ttl_ms
 # The servers of a pair.
 SERVERS_MAX = 2
 _VALUE_MAX = DEFAULT.value_bytes_max
-# A wait may not be longer, as a lock can't be waited for longer.
+# A longer wait counts as endless, because a lock can't wait for longer.
 FOR_EVER_S = 1e9
 # A number counts seconds.
 Ttl = float | timedelta
@@ -77,7 +77,7 @@ def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str
 
 
 def limits_with(window_bytes: int | None) -> Limits:
-    """Return the limits with this window."""
+    """Return the limits with this window size. None keeps the default."""
     if window_bytes is None:
         return DEFAULT
     if type(window_bytes) is not int or window_bytes < 1024:

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class OldName:
-    """An attribute that is gone; `now` says what to write."""
+    """An attribute that is gone; `now` says what to write instead."""
 
     def __init__(self, now: str) -> None:
         self._now, self._name = now, ""
@@ -87,20 +87,20 @@ def refusing_pattern(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def public_names(owner: type, names: Iterable[str]) -> list[str]:
-    """Return those of an object's `names` that its users may use: no old one, and no private one."""
+    """Return those of an object's `names` that its users may use: no old names and no private ones."""
     gone = {name for each in owner.__mro__ for name, thing in vars(each).items() if isinstance(thing, OldName)}
     return [name for name in names if name not in gone and (name.startswith("__") or not name.startswith("_"))]
 
 
 class PublicNames(ABCMeta):
-    """The kind of a class whose `dir` shows what users may use."""
+    """The metaclass of a class whose `dir` shows only what users may use."""
 
     def __dir__(cls) -> list[str]:
         return public_names(cls, super().__dir__())
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Raise `BadInput` that names the new word for an argument that had each of these names."""
+    """Return a decorator that raises `BadInput` for an old argument name, and names the new one."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -115,7 +115,7 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def told(name: str, now: dict[str, str], module: str) -> Any:
-    """Raise what the `__getattr__` of a module raises for a name that it has not.
+    """Raise the error that a module's `__getattr__` raises for a name that the module does not have.
 
     For an old name it is an `ImportError`, since `from module import name` shows no text of an `AttributeError`.
     """

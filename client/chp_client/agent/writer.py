@@ -125,7 +125,7 @@ class Writer:
             draft = batch.draft
             ttl_at, ttl_of = draft.ttls
             at = [len(draft.keys)]
-            # These are no calls of `append`: Ctrl-C may come after a call, and one column would be longer then.
+            # Ctrl-C may come after a call of `append`, and one column would be longer then. `+=` is no call.
             draft.keys += (key,)
             draft.values += (data,)
             if ms is not None:
@@ -227,7 +227,7 @@ class Writer:
                 draft = batch.draft
                 draft.keys += keys
                 draft.values += values
-                # This is no call of `update`, as Ctrl-C may come after any call.
+                # Ctrl-C may come after a call of `update`. `|=` is no call.
                 own |= pairs
             if batch.sleeping:
                 batch.wake()
