@@ -44,9 +44,7 @@ SLICE = 16_384
 def packing(
     head: StateHead, first: list[Any], sessions: Sequence[Any], leases: Sequence[Any], last: list[Any]
 ) -> Iterator[bytes]:
-    """Yield `NOT_YET` for each slice that was packed, and then the body of a STATE. The lists must not change
-    meanwhile.
-    """
+    """Yield `NOT_YET` for each slice that was packed, then the body of a STATE. The lists must not change."""
     pieces = [array_head(len(first) + 2 + len(last)), *map(packb, first)]
     for _ in _list(sessions, pieces):
         yield NOT_YET
@@ -407,9 +405,7 @@ class ReplicatedState:
         return *self.map.fingerprint(), *self.staging.measure()
 
     def rest(self, now: float) -> Iterator[bytes]:
-        """Yield the STATE body: everything but the map, as it is now. Before that yield `NOT_YET` for each turn of
-        work.
-        """
+        """Yield `NOT_YET` for each turn of work, then the STATE body: everything but the map, as it is now."""
         sessions = [
             (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
             for i, s in self.sessions.items()
