@@ -50,7 +50,7 @@ class Wish:
 
 
 class Arbitration:
-    """The last word of the arbiter, and what to ask it for."""
+    """The last answer of the arbiter, and what to ask it for."""
 
     def __init__(self, enabled: bool, own: str, now: float) -> None:
         self.enabled, self.own = enabled, own

@@ -7,9 +7,10 @@ process is alive: it tells the state after the last turn that was done, never th
     begins, done, hush      are called by the thread that takes the turns
     due, stuck              are called by the other thread
 
-A process that is stopped sends nothing. So the gaps between two BEATs tell `begins` whether this server was stopped, or
-was in a long turn. A server sends no BEAT either if it has been in one turn for STUCK_S, or if it waits for room, for a
-disk or for a database. Then it takes no processor time, and the peer should become active.
+A process that is stopped sends nothing. So the gaps between two BEATs tell `begins` whether this server
+was stopped, or was in a long turn. A server sends no BEAT either if it has been in one turn for STUCK_S.
+Nor does it if it waits for room, for a disk or for a database, because it takes no processor time then. In
+both cases the peer should become active.
 
 Pure, and without locks: each field is written by one thread only, and as a whole.
 """

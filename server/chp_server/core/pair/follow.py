@@ -116,8 +116,8 @@ class Follower:
     def confirm(self, number: int, now: float, timeout_s: float) -> None:
         """Note that the passive has everything up to `number` in its journal.
 
-        The passive is in sync once it has confirmed the goal, unless a later record has waited so long that the passive
-        would soon be given up (`overdue`). Then all that was sent so far is the next goal.
+        The passive is in sync once it has confirmed the goal. But if a later record has waited so long that the passive
+        would soon be given up (`overdue`), all that was sent so far is the next goal.
         """
         self.confirmed = max(self.confirmed, number)
         while self._unconfirmed and self._unconfirmed[0][0] <= number:

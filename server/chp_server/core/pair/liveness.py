@@ -58,9 +58,8 @@ class Liveness:
     def may_be_there(self, now: float) -> bool:
         """Return whether a server that starts must go on waiting for its peer.
 
-        It waits for a peer that spoke, and for one whose connection is up but has not carried a word yet.
-        The time of the latter counts from the first connection, because a peer that ends at each start
-        must not hold this server up for ever.
+        It waits for a peer that spoke, and for one whose connection is up but has not carried a word yet. The time of
+        the latter counts from the first connection: a peer that ends at each start must not hold this server up.
         """
         mute = self.connected and now - self._first_at <= STANDING * self._timeout_s
         return mute or self.is_heard(self._word_at, now)

@@ -369,7 +369,7 @@ def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:
 
 
 def _fenced(group: Group, topic: str, member: bytes, move: Move) -> NoReturn:
-    """Refuse a step that does not stand: tell where its slots are, and which of them the member has."""
+    """Refuse a step that is not allowed: tell where its slots are, and which of them the member has."""
     slots, after, _ = move
     at = [
         [pack_slots(some & slots), offset, holder == member]

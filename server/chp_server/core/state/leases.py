@@ -5,12 +5,12 @@ sessions have the lease too. Readers see the names of leases beside keys, so to 
 client that refreshes the lease, sets with it or ends it is refused. The server writes the owner into the record that
 opens or refreshes a lease, because all who follow the records need it. A client can't write the owner.
 
-A client may open a lease as "anybody's": then each client of its user may use it; where users have no names, each
-client that knows the lease's name. Such a lease has no keys. It is for members of groups that reach the server by
-another client each time, as those of a gateway do.
+A client may open a lease as "anybody's". Then each client of its user may use it. Where users have no names, each
+client that knows the lease's name may use it. Such a lease has no keys. It is for members of groups that reach the
+server by another client each time, as those of a gateway do.
 
 The keys of a lease that has ended are deleted a slice a turn (expiry.py). As long as it has keys it is `ending`: its
-ttl is 0, no client can refresh it or set with it, and it is forgotten with its last key.
+ttl is 0, and no client can refresh it or set with it. It is forgotten with its last key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The subtrees that a segment concerns, and the part of it for each: found by the directories of its keys.
 
 A server may have thousands of channels, but an update concerns only the few whose subtrees hold its key. To ask each
-channel would take one pass over the column per channel. To group the column by directory takes one pass in all, and
-then a look-up for each directory and each of the directories above it, however many subtrees there are.
+channel would take one pass over the column per channel. To group the column by directory takes one pass in all. Then
+each directory, and each directory above it, takes one look-up, however many subtrees there are.
 """
 
 from __future__ import annotations

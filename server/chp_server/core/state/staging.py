@@ -197,8 +197,8 @@ class Staging:
     def end(self, transaction_id: bytes) -> None:
         """Forget a transaction because it was committed; what is staged in it from now on comes too late.
 
-        The server forgets this before it forgets the application's version. So a batch that runs
-        again is staged, or recognised.
+        The server forgets this before it forgets the application's version. So a batch that runs again is either
+        staged, or recognised as done.
         """
         self.drop(transaction_id)
         self.record_ended(transaction_id)

@@ -484,7 +484,7 @@ class ReplicatedState:
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
-        assert all(self.leases[i].keys for i in self.leases.ending), "one that has ended is forgotten with its last key"
+        assert all(self.leases[i].keys for i in self.leases.ending), "an ended lease is forgotten with its last key"
         ends = max(self.history.values(), default=EpochEntry())
         assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 

@@ -319,8 +319,10 @@ class Topics:
         """Assert every invariant."""
         for topic in self.by_name.values():
             assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
-            assert topic.bytes == sum(size for _, size, _ in topic.marks), "its marks sum to its bytes"
+            assert topic.bytes == sum(size for _, size, _ in topic.marks), "a topic's marks add up to its bytes"
             ends = [end for end, _, _ in topic.marks]
-            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), "they end with its last message"
+            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), (
+                "a topic's marks end with its last message"
+            )
             for group in topic.groups.values():
                 group.check(topic.next)

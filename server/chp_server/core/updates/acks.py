@@ -1,6 +1,6 @@
 """The answers to sets: acknowledgements and refusals of the open record, and those that wait.
 
-    acknowledge, answer        add answers for the open record; an answer that refuses nothing for good is sent at once
+    acknowledge, answer        add answers for the open record; only the number of the expected batch is told at once
     commit                     the record is made: its answers wait now
     release, release_alone     end a turn: send the answers that the passive has confirmed; or all, without a passive
 

@@ -1,7 +1,7 @@
 """The publisher: a channel for each subscribed subtree, and plain KVPUBs for CHP/1 (SPEC.md, section 16).
 
 The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel carries
-at most one BATCH a turn. Each BATCH has the previous number of the same channel in it, so a subscriber can
+at most one BATCH a turn. Each BATCH has the previous number of the same channel in it. So a subscriber can
 tell a lost BATCH from updates that do not concern it. A channel keeps the fingerprint of its subtree, and a
 digest of the BATCHes it carried.
 
@@ -380,7 +380,7 @@ def alive(number: int) -> Frames:
 
 
 def _text_prefix(topic: bytes) -> str | None:
-    """Return the text that a topic begins with, as it may end within a character; None if no key can begin with it."""
+    """Return the text of a topic, which may end within a character; None if no key can begin with that."""
     try:
         return topic.decode()
     except UnicodeDecodeError as error:

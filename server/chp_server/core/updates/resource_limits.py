@@ -9,11 +9,11 @@ make the map larger: sets, staged updates and their commit, new leases. Deletes,
 reserve that the bounds leave.
 
 If half of the disk's reserve is used up, refusals leave no rows any more (refusals.py). The server becomes *read-only*
-if only an eighth of the reserve is left, if the journal found no room at all, or if the journal's file was removed.
-Then it writes nothing, so even a disk without a free byte stops nothing.
+if only an eighth of the reserve is left. It does so too if the journal found no room at all, or if the journal's file
+was removed. Then it writes nothing, so a disk without a free byte stops neither reads nor heartbeats.
 
 Some way before a bound the server is *tight*: then the active hands over, if the passive is not tight. A
-server that was full takes sets again only when it is not tight any more, so it does not change its mind
+server that was full takes sets again only when it is not tight any more. So it does not change its mind
 with every set. A passive refuses nothing.
 """
 
