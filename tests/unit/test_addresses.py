@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chp.addresses import LOCAL_PAIR, Url, beside, parse, parse_url
+from chp.addresses import LOCAL_PAIR, Url, beside, full, parse, parse_url
 from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone
 from chp_client.checks import endpoints_of
@@ -110,7 +110,7 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
         ("chp://a:5556?codec=json&codec=text", {}, "has not one codec"),
         ("chp://a:5556?window=3", {}, "has 'window' behind '\\?', where only codec can stand"),
         ("chp://a:5556?codec=xml", {}, "codec 'xml'"),
-        ("chp://a", {}, "server 'a' is not tcp://host:port"),
+        ("chp://a:", {}, "server 'tcp://a:' is not tcp://host:port"),
         ("chp://a:5556/r/", {"subtree": "/x/"}, "names the subtree '/r/', and another is given"),
         ("chp://a:5556/r/", {"subtree": None}, "names the subtree"),
         ("chp://a:5556/r/", {"subtrees": ["/x/"]}, "names the subtree"),
@@ -137,6 +137,24 @@ def followed(clone: Clone) -> list[str]:
         clone.close(0.0)
 
 
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("a", "tcp://a:5556"),
+        ("tcp://a", "tcp://a:5556"),
+        ("10.0.0.1", "tcp://10.0.0.1:5556"),
+        ("[::1]", "tcp://[::1]:5556"),
+        ("a:1", "tcp://a:1"),
+        ("ipc:///x/1", "ipc:///x/1"),
+        ("5556", "5556"),
+        ("a/b", "a/b"),
+        ("a:", "tcp://a:"),
+    ],
+)
+def test_a_host_without_a_port_has_the_default_one(given: str, address: str) -> None:
+    assert full(given) == address
+
+
 def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHP_SERVERS", raising=False)
     assert followed(Clone()) == list(LOCAL_PAIR)
@@ -148,8 +166,8 @@ def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypa
     monkeypatch.setenv("CHP_SERVERS", "chp://a:5556/r/?codec=json")
     clone = Clone()
     assert followed(clone) == ["tcp://a:5556"] and clone.subtrees == ("/r/",) and clone.codec is not None
-    monkeypatch.setenv("CHP_SERVERS", "nonsense")
-    with pytest.raises(BadInput, match="CHP_SERVERS: server 'nonsense' is not tcp://host:port"):
+    monkeypatch.setenv("CHP_SERVERS", "non/sense")
+    with pytest.raises(BadInput, match="CHP_SERVERS: server 'non/sense' is not tcp://host:port"):
         Clone()
 
 

@@ -15,16 +15,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..agent.aioparts import AsyncLease, AsyncListeners, AsyncWatch, Awaiting
 from ..agent.changes import Change
 from ..agent.tickets import Ticket
 from ..agent.writer import Items
-from ..checks import wait_s
+from ..checks import Ttl, wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..port.history import Version
+from ..renamed import refusing_redis
 from ..starts import KeyStart
 from ..topics.aioconsumer import AsyncTransaction
 from ..topics.aiotopic import AsyncTopic
@@ -55,11 +56,12 @@ class AsyncClone(BaseClone[V]):
 
     # -- writing
 
+    @refusing_redis
     async def set(
         self,
         key: str,
         value: Any,
-        ttl: float | None = None,
+        ttl: Ttl | None = None,
         if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ack:
@@ -83,6 +85,10 @@ class AsyncClone(BaseClone[V]):
         """As of `Clone`."""
         return await self._taking(timeout).delete_prefix(prefix)
 
+    async def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
+        """Give a key another time to live; returns once the servers have it. See `Clone.touch`."""
+        return await self._taking(timeout).touch(key, ttl)
+
     async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """As of `Clone`."""
         return await self._taking(timeout).popitem()
@@ -98,7 +104,7 @@ class AsyncClone(BaseClone[V]):
     def _taking(self, timeout: float | None) -> AtomicOperations:
         return AtomicOperations(self, self._writer, self.waits(timeout))
 
-    async def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ack:
+    async def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ack:
         """Set many keys together."""
         return await self.waits(timeout).done(partial(self._writer.set_many, items, ttl))
 
@@ -122,7 +128,7 @@ class AsyncClone(BaseClone[V]):
         act = partial(put, keys, values, deletes, ttls_ms, conditions, extras=extras)
         return await self.waits(timeout).done(act)
 
-    def submit(self, key: str, value: Any, ttl: float | None = None) -> Ticket:
+    def submit(self, key: str, value: Any, ttl: Ttl | None = None) -> Ticket:
         """Set a key without waiting; `Full` if the window is. `await clone.settled(ticket)` waits for it."""
         return self._writer.set(key, value, ttl)
 
@@ -130,7 +136,7 @@ class AsyncClone(BaseClone[V]):
         """The acknowledgement of a ticket."""
         return await self.waits(timeout).settled(ticket)
 
-    def lease(self, ttl: float) -> AsyncLease:
+    def lease(self, ttl: Ttl) -> AsyncLease:
         """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
         return AsyncLease(self._mailbox, self.new_lease(ttl), self.waits)
 
@@ -170,7 +176,7 @@ class AsyncClone(BaseClone[V]):
         conflate: bool = False,
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
-    ) -> AsyncWatch:
+    ) -> AsyncWatch[V]:
         """As of `Clone`, for `async for`."""
         watch = self.open_watch(prefix, start, conflate, queue_max, on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
@@ -192,6 +198,20 @@ class AsyncClone(BaseClone[V]):
         """As of `Clone`; callbacks of changes that wait for something are cancelled."""
         await asyncio.to_thread(self._end, timeout)
         await self._listeners.end(CALLBACKS_S)
+
+    if not TYPE_CHECKING:  # a checker of types refuses these by itself
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            raise TypeError("an AsyncClone has no clone[key] = value; use: await clone.set(key, value)")
+
+        def __delitem__(self, key: str) -> None:
+            raise TypeError("an AsyncClone has no del clone[key]; use: await clone.delete(key)")
+
+        def __enter__(self) -> None:
+            raise TypeError("an AsyncClone needs `async with`; use: async with AsyncClone(...) as clone")
+
+        def __exit__(self, *exc: object) -> None:
+            """Do nothing: Python looks for this before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
         return self

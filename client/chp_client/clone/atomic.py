@@ -1,4 +1,4 @@
-"""Reading and writing in one step: `pop`, `popitem` and `setdefault`, on conditions that the servers look at.
+"""Reading and writing in one step: `pop`, `popitem`, `setdefault` and `touch`, on conditions that the servers look at.
 
     the key as it is held    --its revision-->    a delete, or a set, on condition of it    --Conflict-->    once more
 
@@ -15,15 +15,20 @@ from functools import partial
 from typing import Any
 
 from chp.errors import BadInput
+from chp.numbers import UNKNOWN
 
+from .. import checks
 from ..agent.mailbox import Mailbox
 from ..agent.waiting import Waiter
 from ..agent.writer import Writer
+from ..checks import Ttl
+from ..core.events import Ack
 from ..errors import Conflict
 from .mapping import CloneMapping
 
 NOTHING: Any = object()
 GONE: Any = object()
+TOUCHED_AGAIN = 3  # times, after a `Conflict`
 DELETE_KEYS = 8192  # a portion of `delete_prefix`: what a server does in some milliseconds
 
 
@@ -72,6 +77,26 @@ class AtomicOperations:
                 except Conflict:
                     # Another program was faster: it took the key, or set it.
                     pass
+            answered = True
+
+    async def touch(self, key: str, ttl: Ttl | None) -> Ack:
+        """Give a key another time to live, on condition that its value stays as it is."""
+        checks.held_key(key, self._writer.subtrees)
+        checks.ttl_in_ms(ttl)
+        answered, conflicts = False, 0
+        while True:
+            await self._waits.confirmed(key)
+            if (held := self._reading.stored(key)) is None:
+                if answered:
+                    raise KeyError(key)
+                await self._synced()
+            elif held[1] != UNKNOWN:
+                try:
+                    return await self._waits.done(partial(self._writer.touch, key, ttl, *held))
+                except Conflict:
+                    conflicts += 1
+                    if conflicts > TOUCHED_AGAIN:
+                        raise
             answered = True
 
     async def _synced(self) -> None:

@@ -38,7 +38,7 @@ from ..agent.writer import Writer
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
-from ..renamed import OldName, PublicNames, public_names, renamed
+from ..renamed import OldName, PublicNames, RedisName, public_names, renamed
 from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
 from ..target import FilePath, Servers, target
 from ..typed import Typed, codec_of
@@ -157,6 +157,18 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         from_file = OldName("Clone(client_file=path)")
         together = OldName("transaction()")
         under = OldName('prefix("/rates/")')
+        decr = RedisName("recipes.Counter(clone, key).add(-1)")
+        incr = RedisName("recipes.Counter(clone, key).add()")
+        exists = RedisName("key in clone")
+        expire = RedisName("touch(key, ttl)")
+        persist = RedisName("touch(key, None)")
+        mget = RedisName("prefix(...), or get(key) for each: reading is a dict's, and waits for nothing")
+        mset = RedisName("set_many({...})")
+        pipeline = RedisName("set_many({...}), or transaction()")
+        scan = RedisName('prefix("/a/").page(100)')
+        scan_iter = RedisName('prefix("/a/")')
+        setex = RedisName("set(key, value, ttl=30)")
+        setnx = RedisName("set(key, value, if_revision=0), or setdefault(key, value)")
 
         # A checker of types takes Clone[Rate] for what it is.
         def __class_getitem__(cls, kind: Any) -> Any:
@@ -182,7 +194,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         """Return how a call that begins now waits. Each of the two kinds of Clone has its own way."""
         raise NotImplementedError
 
-    def new_lease(self, ttl: float, timeout: float | None = None) -> Lease:
+    def new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
         """A lease whose sets give tickets (for the parts of this package)."""
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
@@ -196,8 +208,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         conflate: bool = False,
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
-    ) -> Watch:
-        checks.prefix_and_queue(prefix, queue_max, self.subtrees)
+    ) -> Watch[V]:
+        checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
         begin = key_start(start)
         decoding = self.decoding(on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max

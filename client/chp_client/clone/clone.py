@@ -21,7 +21,7 @@ to a `Writer`; `Clone.set` is bound to that one's, and costs nothing beside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..agent.changes import Change
 from ..agent.lease import Lease
@@ -30,7 +30,7 @@ from ..agent.tickets import Ticket
 from ..agent.waiting import Blocking, at_once
 from ..agent.watch import Watch
 from ..agent.writer import Items
-from ..checks import wait_s
+from ..checks import Ttl, wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..port.history import Version
@@ -59,13 +59,14 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         self,
         key: str,
         value: V,
-        ttl: float | None = None,
+        ttl: Ttl | None = None,
         if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ticket:
         """Set a key; the ticket is settled when the pair has taken it.
 
-        ttl          seconds after which the servers delete it: above 0, at most ten years; None for no end
+        ttl          seconds, or a `timedelta`, after which the servers delete the key: above 0, at most ten years; None
+                     for no end
         if_revision  only if the key's revision is this one, a number or text such as 1.42 (0: if it is absent); shown
                      once it is acknowledged
         timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
@@ -75,7 +76,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return self._writer.set(key, value, ttl, if_revision, timeout)
 
-    def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ticket:
+    def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
 
         They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB); of more,
@@ -96,7 +97,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def __delitem__(self, key: str) -> None:
         if key not in self._shown:
-            raise KeyError(key)
+            raise self._missed(key)
         self.delete(key)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
@@ -131,6 +132,15 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         of them go before the rest. What others set meanwhile may stay. After a `TimeoutError` some are gone.
         """
         return at_once(self._taking(timeout).delete_prefix(prefix))
+
+    def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
+        """Give a key another time to live, and return once the servers have it; `ttl=None` makes the key permanent.
+
+        The value that is held is sent again on condition of its revision, so another program's value is never
+        overwritten. A `Conflict` is tried again three times. Where the copy has no such key this waits for a `sync`
+        and looks again. Raises KeyError for an absent key, `BadKey`, `BadTtl`, and what a ticket's `wait` raises.
+        """
+        return at_once(self._taking(timeout).touch(key, ttl))
 
     def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """Delete some key and return it with its value, as `pop` does; KeyError if there is none after a `sync`."""
@@ -203,7 +213,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     # -- leases and watches
 
-    def lease(self, ttl: float, timeout: float | None = None) -> Lease:
+    def lease(self, ttl: Ttl, timeout: float | None = None) -> Lease:
         """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
         One small message a third of the ttl keeps all of them; they go together when the lease or the Clone is closed,
@@ -221,7 +231,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         conflate: bool = False,
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
-    ) -> Watch:
+    ) -> Watch[V]:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
         start      "end": only what is new; "snapshot": first everything held, as sets; "begin": first every change
@@ -268,6 +278,14 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         and their keys go at once.
         """
         self._end(timeout)
+
+    if not TYPE_CHECKING:  # a checker of types refuses this by itself
+
+        async def __aenter__(self) -> None:
+            raise TypeError("a Clone needs `with`; use: with Clone(...) as clone, or async with AsyncClone(...)")
+
+        async def __aexit__(self, *exc: object) -> None:
+            """Do nothing: Python looks for this before it calls `__aenter__`."""
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,8 @@ from .. import checks
 from ..agent.mailbox import Mailbox
 from ..codecs import SKIPPED, Codec, Decoding, OnBad, V
 from ..core.core import ClientCore
-from ..errors import GoneMeanwhile
+from ..errors import GoneMeanwhile, outside
+from ..renamed import refusing_pattern
 from .prefix_view import KeyIndex, PrefixView
 from .views import Decoded, ItemsNow, KeysNow, ValuesNow
 
@@ -67,13 +68,17 @@ class CloneMapping(Decoded[V]):
         try:
             value: Any = self._shown[key]
         except KeyError:
-            if monotonic() < self._iterated_at + ITERATED_S:
-                raise GoneMeanwhile(key) from None
-            raise
+            raise self._missed(key) from None
         return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
 
+    def _missed(self, key: object) -> KeyError:
+        """Return the error for a key that is not there."""
+        if isinstance(key, str) and not key.startswith(self.subtrees):
+            return outside(key, self.subtrees)
+        return (GoneMeanwhile if monotonic() < self._iterated_at + ITERATED_S else KeyError)(key)
+
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default`."""
+        """Return the value, or `default`, also for a key outside the subtrees."""
         value = self._shown.get(key)
         if value is None:
             return default
@@ -93,8 +98,9 @@ class CloneMapping(Decoded[V]):
         """Note that an iteration over keys begins: a key that is missed soon may have gone meanwhile."""
         self._iterated_at = monotonic()
 
+    @refusing_pattern
     def keys(self) -> KeysNow:
-        """The keys; iterating goes over those there are at its beginning."""
+        """Return the keys; iterating goes over those there are at its beginning."""
         return KeysNow(self)
 
     def values(self) -> ValuesNow:
@@ -155,6 +161,15 @@ class CloneMapping(Decoded[V]):
         except IndexError:  # looked at and taken in one step, as several threads may ask
             self._some = keys = list(self._shown)
             return keys.pop() if keys else None
+
+    def stored(self, key: str) -> tuple[bytes, Revision] | None:
+        """Return the bytes of a key and their revision, `UNKNOWN` for an own set; None if the key is absent."""
+        with self._mailbox.lock:
+            value = self._shown.get(key)
+            if value is None:
+                return None
+            own = self._mailbox.is_own(key)
+            return value, UNKNOWN if own else Revision(self._core.holding.of(key).replica.map.revisions.get(key, 0))
 
     def entry(self, key: str) -> Entry | None:
         """The key with its value and what belongs to that, revision and remaining ttl; None if it is not there."""

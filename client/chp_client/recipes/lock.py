@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from chp.numbers import Revision
 from chp_client.agent.waiting import at_once
+from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
 from chp_client.clone.clone import Clone
 
@@ -28,7 +29,7 @@ class _Queue:
     _kind: type[Any] = Clone
 
     def __init__(
-        self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None, limit: int = 1
+        self, clone: Any, path: str, name: str | None = None, *, ttl: Ttl = TTL_S, value: Any = None, limit: int = 1
     ) -> None:
         self._clone = of_kind(clone, self._kind)
         self._place = QueuePlace(self._clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)

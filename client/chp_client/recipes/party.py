@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter, at_once
+from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
 from chp_client.clone.base import BaseClone
 from chp_client.clone.clone import Clone
@@ -19,9 +20,7 @@ from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, 
 class _Party:
     _kind: type[Any] = Clone
 
-    def __init__(
-        self, clone: Any, path: str, name: str | None = None, *, ttl: float = TTL_S, value: Any = None
-    ) -> None:
+    def __init__(self, clone: Any, path: str, name: str | None = None, *, ttl: Ttl = TTL_S, value: Any = None) -> None:
         self._clone: BaseClone[Any] = of_kind(clone, self._kind)
         self._ttl = ttl
         self._value = nothing(clone) if value is None else value

@@ -21,6 +21,7 @@ from typing import Any
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
 from chp.numbers import Revision
+from chp_client import checks
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter
 from chp_client.clone.base import BaseClone
@@ -78,10 +79,10 @@ def nothing(clone: Any) -> Any:
 class QueuePlace:
     """One contender's place; `clone` is a Clone or an AsyncClone."""
 
-    def __init__(self, clone: BaseClone[Any], path: str, name: str, *, limit: int, ttl: float, value: Any) -> None:
+    def __init__(self, clone: BaseClone[Any], path: str, name: str, *, limit: int, ttl: checks.Ttl, value: Any) -> None:
         if type(limit) is not int or limit < 1:
             raise BadInput(f"the limit is how many may hold it, at least 1, not {limit!r:.60}")
-        self._clone, self._limit, self._ttl = clone, limit, ttl
+        self._clone, self._limit, self._ttl = clone, limit, checks.ttl_s(ttl)
         self._value = nothing(clone) if value is None else value
         self.key = contender_key(path, name)
         self.path = self.key.rpartition("/")[0] + "/"

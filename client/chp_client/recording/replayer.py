@@ -26,6 +26,7 @@ from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
+from .. import checks
 from ..agent.tickets import Ticket
 from ..clone.clone import Clone
 from ..renamed import renamed
@@ -124,6 +125,7 @@ def replay(
     """
     if speed is not None and not 0 < speed < 1e9:
         raise BadInput(f"a speed of {speed} can't be; give a number above 0, or 'max'")
+    checks.wait_s(timeout_s, "timeout_s")
     if clone.subtrees:
         raise BadInput("replay into a Clone that only writes: Clone(servers, subtree=None)")
     after = _after(start)

@@ -62,7 +62,7 @@ class Consumer:
     """Made by `Topic.consumer`; an iterator of `Batch`es, for one thread at a time."""
 
     def __init__(
-        self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: float, ack: str,
+        self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
         prefetch: int, name: str | None,
     ) -> None:  # fmt: skip
         if ack not in ("after", "before"):

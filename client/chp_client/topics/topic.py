@@ -148,7 +148,7 @@ class Topic:
         group: str,
         *,
         start: TopicStart = "begin",
-        ttl: float = TTL_S,
+        ttl: checks.Ttl = TTL_S,
         ack: str = "after",
         prefetch: int = CREDIT,
         name: str | None = None,
@@ -156,7 +156,7 @@ class Topic:
         """Become a member of a group, which is made if it is not there; each message goes to one of its members.
 
         start     where a group begins that is made by this: "begin", "end", or the first offset wanted
-        ttl       seconds for which its process may be stopped, or gone, before its messages go to others
+        ttl       seconds (or a timedelta) for which its process may be stopped or gone before its messages go to others
         ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":
                   at most once. A refused acknowledgement does not end the loop in either mode
         prefetch  how many chunks, of about 256 KiB, it is given ahead
@@ -220,7 +220,8 @@ class Topic:
 
 
 def topics_of(servers: Sequence[str], timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-    """The facts of all topics, by name."""
+    """Return the facts of all topics, by name."""
+    checks.wait_s(timeout)
     found: list[dict[str, Any]] = []
     with QuestionPort(servers, timeout) as port:
         while page := port.ask("", topics=found[-1]["name"] if found else "")["topics"]:

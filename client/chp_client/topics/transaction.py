@@ -61,14 +61,14 @@ class Transaction:
 
     # -- what is to be done
 
-    def set(self, key: str, value: Any, ttl: float | None = None, if_revision: int | str | None = None) -> None:
+    def set(self, key: str, value: Any, ttl: checks.Ttl | None = None, if_revision: int | str | None = None) -> None:
         """Set a key; the arguments are those of `Clone.set`. All is done only if the key has `if_revision`."""
         checks.held_key(key, self._writer.subtrees)
         data, ms = self._writer.encoded(value), checks.ttl_in_ms(ttl)
         self._expect(key, "if_revision", if_revision)
         self._sets[key] = data, ms
 
-    def set_many(self, items: Items, ttl: float | None = None) -> None:
+    def set_many(self, items: Items, ttl: checks.Ttl | None = None) -> None:
         """Set many keys, given as a mapping or as (keys, values)."""
         keys, values, _ = self._writer.columns(items, {})
         ms = checks.ttl_in_ms(ttl)
