@@ -34,24 +34,26 @@ Check = Callable[[Any, str], None]
 
 
 class Mismatch(Exception):
-    """An object is not what the schema says."""
+    """An error that says where an object differs from the schema."""
 
 
 class Entry(NamedTuple):
-    """One entry of an array or a map."""
+    """An entry of an array or of a map."""
 
     least: int
     most: int
-    key: str  # of a map; "" for any text
+    # The key of a map's entry; "" stands for any text.
+    key: str
     check: Check
 
 
 class Schema:
-    """The rules of a text, by name."""
+    """The rules of a schema's text, by name."""
 
     def __init__(self, text: str) -> None:
         self.rules: dict[str, Check] = {}
-        self.entries: dict[str, list[str]] = {}  # of each rule that is a map: its keys
+        # The keys of each rule that is a map.
+        self.entries: dict[str, list[str]] = {}
         self._tokens = self._split(text)
         self._at = 0
         self._keys: list[str] = []
@@ -63,7 +65,7 @@ class Schema:
             self.entries[name] = self._keys
 
     def check(self, rule: str, thing: Any) -> None:
-        """Raise `Mismatch` unless the object is of that rule."""
+        """Raise `Mismatch` unless the object follows that rule."""
         self._named(rule)(thing, rule)
 
     @staticmethod
@@ -168,7 +170,7 @@ class Schema:
         return 1, 1
 
     def _later(self, name: str) -> Check:
-        """Return a check by a rule that may stand further down."""
+        """Return a check by a rule that the text may define further down."""
 
         def check(thing: Any, where: str) -> None:
             self._named(name)(thing, where)

@@ -18,24 +18,26 @@ from tests import talk
 from tests.process.cluster import ProcessPair
 from tests.wire.hand import Hand
 
-# The longest of the short files: it is begun first, so that no process waits for it at the end
+# The longest of the short files. It begins first, so that no process waits for it at the end.
 LONG = ("test_unpacking.py",)
 
-settings.register_profile("busy", deadline=None)  # a busy machine misses any deadline
+# A busy machine misses any deadline.
+settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
-# A run starts a thousand processes: each compiles all it imports (0.3 s) where the environment says to keep no bytecode
+# A run starts a thousand processes. Each would compile all its imports (0.3 s) if the environment disabled bytecode
+# files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite` records the traces of tests/scenarios and the vectors of spec/vectors anew; review the difference."""
+    """Add `--rewrite`, which records the traces of tests/scenarios and the vectors of spec/vectors anew."""
     parser.addoption("--rewrite", action="store_true", help="record the traces and the vectors of spec/vectors anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each of the test processes that run side by side (`-n 3`) ports of its own."""
+    """Give each worker process of `-n 3` its own range of ports."""
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         part = int(worker["workerid"].removeprefix("gw")) * testing.PORTS // int(worker["workercount"])
@@ -43,9 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that compute (JVMs, seeds) lie evenly among those that wait for time to pass: three share two cores.
+    """Spread the files that compute (JVMs, seeds) evenly among those that mostly wait, since three processes share two
+    cores.
 
-    Short ones come last: whichever process has ended its share takes them, the longest of them first.
+    Short files come last, the longest of them first. A process that has finished its share takes them.
     """
     kinds: dict[str, dict[Path, list[pytest.Item]]] = {"computes": {}, "waits": {}, "short": {}}
     for item in items:
@@ -71,7 +74,7 @@ def postgres() -> Iterator[str]:
         try:
             server = module.get_server(f"{place}/data", cleanup_mode="stop")
             url = server.get_uri()
-        # What it raises depends on the machine
+        # The exception depends on the machine.
         except Exception as error:
             pytest.skip(f"PostgreSQL does not start here: {error}")
         yield url

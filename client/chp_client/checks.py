@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from chp import addresses
@@ -20,8 +22,10 @@ from chp.properties import ttl_ms
 # The servers of a pair.
 SERVERS_MAX = 2
 _VALUE_MAX = DEFAULT.value_bytes_max
-# A wait may not be longer, as a lock can't be waited for longer.
+# A longer wait counts as endless, because a lock can't wait for longer.
 FOR_EVER_S = 1e9
+# A number counts seconds.
+Ttl = float | timedelta
 
 
 def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
@@ -73,7 +77,7 @@ def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str
 
 
 def limits_with(window_bytes: int | None) -> Limits:
-    """Return the limits with this window."""
+    """Return the limits with this window size. None keeps the default."""
     if window_bytes is None:
         return DEFAULT
     if type(window_bytes) is not int or window_bytes < 1024:
@@ -90,13 +94,15 @@ def seconds(name: str, value: float | None) -> float | None:
     return float(value)
 
 
-def wait_s(timeout: float | None) -> float | None:
-    """Return how long to wait, or None to wait without a limit. A very long time counts as None."""
+def wait_s(timeout: float | None, name: str = "timeout") -> float | None:
+    """Return how many seconds to wait, or None for as long as it takes; `BadInput` for a negative number."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not (timeout > 0 or timeout <= 0):
-        raise BadInput(f"timeout={timeout!r:.40} is not a number of seconds; give one, or None to wait for ever")
-    return None if timeout > FOR_EVER_S else max(0.0, float(timeout))
+        raise BadInput(f"{name}={timeout!r:.40} is not a number of seconds; give one, or None to wait for ever")
+    if timeout < 0:
+        raise BadInput(f"{name}={timeout!r:.40} is below 0; give 0 not to wait, or None to wait for ever")
+    return None if timeout > FOR_EVER_S else float(timeout)
 
 
 def callback(what: str, given: Callable[..., object]) -> None:
@@ -105,9 +111,11 @@ def callback(what: str, given: Callable[..., object]) -> None:
         raise BadInput(f"{what}={given!r:.60} can't be called; give a function")
 
 
-def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...]) -> None:
-    """Check the prefix and the queue size of a watch."""
+def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...], held: Mapping[str, Any]) -> None:
+    """Check that something under a prefix may be watched; raise `BadInput` for a pattern, unless keys held begin so."""
     prefix_held(prefix, subtrees, "watch")
+    if isinstance(prefix, str) and prefix.endswith("*") and not any(map(str.startswith, list(held), repeat(prefix))):
+        raise BadInput(f"no key here begins with {prefix!r:.80}; a watch is by prefix; use {prefix.rstrip('*')!r:.80}")
     if queue_max is not None and (type(queue_max) is not int or queue_max < 1):
         raise BadInput(f"queue_max={queue_max!r:.40} is not a number of at least 1; leave it out for the default")
 
@@ -163,15 +171,21 @@ def keys_of(keys: object) -> list[str]:
     return list(keys)
 
 
-def ttl_in_ms(ttl: float | None) -> int | None:
-    """Return a time to live in ms, or None. Raise `BadTtl` if it is not a number above 0 within the limits."""
+def ttl_in_ms(ttl: Ttl | None) -> int | None:
+    """Return a time to live in ms, or None for none; `BadTtl` unless it is above 0 and within the limits."""
     if ttl is None:
         return None
+    ttl = ttl_s(ttl)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-        raise BadTtl(f"ttl={ttl!r:.40} is not a number of seconds; give one above 0, or None")
+        raise BadTtl(f"ttl={ttl!r:.40} is no number of seconds and no timedelta; give one above 0, or None")
     if not ttl > 0:
         raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0, or None for a key that stays")
     return ttl_ms(ttl)
+
+
+def ttl_s(ttl: Ttl) -> Any:
+    """Return a time to live in seconds; it is not checked."""
+    return ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
 
 
 def revision(name: str, given: object) -> Revision:

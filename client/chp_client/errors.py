@@ -6,6 +6,7 @@
     Lagging        a watch, or the Clone, fell too far behind
     NotRetained    the log of the server begins after the place where a watch or a feed is to begin
     Unanswered     no server answered a question completely
+    NotHeld        a BadKey and a KeyError: a key that is read lies outside the subtrees of the Clone
     GoneMeanwhile  a KeyError during an iteration over a Clone: the key may have been deleted
     Refused        the server took nothing of a batch of sets, or refused to answer a question
     Conflict       a Refused: a key had another revision
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chp.errors import ChpError
+from chp.errors import BadKey, ChpError
 from chp.numbers import Revision, describe
 
 
@@ -29,6 +30,18 @@ class GoneMeanwhile(KeyError):
 
     def __str__(self) -> str:
         return f"{self.args[0]!r} is not there; if it went while you iterated, use clone.snapshot()"
+
+
+class NotHeld(BadKey, KeyError):
+    """A Clone was asked for a key that lies outside its subtrees, so it can't tell whether the servers have it."""
+
+    __str__ = ChpError.__str__
+
+
+def outside(key: str, subtrees: tuple[str, ...]) -> NotHeld:
+    """Return the error for reading a key outside the subtrees, of which a Clone that only writes has none."""
+    held = f"holds ({', '.join(map(repr, subtrees))})" if subtrees else "holds: it only writes"
+    return NotHeld(f"key {key!r:.80} is outside what this Clone {held}; read it with a Clone that holds it")
 
 
 class Closed(ChpError):

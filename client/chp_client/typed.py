@@ -21,6 +21,7 @@ import enum
 import types
 import typing
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from chp.errors import BadInput, BadValue
@@ -45,7 +46,9 @@ def codec_of(codec: str | Codec | type[Any]) -> Codec | None:
         return None
     if isinstance(codec, str):
         if codec not in _BY_NAME:
-            raise BadInput(f"codec {codec!r} is not known; use raw, text, json or msgpack, or an object with both")
+            near = get_close_matches(codec, ["raw", *_BY_NAME], 1)
+            names = "use raw, text, json or msgpack, an object with encode and decode, or a type of values"
+            raise BadInput(f"codec {codec!r:.60} is not known; {f'did you mean {near[0]!r}?' if near else names}")
         return _BY_NAME[codec]()
     if isinstance(codec, type) or typing.get_origin(codec) is not None:
         return codec_of_type(codec)

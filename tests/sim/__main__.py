@@ -16,7 +16,7 @@ from .schedule import Plan, plan, with_arbiter, with_consumers, with_splits
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--from", type=int, default=0, dest="start")
@@ -33,9 +33,10 @@ def main() -> int:
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Seeds in a row."""
+    """Run consecutive seeds, and show the first one that fails unless `--keep-going` is given."""
     began, failed, acks, compared, virtual = time.perf_counter(), [], 0, 0, 0.0
-    gc.freeze()  # a world is garbage as a whole once its seed is done: looking for some of it ever again is in vain
+    # A world becomes garbage as a whole when its seed ends, so a collection before that finds nothing.
+    gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     for seed in range(args.start, args.start + args.seeds):
         result = run_plan(planned(seed, args))
@@ -54,7 +55,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def planned(seed: int, args: argparse.Namespace) -> Plan:
-    """A seed's plan, with what was asked for."""
+    """Return the plan of a seed, with the additions that the command line asks for."""
     a_plan = plan(seed)
     a_plan = with_consumers(a_plan) if args.consumers else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
@@ -62,7 +63,7 @@ def planned(seed: int, args: argparse.Namespace) -> Plan:
 
 
 def show(a_plan: Plan, short: bool) -> int:
-    """One plan as a transcript."""
+    """Print the transcript of one plan."""
     if short:
         a_plan = shrink(a_plan)
     result = run_plan(a_plan, tracing=True)

@@ -1,18 +1,22 @@
-"""Users and rules in the simulator: an operator who grants and revokes, and what nobody may ever be sent.
+"""Users and rules in the simulator: an operator changes the rules, and checkers look at what servers send and commit.
 
-    keyed                           before the servers start: each client is a user by its name, the operator is `root`
-    access open                     each server that serves is told that everybody may do everything
-    access grant c1 read /a/        ... that c1 may read /a/ beside what it may; `revoke` is the other way
-    access grant c1 deny-read /a/
+The commands:
 
-    reading    whatever a server sends to a client is of a subtree that this may read by the rules at the server's
-               number, and so are its keys; so nobody hears a name, a value, a count or a digest of what is denied
-    writing    a record holds no value of who could not write its key by the rules at the number before it
-    changes    what the operator was answered is on the disk, and on both if the passive was in sync; in the end both
-               servers have the rules that the history has at its last number, and so does a replay of each journal;
-               all of them have one secret by which members of groups are named
+    keyed                           each client is a user with its own name; the operator is `root`; given before start
+    access open                     the operator allows each client everything, at each active server
+    access grant c1 read /a/        the operator allows c1 to read /a/ as well; `revoke` takes that back
+    access grant c1 deny-read /a/   the operator denies c1 to read /a/
 
-The rules are read and judged by a few lines of this file, out of the records alone: none of them is the servers' own.
+What must hold:
+
+    reading    A server sends a client only subtrees and keys that the client may read, by the rules at the server's
+               number. So no client hears a name, value, count or digest of a denied subtree.
+    writing    A record holds no value of a user who could not write its key by the rules before the record.
+    changes    When the operator is answered, the new rules are on the disk, and on both disks if the passive is in
+               sync. At the end both servers, and a replay of each journal, have the rules of the surviving history.
+               They also share one secret, from which the names of group members are made.
+
+This file reads the rules from the records and judges them by itself. It uses none of the servers' code for that.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ Document = dict[str, Any]
 
 
 def user_of(conn: Conn) -> str:
-    """Whose key a connection has shown."""
+    """Return the user whose key a connection has shown."""
     return {"admin": ROOT, OPERATOR.decode(): ROOT}.get(conn.a, conn.a)
 
 
@@ -49,7 +53,7 @@ def user_of(conn: Conn) -> str:
 
 
 def covers(rules: Document | None, user: str, verb: str, subtree: str) -> bool:
-    """Whether a user may read or write whatever begins so."""
+    """Return True if a user may read or write all keys of a subtree."""
     if rules is None:
         return True
     entry = rules["users"].get(user, {})
@@ -59,7 +63,7 @@ def covers(rules: Document | None, user: str, verb: str, subtree: str) -> bool:
 
 
 def has(rules: Document | None, user: str, verb: str, key: str) -> bool:
-    """The same of one key."""
+    """Return True if a user may read or write one key."""
     if rules is None:
         return True
     entry = rules["users"].get(user, {})
@@ -71,8 +75,9 @@ def has(rules: Document | None, user: str, verb: str, key: str) -> bool:
 
 
 class Manual:
-    """An XPUB in manual mode, as far as `SubscriptionAuthorizer` uses it: what it is told counts for the pipe taken
-    from last.
+    """An XPUB in manual mode, as far as `SubscriptionAuthorizer` uses it.
+
+    Each call applies to the pipe from which the last message was taken.
     """
 
     def __init__(self, node: ServerNode, conns: dict[int, Conn]) -> None:
@@ -81,11 +86,11 @@ class Manual:
         self._last_only = False
 
     def get(self, _option: int) -> int:
-        """How many topics are subscribed to; or what is to be done, which nobody looks at."""
+        """Return the number of subscribed topics."""
         return sum(len(conn.topics) for conn in self._conns.values())
 
     def set(self, option: int, value: Any) -> None:
-        """Subscribe or unsubscribe that pipe."""
+        """Subscribe or unsubscribe the current pipe, or limit the next message to it."""
         if option == zmq.XPUB_MANUAL_LAST_VALUE:
             self._last_only = bool(value)
         elif self.conn is not None and option == zmq.SUBSCRIBE:
@@ -94,24 +99,24 @@ class Manual:
             self.conn.topics.pop(value, None)
 
     def send_multipart(self, frames: Frames, _flags: int) -> None:
-        """To whoever has subscribed, or to that pipe alone, which is forgotten then."""
+        """Send a message to all subscribers, or once to the current pipe alone."""
         only, self.conn = (self.conn, None) if self._last_only else (None, self.conn)
         self._node.broadcast([frames], only)
 
 
 class Event:
-    """A frame of a subscription, with its sender."""
+    """A frame that subscribes or unsubscribes, with the connection that sent it."""
 
     def __init__(self, event: bytes, conn: Conn) -> None:
         self.bytes, self._conn = event, conn
 
     def get(self, _name: str) -> str:
-        """The user."""
+        """Return the user of the connection."""
         return user_of(self._conn)
 
 
 class Door:
-    """Who may hear what at one server: the production code, and the connections that it knows by numbers."""
+    """The admission of subscriptions at one server: the production code, which knows connections by number."""
 
     def __init__(self, node: ServerNode) -> None:
         self._node, core = node, node.core
@@ -125,21 +130,23 @@ class Door:
         self._admitting = SubscriptionAuthorizer(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
 
     def decides(self, conn: Conn, frames: Frames) -> bool:
-        """Whether an event of a connection is the core's to hear."""
+        """Return True if the core must hear an event of a connection."""
         if len(frames) == 1:
             self._admitting.ended(frames[0][1:])
             return True
-        if not frames[0] or conn.a == "stranger":  # libzmq's own word of one that ended; and who was never let in
+        # libzmq itself reports a connection that ended. The stranger was never admitted.
+        if not frames[0] or conn.a == "stranger":
             return not frames[0]
         if not conn.up or conn.identity != frames[0]:
-            return False  # what a connection had sent that has ended by now
+            # The connection that sent this has ended by now.
+            return False
         fd, event = int(conn.identity[1:]), Event(frames[1], conn)
         self._conns[fd], self._manual.conn = conn, conn
         asked: Any = event
         return self._admitting.decides(fd, asked)
 
     def look(self) -> None:
-        """Cut off who may not hear any more what it hears."""
+        """Cut off each connection that may no longer read what it has subscribed to."""
         self._admitting.look(rules_number(self._node.core), 0, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
@@ -152,7 +159,7 @@ class Door:
 
 
 class Operator:
-    """Root, with what it was answered."""
+    """The operator `root`, who changes the rules and counts the answers."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -160,7 +167,7 @@ class Operator:
         self.answers = 0
 
     def does(self, words: list[str]) -> None:
-        """One command, at each server that serves."""
+        """Perform one command at each active server."""
         for node in self._world.servers:
             if node.running and not node.foreign and node.core.active:
                 self._tell(node, words)
@@ -181,7 +188,7 @@ class Operator:
         return {"users": {**users, ROOT: {"admin": EVERY_VERB}}, "roles": {}}
 
     def is_open(self, node: ServerNode) -> bool:
-        """Whether everybody may do everything at a server."""
+        """Return True if each client may read and write everything at a server."""
         rules = node.core.state.access.rules
         return rules is None or all(
             covers(rules.document, client.name, verb, "")
@@ -190,7 +197,7 @@ class Operator:
         )
 
     def answered(self, node: ServerNode, frames: Frames) -> None:
-        """A server says that new rules are as safe as any set, or why not."""
+        """Take a server's answer: the new rules are as safe as an acknowledged set, or they were refused."""
         header = msgpack.unpackb(frames[4])[0]
         if header[0] != REPLY:
             self._world.trace(f"{node.name} -> root  {header[2]} {header[3]}")
@@ -212,11 +219,12 @@ def _edited(rules: Document, verb: str, user: str, what: str, prefix: str = "") 
 
 
 class AccessChecks:
-    """See the module."""
+    """The checkers of this module's rules."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._asked: dict[tuple[str, int], str] = {}  # client, request: the subtree
+        # (client, request) -> the subtree that the client asked for.
+        self._asked: dict[tuple[str, int], str] = {}
         self.looked = 0
 
     def _rules(self, number: int) -> Document | None:
@@ -224,7 +232,7 @@ class AccessChecks:
         return None if found is None else found.rules
 
     def asks(self, conn: Conn, frames: Frames) -> None:
-        """A client asks a server for something."""
+        """Note the subtree or topic that a client asks for."""
         if conn.kind == "req" and len(frames) == 3:
             options = msgpack.unpackb(frames[2])
             if "more" not in options:
@@ -232,7 +240,7 @@ class AccessChecks:
                 self._asked[conn.a, options["id"]] = of
 
     def sends(self, node: ServerNode, conn: Conn, frames: Frames) -> None:
-        """A server sends something to a client."""
+        """Check that the rules let the client read what a server sends to it."""
         if node.foreign or conn.kind == "set":
             return
         number, user = node.core.state.number, user_of(conn)
@@ -251,7 +259,7 @@ class AccessChecks:
                 self._leaks(node, conn, f"key {key!r}", number)
 
     def _refused_alone(self, node: ServerNode, conn: Conn, frames: Frames) -> None:
-        """Who is denied is told so; who is not hears nothing of that."""
+        """Check that a refusal on a channel goes only to a client that the rules deny."""
         topic = frames[0][:-8]
         if topic[:2] != OWN and covers(
             self._rules(node.core.state.number), user_of(conn), "read", topic[1:-1].decode()
@@ -273,7 +281,7 @@ class AccessChecks:
         return ([] if subtree is None else [subtree]), keys
 
     def commits(self, node: ServerNode, body: bytes) -> None:
-        """The active makes a record."""
+        """Check that the rules before a record let each writer write its keys."""
         last = msgpack.unpackb(body, strict_map_key=False)[0][3]
         record = self._world.checks.oracle.nodes[last]
         rules = self._rules(record.prev)
@@ -285,7 +293,7 @@ class AccessChecks:
                 )
 
     def promised(self, node: ServerNode, number: int) -> None:
-        """The operator is answered."""
+        """Check that the rules which the operator was promised are on the disks."""
         self._world.checks.not_fenced(node)
         servers = self._world.servers if node.core.ctx.in_sync() else [node]
         oracle = self._world.checks.oracle
@@ -299,7 +307,7 @@ class AccessChecks:
                 )
 
     def end(self) -> None:
-        """All is healed: both servers, and a replay of each journal, have the rules of the surviving history."""
+        """Check, after all is healed, that servers and replays have the rules of the surviving history."""
         number = self._world.servers[0].core.state.number
         wanted = self._rules(number)
         for node in self._world.servers:
@@ -320,12 +328,13 @@ class AccessChecks:
 
 
 def _told_of_updates(frames: Frames) -> tuple[list[str], list[str]]:
-    """Of what subtree a publication tells, and of which keys."""
+    """Return the subtrees and the keys that a publication names."""
     topic = frames[0]
     if topic == b"HUGZ" or topic[:2] == OWN:
         return [], []
     if topic[:1] != STX:
-        return [], [topic.decode()] if frames[2] else []  # or a refusal
+        # A CHP/1 publication without a uuid is a refusal.
+        return [], [topic.decode()] if frames[2] else []
     header, *items = msgpack.unpackb(frames[4], strict_map_key=False)
     if header[0] not in (BATCH, HEARTBEAT):
         return [], []

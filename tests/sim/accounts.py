@@ -1,17 +1,18 @@
-"""What became of every acknowledged update: it is in the surviving history, or the server that parted with it tells.
+"""The fate of each acknowledged update: it is in the surviving history, or a server's file tells what became of it.
 
-A set, a conditional set, a delete, a commit or a lease was acknowledged (journaled or replicated) at a revision. At the
-end its record is on the surviving path, and all is well. Or a server has parted with it; then a file of that server
-names each of its keys, with this update or one after it that stood for the key when the histories parted, and
+A set, a conditional set, a delete, a commit or a lease is acknowledged at a revision. At the end its record is usually
+in the surviving history. Otherwise a server has discarded the record as part of a suffix. Then a file of that server
+has a line for each key, with this update or a later one of the suffix. The line has one of three outcomes:
 
-    replayed   it was set again: its value is in the surviving history, or its server died first and left the file
-    already    the history that survived has its value, from its client
-    conflict   it is not there, and whoever reads the file knows
+    replayed   The update was done again. Its value is in the surviving history, or its server died before and left
+               the file.
+    already    The surviving history has the value, which the client sent again.
+    conflict   The surviving history does not have the value, and an operator learns it from the file.
 
-Where a server's log no longer reached back (`complete` is false) it knows only what it held: not what had gone again,
-nor which leases were opened and ended.
-What ended by its time is no update of anybody: it is never replayed over what lives. Under an arbiter nothing that was
-acknowledged is ever parted with.
+A server whose log does not reach back to the split writes a file with `complete` false. Such a file names only the keys
+that the server still held. It does not name keys that were deleted since, nor leases that were opened and ended. An
+expiry is not a client's update, so it is never replayed over a living key. Under an arbiter no acknowledged update is
+ever discarded.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
 
 DURABILITY = ("applied", "journaled", "replicated")
 REPLICATED = 2
-REPEATS = ("retx", "reonce")  # of a version that another operation counted first
+# Kinds of operations that repeat a version which another operation counted first.
+REPEATS = ("retx", "reonce")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file, as it was written."""
+    """A line of a file, with the key, its update and the outcome."""
 
     key: str
     value: bytes | None
@@ -49,29 +51,30 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a server wrote when it parted with the records up to `end`."""
+    """A file that a server wrote when it discarded a suffix that ends with `end`."""
 
     node: ServerNode
     starts: int
     end: int
     lines: tuple[Line, ...]
-    complete: bool  # the log reached back to where the histories parted
+    # True if the server's log reached back to the split.
+    complete: bool
 
     @property
     def died(self) -> bool:
-        """Whether the server that wrote it has ended since, so that it may not have handed over what it meant to."""
+        """True if the server has ended since it wrote the file, so its replay may be unfinished."""
         return self.node.starts != self.starts
 
 
 class Accounts:
-    """All files of a run, and the check at its end."""
+    """The files of a run, and the check at its end."""
 
     def __init__(self, world: World, oracle: Oracle) -> None:
         self._world, self._oracle = world, oracle
         self._files: list[File] = []
 
     def saved(self, node: ServerNode, save: Save, end: int, *, complete: bool) -> None:
-        """A server writes a file; one about what came late belongs to the parting before."""
+        """Note a file that a server writes. A file about late updates belongs to the split before."""
         if save.name.startswith("suffix-late"):
             end = next((file.end for file in reversed(self._files) if file.node is node), end)
         lines = tuple(Line(u.key, u.value, u.number, u.outcome) for u in save.updates)
@@ -80,7 +83,7 @@ class Accounts:
             self._no_end_of_time(node, line)
 
     def _no_end_of_time(self, node: ServerNode, line: Line) -> None:
-        """A delete that is to be done again was asked for by somebody."""
+        """Check that a client asked for a delete that is to be replayed."""
         if line.value is None and line.outcome == REPLAYED and not self._was_deleted(line.key):
             raise Wrong(f"{line.key} ended by its time at {node.name}, which wants that done again")
 
@@ -90,13 +93,13 @@ class Accounts:
 
     @property
     def complete(self) -> bool:
-        """Whether the log of each server that parted with something reached back to where the histories parted."""
+        """True if the log of each server that discarded a suffix reached back to the split."""
         return all(file.complete for file in self._files)
 
     # -- at the end
 
     def check(self, end: int) -> None:
-        """Every acknowledgement, against the surviving history and the files."""
+        """Check every acknowledgement against the surviving history and the files."""
         for client in self._world.clients:
             for op in client.ops:
                 if op.acked and op.result is not None and op.result[2] > 0:
@@ -107,13 +110,15 @@ class Accounts:
         _, revision, durability = op.result
         record = self._oracle.by_first.get(revision)
         if record is None or not _holds(record, op):
-            if op.kind in REPEATS:  # its version was committed before, under another name
+            # Another operation committed the same version before.
+            if op.kind in REPEATS:
                 return
             raise Wrong(f"{op.name} was acknowledged as {describe(revision)}, a record that does not hold it")
         if self._oracle.on_path(record.last, end):
             return
         if op.kind in REPEATS and all(value != op.value for _, value in record.writes):
-            return  # a commit that was done before: its first record is what the accounts tell of
+            # The version was committed before. The files tell of the first record of that version.
+            return
         how = DURABILITY[durability]
         if self._world.arbiter is not None:
             raise Wrong(f"{op.name} was acknowledged ({how}) under an arbiter, and is lost")
@@ -136,12 +141,12 @@ class Accounts:
             raise Wrong(f"{op.name} was acknowledged ({how}), and is lost: the account says {key} is {line.outcome}")
 
     def _had_gone(self, key: str, record: Node) -> bool:
-        """Whether a server can't have known of it: its log did not reach back, and the key was gone."""
+        """Return True if a server could not know of the update: its log was too short and the key was gone."""
         files = [file for file in self._files if self._oracle.on_path(record.last, file.end)]
         return any(not file.complete and key not in self._oracle.nodes[file.end].values for file in files)
 
     def _last_line(self, key: str, record: Node) -> tuple[Line | None, File | None]:
-        """What the file on a record's history says of a key; of two lines about one update the later one."""
+        """Return the latest line about a key from the files whose suffix holds a record."""
         found: tuple[Line | None, File | None] = None, None
         for file in self._files:
             if not self._oracle.on_path(record.last, file.end):
@@ -158,14 +163,15 @@ class Accounts:
             return self._in_history(line.value, end)
         if line.key not in self._oracle.nodes[end].values:
             return True
-        branch = self._branch(file.end, end)  # a delete of a key that is not there leaves no trace
+        # A delete of an absent key leaves no trace.
+        branch = self._branch(file.end, end)
         return any((line.key, None) in node.writes or line.key not in node.values for node in branch)
 
     def _in_history(self, value: bytes, end: int) -> bool:
         return value in self._oracle.nodes[end].names
 
     def _told_elsewhere(self, line: Line, file: File) -> bool:
-        """It was done again, and whoever did that had to part with it, too."""
+        """Return True if the update was replayed, and that replay was discarded in turn."""
         return any(
             other.key == line.key and other.value == line.value and (other.outcome == CONFLICT or at.died)
             for at in self._files
@@ -174,11 +180,11 @@ class Accounts:
         )
 
     def _branch(self, parted: int, end: int) -> Iterator[Node]:
-        """The records of the surviving history that the other one did not have."""
+        """Return the records of the surviving history that the discarded history did not have."""
         return (node for node in self._oracle.path(end) if not self._oracle.on_path(node.last, parted))
 
     def _lease_known(self, op: Op, record: Node, end: int) -> None:
-        """A lease whose opening was parted with is known to the history that survived, or over there."""
+        """Check that the surviving history knows a lease whose record was discarded."""
         if any(not file.complete and self._oracle.on_path(record.last, file.end) for file in self._files):
             return
         said = [word for node in self._branch(record.last, end) for word, lease in node.leases if lease == op.lease]
@@ -189,7 +195,7 @@ class Accounts:
             raise Wrong(f"{op.name} was acknowledged, and is lost: lease {op.lease!r} goes on")
 
     def _was_ended(self, lease: bytes, record: Node) -> bool:
-        """Whether it ended in the history that was parted with, by its holder or by its time: nothing is left of it."""
+        """Return True if the lease ended in the discarded history, by its holder or by expiry."""
         ops = [op for client in self._world.clients for op in client.ops]
         parted = [file.end for file in self._files if self._oracle.on_path(record.last, file.end)]
         return any(op.kind == "unlease" and op.lease == lease and op.acked for op in ops) or any(
@@ -198,9 +204,10 @@ class Accounts:
 
 
 def _holds(record: Node, op: Op) -> bool:
-    """Whether a record has what an operation did."""
+    """Return True if a record holds the effect of an operation."""
     if op.lease:
         return any(lease == op.lease for _, lease in record.leases)
     if op.kind == "del":
-        return all((key, None) in record.writes or key not in record.values for key in op.keys)  # nothing to delete
+        # A delete of an absent key has no effect.
+        return all((key, None) in record.writes or key not in record.values for key in op.keys)
     return op.value in record.names

@@ -1,9 +1,9 @@
 """The arbiter in virtual time: a service that keeps one lease, and each server's line to it.
 
-The service has a clock of its own (the world's), ends a session it has not heard for its length, and never errs.
-It keeps the in-sync set too, which only the holder writes, upon the version that it knows.
-A line does what `chp_server.shell.arbiter` does with kazoo: it asks a few times a session, and what it may rely on
-counts from when it asked. Messages take as long as others do, and are lost while the line is cut.
+The service uses the world's clock, and never errs. It ends a session that has been silent for the session's length.
+It also keeps the in-sync set. Only the holder of the lease may write the set, and must name the version that it knows.
+A line does what `chp_server.shell.arbiter` does with kazoo: it asks a few times a session. The lease that it gets
+counts from the moment of the question. Messages take as long as others do, and are lost while the line is cut.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ ASK_S = SESSION_S / 5
 
 
 class LeaseService:
-    """Who holds the lease, and until when it will wait for them."""
+    """The service that knows the holder of the lease and the end of the holder's session."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.holder: tuple[str, int] | None = None  # a server and which of its starts: each has a session of its own
+        # (server, number of its start): each start of a server has its own session.
+        self.holder: tuple[str, int] | None = None
         self._until = 0.0
         self.members = Members(-1, frozenset(), 0)
         self._watching: list[Line] = []
 
     def hold(self, session: tuple[str, int]) -> bool:
-        """Give the lease to whoever asks first; a holder's asking keeps it."""
+        """Give a free lease to the session, or extend the lease that the session holds."""
         now = self._world.time.now
         if self.holder is None or now >= self._until:
             self.holder = session
@@ -51,7 +52,7 @@ class LeaseService:
             self.release(self.holder)
 
     def grant(self, session: tuple[str, int], wish: Wish | None) -> bool:
-        """Write the holder's wish, if it stands on what the set is."""
+        """Write the in-sync set that the holder wishes, if the wish names the current version."""
         if wish is None or self.holder != session or wish.base != self.members.version:
             return False
         self.members = Members(wish.base + 1, wish.names, wish.number)
@@ -64,14 +65,15 @@ class LeaseService:
             self._world.time.at(self._world.time.now + self._world.delay(), line.ask)
 
     def watch(self, line: Line) -> None:
-        """Tell a line when anything changes."""
+        """Note that a line is to be told of the next change."""
         if line not in self._watching:
             self._watching.append(line)
 
     def check(self, node: ServerNode) -> None:
-        """At the end of a turn: who is active has the lease, by its own clock when the turn began, and by ours."""
+        """Check, at the end of a turn, that an active server has the lease by its own clock and by the world's."""
         core, line = node.core, node.line
-        if line is None or not core.serving:  # who hands over lets it go, and takes no sets
+        # A server that hands over releases the lease, and takes no sets.
+        if line is None or not core.serving:
             return
         epoch = core.state.epoch
         if core.arbitration.until <= core.now:
@@ -80,14 +82,14 @@ class LeaseService:
             raise Wrong(f"{node.name} is active in epoch {epoch}, and the lease is not its own")
 
     def release(self, session: tuple[str, int] | None) -> None:
-        """The holder lets it go, or its session is over: who wants it is told."""
+        """Release the lease of a session that gives it up or is over, and tell the watching lines."""
         if self.holder is not None and self.holder == session:
             self.holder, self._until = None, 0.0
             self._watched()
 
 
 class Line:
-    """One server's line to the service, as long as the server lives."""
+    """The line of one start of a server to the service."""
 
     def __init__(self, node: ServerNode, service: LeaseService) -> None:
         self._node, self._world, self._service = node, node.world, service
@@ -96,7 +98,8 @@ class Line:
         self._wish: Wish | None = None
         self._done = 0
         self.members: Members | None = None
-        self.until = 0.0  # on the server's own clock
+        # The end of the lease by the server's own clock.
+        self.until = 0.0
         self._due = {"up": 0.0, "down": 0.0}
         self._next()
 
@@ -113,13 +116,13 @@ class Line:
         self.ask()
 
     def want(self, wanted: bool, wish: Wish | None = None) -> None:
-        """Ask for the lease and keep it, or let it go; and what the set is to be."""
+        """Ask for the lease or release it, and say what the in-sync set is to be."""
         if wanted != self._wanted or wish != self._wish:
             self._wanted, self._wish = wanted, wish
             self.ask()
 
     def ask(self) -> None:
-        """Say what is wanted; a stopped process says nothing, and reads what was answered when it goes on."""
+        """Send the current wish. A stopped process sends nothing, and reads its answers when it goes on."""
         if not self._alive or self._node.paused:
             return
         asked, wanted, wish = self._node.clock.mono(), self._wanted, self._wish
@@ -128,7 +131,8 @@ class Line:
         self._send("up", lambda: self._asked(asked, wanted, wish))
 
     def _send(self, way: str, what: Callable[[], None]) -> None:
-        self._due[way] = max(self._due[way], self._world.time.now + self._world.delay())  # one connection: in order
+        # One connection keeps the order of messages.
+        self._due[way] = max(self._due[way], self._world.time.now + self._world.delay())
         self._world.time.at(self._due[way], lambda: self._arrive(way, what))
 
     def _arrive(self, way: str, what: Callable[[], None]) -> None:

@@ -1,16 +1,18 @@
-"""The checkers: what must hold whatever the faults. They see what nodes do, never what was done to them.
+"""The checkers: the rules that must hold under any faults. A checker sees what nodes do, and never the faults.
 
-    after each turn of a server   its map is the one its number stands for; numbers go up; nothing is issued twice
-    when it acknowledges          what it says is on its disk (journaled), on both disks (replicated); it is not fenced
-    whatever is sent              is nothing that the rules of access deny (access.py)
-    after each turn of a client   a complete copy is the one its number stands for; its number never goes down
-    at the end (`healed`)         everyone in sync within a stated time; replicas equal, and equal to a replay of the
-                                  journal; every promise kept in the surviving history; one key at a time linearizable
+    after each turn of a server   Its map is the one its number stands for, numbers go up, and none is issued twice.
+    at an acknowledgement         The record is on this disk (journaled) or on both (replicated), and the server is not
+                                  fenced.
+    at each message to a client   The rules of access allow it (access.py).
+    after each turn of a client   A complete copy is the one its number stands for, and its number never goes down.
+    at the end (`settle`)         All nodes are in sync within a stated time. Both servers are equal, and equal to a
+                                  replay of each journal. The surviving history keeps every promise, and each key
+                                  of /lin/ is linearizable.
 
-With an arbiter, nobody acknowledges while another is active and holds the lease, whatever was cut or stopped. Fencing,
-with two nodes and none, can mean no more than this: once the word of a successor (STATE: active, higher epoch) lies
-in a server's socket, no turn that begins afterwards acknowledges anything. Where the link from successor to predecessor
-is whole, that is at most `FENCE_S` after the successor began, whatever pauses there were.
+With an arbiter, no server acknowledges while the other one is active and holds the lease, whatever was cut or stopped.
+Without an arbiter, two servers can promise only this: a STATE with a higher epoch that says "active" fences a server.
+No turn that begins after that STATE arrived acknowledges anything. If the link between them is whole, the STATE arrives
+at most `FENCE_S` after the successor became active, whatever pauses there were.
 """
 
 from __future__ import annotations
@@ -35,21 +37,30 @@ if TYPE_CHECKING:
     from .servers import ServerNode
     from .world import World
 
-FENCE_S = 0.15  # a delay, a turn and a sync at their longest
-STUCK_S = 12.0  # clocks may run up to 10 % slow
-WELL_S = 8.0  # or fast, and a successor waits for votes
-ALONE_S = 2.2  # of the three seconds of solo_wait_s, by clocks that run fast; half a second without a turn is no stop
-WORD_S = 0.88  # of a second of peer_timeout_s, by clocks that run fast
-PATIENCE_S = 3 * WORD_S  # while the connection stands
-BELIEVED = 64  # epochs above its own of which a server believes a client
-SYNC_S = 0.05  # a STATE leaves before the sync of the turn it tells of
+# The longest delay, turn and sync together.
+FENCE_S = 0.15
+# The longest turn that still counts as living, by clocks that run up to 10 % slow.
+STUCK_S = 12.0
+# The shortest such turn by clocks that run fast, as a successor also waits for votes.
+WELL_S = 8.0
+# The shortest solo_wait_s (3 s) by clocks that run fast, less half a second in which a server may take no turn.
+ALONE_S = 2.2
+# The shortest peer_timeout_s (1 s) by clocks that run fast.
+WORD_S = 0.88
+# The shortest silence that counts while the connection stands.
+PATIENCE_S = 3 * WORD_S
+# A server believes a client that tells of up to so many epochs above the server's own.
+BELIEVED = 64
+# A STATE leaves before the sync of its turn, which takes up to so long.
+SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
-TTL_EARLY = 0.85  # clocks may run up to 10 % fast
+# Clocks may run up to 10 % fast.
+TTL_EARLY = 0.85
 ACTIVE = 3
 
 
 class Checks:
-    """All checkers of one run."""
+    """The checkers of one run."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -63,26 +74,35 @@ class Checks:
         self.last_number: dict[str, int] = {}
         self.last_published: dict[tuple[str, bytes], int] = {}
         self.last_at: dict[tuple[str, str], int] = {}
-        self.active_since: dict[int, tuple[str, float]] = {}  # epoch -> who, when its epoch was on the disk
-        self.fenced: dict[str, tuple[int, float]] = {}  # server -> epoch of a successor it was told of, when
+        # epoch -> (active server, time when the epoch was on its disk)
+        self.active_since: dict[int, tuple[str, float]] = {}
+        # server -> (epoch of a successor, time when the server was told of it)
+        self.fenced: dict[str, tuple[int, float]] = {}
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
-        self.words: dict[str, float] = {}  # server -> when its peer was last heard at its P+3
-        self.seen: dict[str, int] = {}  # server -> the highest epoch that a client has told this run of it
-        self.saved: set[bytes] = set()  # values that a server wrote to a file of what is not history
-        self.replayed: set[bytes] = set()  # values that the active took over out of a history that was parted with
-        self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}  # value -> update, who is to replay it, its start
-        self.roles_mixed_up = False  # a server was started with the role of the other
-        self.discarded: list[int] = []  # the last numbers of what servers had to part with
+        # server -> the time when its peer was last heard at its P+3
+        self.words: dict[str, float] = {}
+        # server -> the highest epoch that a client has told this run of the server
+        self.seen: dict[str, int] = {}
+        # Values that a server wrote to a file of its suffix.
+        self.saved: set[bytes] = set()
+        # Values that the active replayed from a suffix.
+        self.replayed: set[bytes] = set()
+        # value -> (update, server that is to replay it, number of that server's start)
+        self.replays: dict[bytes, tuple[Any, ServerNode, int]] = {}
+        # True if a server was started with the role of the other one.
+        self.roles_mixed_up = False
+        # The last numbers of discarded suffixes.
+        self.discarded: list[int] = []
 
     def fail(self, text: str) -> None:
-        """A rule does not hold."""
+        """Raise `Wrong`: a rule does not hold."""
         raise Wrong(text)
 
     # -- servers
 
     def recovered(self, node: ServerNode) -> None:
-        """A server has read its journal."""
+        """Forget what the last run of a server heard, and compare the recovered state."""
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
@@ -94,21 +114,25 @@ class Checks:
         self._same_as_oracle(node.name, node.core.state)
 
     def crashed(self, node: ServerNode) -> None:
-        """A server died: nothing to hold against it."""
+        """Do nothing: a server that dies breaks no rule."""
 
     def resumed(self, node: ServerNode) -> None:
-        """A server runs again after a pause."""
+        """Note that a server runs again after a pause."""
         self.pauses[node.name] = self.world.time.now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
-        """A server tells of itself. What both hold was looked at by this code too, so it may find nothing new."""
+        """Check a fact that a server reports.
+
+        A scrub may find no difference, since the checkers compare both servers too.
+        """
         if fact.event == "contents differ":
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
 
     def word(self, node: ServerNode, conn: Conn, frames: list[bytes]) -> None:
-        """Note that the other server said something, which lies in a server's socket.
+        """Note that a message of the peer lies in a server's socket.
 
-        What a stranger says is no word, nor what a server with a new disk says: it can't prove that it is the peer.
+        A message of a stranger does not count, nor does one of a server with a new disk, which cannot prove to be the
+        peer.
         """
         known = frames[0] == b"BEAT"
         if frames[0] == b"STATE":
@@ -117,16 +141,17 @@ class Checks:
             self.words[node.name] = self.world.time.now
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
-        """A client asks, and tells the epoch that it has seen."""
+        """Note the epoch that a client has seen and tells with its question."""
         if len(frames) == 3 and not node.core.config.keyed:
             options = msgpack.unpackb(frames[2])
             if options.get("proof", [b""])[0] == node.core.state.store != b"" and options.get("from", 0) > 0:
                 self.seen[node.name] = max(self.seen.get(node.name, 0), epoch_of(options["from"]))
 
     def _is_there(self, node: ServerNode) -> str:
-        """Why the other server counts as living: it was heard a moment ago, or its connection stands and it was heard.
+        """Return why the other server counts as living, or "" if it does not.
 
-        A server that has another store, or the wrong role, is no peer.
+        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. A server that
+        has another store, or the wrong role, is no peer.
         """
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
         conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
@@ -138,7 +163,7 @@ class Checks:
         return ""
 
     def _was_silent(self, node: ServerNode) -> None:
-        """Who takes over: the other one is gone, was stopped, is cut off, waits, or is stuck; and not only busy."""
+        """Check, at a takeover, that the other server is not merely busy."""
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
         if why := self._is_there(node):
             self.fail(f"{node.name} takes over, though {why}")
@@ -151,7 +176,7 @@ class Checks:
             )
 
     def _listened(self, node: ServerNode) -> None:
-        """Who begins alone could have heard the other one for as long as it has to wait."""
+        """Check that a server that begins alone has listened as long as it has to wait."""
         listened = self.world.time.now - node.listens_at
         if listened < ALONE_S:
             self.fail(f"{node.name} begins alone, and has listened for {listened:.1f} s only")
@@ -168,19 +193,20 @@ class Checks:
             self.fail(f"{node.name} begins alone above epoch {ours}, though a client told it of epoch {seen}")
 
     def told(self, node: ServerNode, frames: list[bytes]) -> None:
-        """A peer message lies in a server's socket."""
+        """Note the epoch of an active peer whose STATE lies in a server's socket."""
         if frames[0] == b"STATE":
             said = msgpack.unpackb(frames[1])
             if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
 
     def begins(self, node: ServerNode) -> None:
-        """A server begins a turn."""
+        """Note the time when a server begins a turn."""
         self.began[node.name] = self.world.time.now
 
     def saves(self, node: ServerNode, save: Save) -> None:
-        """A server writes a file of what is not history."""
-        values = {u.value: u for u in save.updates if u.key and u.value is not None}  # and not rules
+        """Note the values that a server writes to a file of its suffix."""
+        # Lines without a key are rules.
+        values = {u.value: u for u in save.updates if u.key and u.value is not None}
         self.saved.update(values)
         self.replays.update((value, (update, node, node.starts)) for value, update in values.items())
         self.discarded.append(self.last_number[node.name])
@@ -188,14 +214,16 @@ class Checks:
         self.accounts.saved(node, save, self.last_number[node.name], complete=whole)
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
-        """A server knows what to do, and nobody else does yet."""
+        """Check what a server has decided in a turn, before any of it is performed."""
         self._keeps_apart(node, turn)
         for why in [fact.fields["because"] for fact in turn.facts if fact.event == "state"]:
             if why == "vote_peer_silent":
-                self._was_silent(node)  # now: it says so at the end of the turn, which may be long
+                # This is checked now, because the turn may be long and its fact comes at the end.
+                self._was_silent(node)
             elif why == "alone":
                 self._listened(node)
-        replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)  # what expired where it was set
+        # A replay also brings the expiries of the other server.
+        replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)
         for op in turn.journal:
             if isinstance(op, Append):
                 self.oracle.add(op.body, node.name, self.world.time.now)
@@ -207,7 +235,7 @@ class Checks:
                         self.access.commits(node, op.body)
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
-        """Who holds another store, or has the other one's role, neither begins nor follows; nobody else ends."""
+        """Check that a server with a foreign store or a wrong role stays out, and that no other server ends."""
         state = node.core.bstate
         if node.foreign or node.misplaced:
             took = any(not isinstance(op, Remember) for op in turn.journal)
@@ -219,14 +247,14 @@ class Checks:
             self.fail(f"{node.name} ends, and is {state.name}: {node.core.ends}")
 
     def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:
-        """A message has left for the other server: a record, or the word that one is in the journal."""
+        """Check a RECORD or a CONFIRM that has left for the peer."""
         if frames[0] == b"RECORD":
             self.oracle.nodes[msgpack.unpackb(frames[1], strict_map_key=False)[0][3]].public = True
         elif frames[0] == b"CONFIRM":
             self._on_disk(node, "confirms", msgpack.unpackb(frames[1])[1])
 
     def beats(self, node: ServerNode, frames: list[bytes]) -> None:
-        """In the middle of a turn a server tells of the last one that was done, and not for ever."""
+        """Check that a BEAT tells of the last finished turn, and that the server is not stuck."""
         _, turn_ms, _, at = msgpack.unpackb(frames[1])
         if not node.foreign and at[1] != self.last_number[node.name]:
             done = describe(self.last_number[node.name])
@@ -235,7 +263,7 @@ class Checks:
             self.fail(f"{node.name} says that it lives, and is stuck for {turn_ms} ms")
 
     def synced(self, node: ServerNode, turn: Turn) -> None:
-        """What a turn appended is on the disk."""
+        """Note that the records which a turn appended are on the disk."""
         for op in turn.journal:
             if isinstance(op, Append):
                 self.oracle.nodes[op.last].public = True
@@ -244,7 +272,7 @@ class Checks:
                     self.active_since[epoch] = (node.name, self.world.time.now)
 
     def publishes(self, node: ServerNode, messages: list[list[bytes]]) -> None:
-        """Publications leave: in order, and none of what is not on the disk."""
+        """Check that publications leave in order and that their records are on the disk."""
         for frames in messages:
             number = self._published_in_order(node, frames)
             if number:
@@ -255,7 +283,10 @@ class Checks:
             self.fail(f"{node.name} {does} #{describe(number)}, and its journal ends at {describe(node.disk.number)}")
 
     def _published_in_order(self, node: ServerNode, frames: list[bytes]) -> int:
-        """The numbers on a channel, and of KVPUBs, strictly increase. Returns the number; 0 if there is none."""
+        """Check that the numbers of a channel, or of KVPUBs, strictly increase.
+
+        Return the number, or 0 if there is none.
+        """
         topic = frames[0]
         if topic[:1] == b"\x02":
             header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
@@ -275,7 +306,7 @@ class Checks:
         return number
 
     def server_turned(self, node: ServerNode, turn: Turn) -> None:
-        """A server has done its turn."""
+        """Check the state of a server after its turn."""
         if node.foreign:
             return
         state = node.core.state
@@ -300,7 +331,7 @@ class Checks:
         self.compared += 1
 
     def _not_early(self, node: ServerNode, body: bytes) -> None:
-        """A key with a ttl is not deleted by a server before its time."""
+        """Check that a server does not expire a key before its ttl is over."""
         header, *items = msgpack.unpackb(body, strict_map_key=False)
         if header[0] != 1 or header[5] or not node.core.active:
             return
@@ -312,13 +343,13 @@ class Checks:
                     self._had_an_end(parent.revisions.get(keys[i]), keys[i], node.name)
 
     def _had_an_end(self, revision: int | None, key: str, name: str) -> None:
-        """What a server deletes by itself was last written with a ttl or a lease."""
+        """Check that a key which a server expires was last written with a ttl or a lease."""
         record = self.oracle.by_first.get(revision or 0)
         if record is not None and key not in record.leased and not record.ttls.get(key):
             self.fail(f"{name} deletes {key}, which was set anew without a ttl or a lease")
 
     def _leased_keys_went(self) -> None:
-        """A key that was last written with a lease has not outlived it."""
+        """Check that no key has outlived the lease with which it was last written."""
         for node in self.world.servers:
             state = node.core.state
             for key, revision in state.map.revisions.items():
@@ -336,7 +367,8 @@ class Checks:
         if record is None:
             return
         if self.world.walls_were_set and any(record.at < n.started_at for n in self.world.servers):
-            return  # over a restart a ttl ages by the server's own wall clock: nothing better is to be had
+            # Over a restart a ttl ages by the server's wall clock, because the server has no better one.
+            return
         ttl_ms = record.ttls.get(key, 0)
         lived = self.world.time.now - record.at
         if lived < ttl_ms / 1000 * TTL_EARLY:
@@ -345,7 +377,7 @@ class Checks:
     # -- acknowledgements
 
     def acknowledges(self, node: ServerNode, acks: list[list[bytes]]) -> None:
-        """A server is about to answer clients."""
+        """Check the acknowledgements that a server is about to send."""
         for frames in acks:
             header = msgpack.unpackb(frames[4], strict_map_key=False)[0]
             if header[0] == 6:
@@ -355,7 +387,7 @@ class Checks:
                     self._promise(node, revision, header[2])
 
     def not_fenced(self, node: ServerNode) -> None:
-        """Nobody else is active by now, as far as this server could know."""
+        """Check that no other server is active by now, as far as this server could know."""
         epoch, when = self.fenced.get(node.name, (0, 0.0))
         own = node.core.state.epoch
         if epoch > own and when < self.began[node.name]:
@@ -370,15 +402,16 @@ class Checks:
                 self.fail(f"{node.name} acknowledges in epoch {own} while {who} is active in epoch {other_epoch}")
 
     def _promise(self, node: ServerNode, revision: int, durability: int) -> None:
-        """Journaled: on this disk now. Replicated: on the other one too."""
-        # A batch that leaves no record is acknowledged at the last record before it, by that one's last number.
+        """Check that a journaled record is on this disk, and a replicated one on both disks."""
+        # A batch that leaves no record is acknowledged with the last number of the record before it.
         record = self.oracle.by_first.get(revision) or self.oracle.nodes.get(revision)
         if record is None:
             self.fail(f"{node.name} acknowledges revision {describe(revision)}, which no record has")
             return
         for server in [node] if durability == 1 else self.world.servers if durability == 2 else []:
             held = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]
-            ends = [max(disk.number, disk.mark) for disk in held]  # or was cut short
+            # The journal may have been cut short since.
+            ends = [max(disk.number, disk.mark) for disk in held]
             if held[0].durability and not any(self.oracle.on_path(record.last, end) for end in ends):
                 self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
                           f" and a journal that ends at {describe(held[0].number)} does not hold it")  # fmt: skip
@@ -386,14 +419,15 @@ class Checks:
     # -- clients
 
     def client_started(self, node: ClientNode) -> None:
-        """A new process has no past."""
+        """Forget the numbers of a client that starts as a new process."""
         for key in [key for key in self.last_at if key[0] == node.name]:
             del self.last_at[key]
 
     def settled(self, node: ClientNode, op: str, lacking: list[str], revision: int) -> None:
-        """A client tells its application of an acknowledgement; its copy may be of a history that parted before it.
+        """Check that a client's copy holds an update before its application hears of the acknowledgement.
 
-        Of several copies that of the keys counts: another may be of the history that is lost, a moment longer.
+        The copy may belong to a history that split off before the update. Only the copies that hold its keys count,
+        because another copy may follow the discarded history a moment longer.
         """
         record, on_path = self.oracle.by_first.get(revision), self.oracle.on_path
         if not lacking or record is None:
@@ -403,7 +437,7 @@ class Checks:
             self.fail(f"{node.name} is told that {op} is done at {describe(revision)}; its copy is older: {lacking}")
 
     def client_synced(self, node: ClientNode, op: Op) -> None:
-        """A client's `sync` is answered: it needs no room, and the copy has what both servers had before the call."""
+        """Check an answered `sync`: it needs no room, and the copy holds all that was replicated before the call."""
         assert op.result is not None
         if not op.acked:
             if "(full)" in op.result[2]:
@@ -423,7 +457,7 @@ class Checks:
                               f" before that, is at {describe(record.revision)}")  # fmt: skip
 
     def client_turned(self, node: ClientNode) -> None:
-        """A client has done its turn."""
+        """Check the copies of a client after its turn."""
         if node.core.digest_mismatches:
             self.fail(f"{node.name} has other digests than the server, though nothing is changed on its way")
         for subtree, at, complete, values, revisions, hidden in node.core.views():
@@ -448,7 +482,8 @@ class Checks:
             return
         self.compared += 1
         if not (subtree or hidden) and revisions == known.revisions and known.values.items() == values.items():
-            return  # all of it
+            # The copy holds the whole map.
+            return
         extra = {key for key in values.keys() - known.values.keys() - hidden if key.startswith(subtree)}
         if extra:
             self.fail(f"{node.name} at {describe(at)} shows {min(extra)}, which no server has")
@@ -462,7 +497,7 @@ class Checks:
     # -- the end
 
     def quiet(self) -> str:  # noqa: PLR0911
-        """What is not as it should be once all is healed; empty when everyone is in sync."""
+        """Return what is not in sync yet after all was healed, or "" if nothing is."""
         servers = self.world.servers
         states = sorted(int(node.core.bstate) for node in servers)
         if states != [3, 4]:
@@ -488,7 +523,7 @@ class Checks:
         return self.topics.groups.undrained(active.core) if both else "the arbiter's set does not have both"
 
     def not_served_by(self, server: ServerNode) -> str:
-        """What is missing until `server` serves everybody; empty when it does."""
+        """Return what is missing until `server` serves all clients, or "" if it does."""
         if not server.core.active:
             return f"{server.name} is {server.core.bstate.name}"
         for client in self.world.clients:
@@ -503,7 +538,7 @@ class Checks:
         return ""
 
     def end(self) -> None:
-        """All is healed and quiet: what was promised must be so."""
+        """Check all promises, once all is healed and quiet."""
         active = next(node for node in self.world.servers if node.core.active)
         end = active.core.state.number
         self._replicas_equal()
@@ -537,7 +572,7 @@ class Checks:
             self.fail("the servers disagree on which keys have a ttl")
 
     def _equals_its_journal(self, node: ServerNode) -> None:
-        """Replaying the journal gives what is in memory."""
+        """Check that a replay of the journal gives the state in memory."""
         held, replayed = node.core.state, node.recovered_anew().state
         replayed.check()
         for what, a, b in (
@@ -548,11 +583,12 @@ class Checks:
                 self.fail(f"{node.name}'s journal and memory have different {what}: {_difference(a, b)}")
 
     def _promises_kept(self, end: int) -> None:
-        """Nothing is there twice, and what a file says of a value is so."""
+        """Check that no value is there twice and that the files of suffixes are true."""
         names, doubled = self.oracle.nodes[end].names, self.oracle.nodes[end].twice
         parted = self.saved | self.replayed
         twice = set(doubled)
-        if not self.accounts.complete:  # of what the log has no more the keys are known, and no version
+        # Without the log a server knows its keys, but not the versions that they belong to.
+        if not self.accounts.complete:
             twice -= {op.value for c in self.world.clients for op in c.ops if op.kind in ("tx", "once")} & parted
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
         if twice:
@@ -564,7 +600,7 @@ class Checks:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
 
     def _versions_count_once(self, end: int) -> None:
-        """An application's version is in a history once, whoever sent it again or handed it over."""
+        """Check that each version of an application is in the history once."""
         counted: set[tuple[str, int]] = set()
         for node in self.oracle.path(end):
             for version in node.versions:
@@ -573,7 +609,7 @@ class Checks:
                 counted.add(version)
 
     def _a_key_twice(self, end: int, name: bytes) -> bool:
-        """Whether a history has one update of a batch twice: a batch of a suffix may be done in pieces."""
+        """Return True if a history has one key of a batch twice. A batch of a suffix may be replayed in pieces."""
         keys = [key for node in self.oracle.path(end) for key, value in node.writes if value == name]
         return len(keys) > len(set(keys))
 

@@ -1,8 +1,8 @@
 """A client process: a core (the production one or the model), its sockets, and a program that sets keys.
 
-Every value a program sets names the operation (`c1.7`), so that whoever looks at a map or a record knows where it
-comes from. Operations are kept in `ops` with the times of the call and of its answer, for the checkers; `read` asks a
-server for a snapshot by itself, beside the core, as an observer of the active would.
+Each value that a program sets names its operation (`c1.7`), so a checker can tell where a value in a map or a record
+comes from. `ops` keeps the operations with the times of call and answer, for the checkers. `read` asks a server for a
+snapshot without the core, as a second client would.
 """
 
 from __future__ import annotations
@@ -27,32 +27,36 @@ if TYPE_CHECKING:
     from .world import World
 
 READ_ID = 1 << 30
-STAGED = "staged"  # the topic of the messages of transactions
-CONSUME_S = 0.2  # between two looks of a consumer at what it has
+# The topic that gets the messages of transactions.
+STAGED = "staged"
+# The interval at which consumers look for work.
+CONSUME_S = 0.2
 
 
 @dataclass(slots=True, eq=False)
 class Op:
-    """One call of a program, and what came of it."""
+    """A call of a program, with its result."""
 
     name: str
     client: str
-    kind: str  # set, del, cset, tx, retx, once, reonce, refresh, unlease, plain, read, pub, topic, sync
+    # One of: set, del, cset, tx, retx, once, reonce, refresh, unlease, plain, read, pub, topic, sync.
+    kind: str
     keys: list[str]
     value: bytes
     called: float
     expected: dict[str, int] | None = None
     ttl_ms: int = 0
-    lease: bytes = b""  # of a refresh or an unlease
-    message: bool = False  # whether a transaction has one too
+    # The lease of a refresh or an unlease.
+    lease: bytes = b""
+    # True if a transaction has a message too.
+    message: bool = False
     answered: float | None = None
-    result: tuple[Any, ...] | None = (
-        None  # ("ack", revision, durability) ("refused", code, detail) ("read", rev, value, number)
-    )
+    # ("ack", revision, durability), ("refused", code, detail) or ("read", revision, value, number)
+    result: tuple[Any, ...] | None = None
 
     @property
     def acked(self) -> bool:
-        """Whether a set was acknowledged."""
+        """True if a set was acknowledged."""
         return self.result is not None and self.result[0] == "ack"
 
 
@@ -64,26 +68,26 @@ class Model(ModelClient):
         self.submit([keys, values, extras], op, now)
 
     def revision_of(self, key: str) -> int:
-        """As this client knows it."""
+        """Return the revision of a key in this client's copies, or 0."""
         return self.revisions.get(key, 0)
 
     def older_than(self, keys: list[str], revision: int) -> list[str]:
-        """As the production core's; a model settles as it hears."""
+        """Return no key: a model client settles a set when it hears the answer, and promises nothing about its copy."""
         return []
 
     @property
     def unsettled(self) -> int:
-        """Batches without an answer."""
+        """The number of batches without an answer."""
         return len(self.unacked)
 
     @property
     def times_reopened(self) -> int:
-        """How often it began a new session because a server did not know the old one."""
+        """The number of new sessions that the client began because a server did not know the old one."""
         return self.reopened
 
     @staticmethod
     def outcome(result: Any) -> tuple[Any, ...]:
-        """As `Op.result`."""
+        """Return a result in the form of `Op.result`."""
         return tuple(result)
 
 
@@ -91,7 +95,7 @@ class Production(ClientCore):
     """The production core as a host drives it."""
 
     def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any] | None, op: Op, now: float) -> None:
-        """Show it and submit it, as Clone does."""
+        """Show a segment in the copy and submit it, as Clone does."""
         segment = Segment(list(keys), list(values), extras)
         shown = not (extras and {"c", "once"} & extras.keys())
         if shown:
@@ -99,13 +103,14 @@ class Production(ClientCore):
         self.submit(segment, op, now, shown=shown)
 
     def revision_of(self, key: str) -> int:
-        """As this client knows it."""
+        """Return the revision of a key in this client's copies, or 0."""
         return max(channel.replica.map.revisions.get(key, 0) for channel in self.channels)
 
     def older_than(self, keys: list[str], revision: int) -> list[str]:
-        """Which of these keys the copy holds as they were before a revision."""
+        """Return the keys that the copies hold only in a state before a revision."""
         if self.stats["histories_restarted"]:
-            return []  # where the same number means something else
+            # After a restarted history the same number means another record.
+            return []
         return [
             key
             for channel in self.channels
@@ -114,8 +119,10 @@ class Production(ClientCore):
         ]
 
     def stage(self, op: Op, transaction: bytes, version: int, now: float) -> None:
-        """Stage updates in two parts, and a message with the second, and commit them as an application's version, as a
-        Spark job does."""
+        """Stage updates in two parts, and commit them as an application's version, as a Spark job does.
+
+        The second part has a message if the operation asks for one.
+        """
         message = {"publish": [[STAGED, 1, pack_messages(None, [op.value])]]} if op.message else {}
         for i, (keys, extras) in enumerate(((op.keys[::2], {}), (op.keys[1::2], message))):
             staged = {"stage": [transaction, f"{i}.0"], **extras}
@@ -125,28 +132,31 @@ class Production(ClientCore):
 
     @property
     def unsettled(self) -> int:
-        """Batches without an answer."""
+        """The number of batches without an answer."""
         return len(self.outbox)
 
     @property
     def times_reopened(self) -> int:
-        """As the model's."""
+        """The number of new sessions that the client began because a server did not know the old one."""
         return self.outbox.reopened
 
     @property
     def digest_mismatches(self) -> int:
-        """How often a channel's digest was not the server's."""
+        """The number of times that a channel's digest differed from the server's."""
         return self.stats["digest_mismatches"]
 
     @staticmethod
     def outcome(result: Any) -> tuple[Any, ...]:
-        """As `Op.result`."""
+        """Return a result in the form of `Op.result`."""
         if isinstance(result, Exception):
             return ("refused", type(result).__name__, str(result))
         return ("ack", result.revision, ("applied", "journaled", "replicated").index(result.durability))
 
     def views(self) -> list[tuple[str, int, bool, dict[str, bytes], dict[str, int], set[str]]]:
-        """As `ModelClient.views`; a key with an own set that is not answered shows that, so it is not compared."""
+        """Return the copies in the form of `ModelClient.views`.
+
+        A key shows the client's own set that is not answered yet, so it is not compared.
+        """
         out = []
         own = {key for batch in self.outbox.batches.values() if batch.shown for key in batch.keys}
         for channel in self.channels:
@@ -158,7 +168,7 @@ class Production(ClientCore):
 
 
 class ClientNode:
-    """c1, c2, ..."""
+    """A client process: c1, c2 and so on."""
 
     def __init__(self, world: World, name: str, clock: LocalClock, kind: str, subtrees: list[str]) -> None:
         self.world, self.name, self.clock = world, name, clock
@@ -166,11 +176,14 @@ class ClientNode:
         self.running = self.paused = False
         self.starts = 0
         self.ops: list[Op] = []
-        self.published: list[Op] = []  # messages (topics.py)
+        # The operations that published messages (topics.py).
+        self.published: list[Op] = []
         self.consuming = Consuming(self)
         self._next_member = MEMBERS
-        self.versions = 0  # of this client's transactions
-        self.counted = 0  # versions of its batches with `once`
+        # The number of versions of this client's transactions.
+        self.versions = 0
+        # The number of versions of its batches with `once`.
+        self.counted = 0
         self.last_once: Op | None = None
         self.core: Any = None
         self._next_op = 0
@@ -182,13 +195,14 @@ class ClientNode:
         self._inbox: deque[tuple[Conn, Frames]] = deque()
         self._scheduled = False
         self._wake_at = float("inf")
-        self._topics: list[dict[bytes, None]] = [{b"/p/": None}, {b"/p/": None}]  # as a classic client subscribes
+        # A CHP/1 client subscribes like this.
+        self._topics: list[dict[bytes, None]] = [{b"/p/": None}, {b"/p/": None}]
         self._reads.clear()
         self.leases: dict[bytes, tuple[int, float]] = {}
         self.last_tx: Op | None = None
 
     def start(self) -> None:
-        """A new process: a new session."""
+        """Start a new process with a new session."""
         self._forget()
         self.running, self.paused = True, False
         self.starts += 1
@@ -206,18 +220,18 @@ class ClientNode:
         self._perform()
 
     def crash(self) -> None:
-        """The process is gone."""
+        """End the process without any notice."""
         if self.running:
             self.running = self.paused = False
             self.world.trace(f"{self.name:10} crashes")
             self.world.net.died(self.name)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process, as SIGSTOP does."""
         self.paused = self.running
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process go on, as SIGCONT does."""
         if self.paused:
             self.paused = False
             self._schedule(0.0)
@@ -225,18 +239,18 @@ class ClientNode:
     # -- what the network says
 
     def connected(self, conn: Conn) -> None:
-        """Up again: a SUB sends its subscriptions anew."""
+        """Send the subscriptions of a connection that came up."""
         if conn.kind == "upd":
             for topic in self._topics["PB".index(conn.b)]:
                 self.world.net.send(conn, "up", [b"\x01" + topic])
 
     def disconnected(self, conn: Conn) -> None:
-        """An XPUB is told that its subscriber is gone."""
+        """Tell the XPUB of P+2 that its subscriber is gone."""
         if conn.kind == "set" and "set" not in self.world.queues_while_down:
             self.deliver(conn, [b"\x00"])
 
     def deliver(self, conn: Conn, frames: Frames) -> None:
-        """A message has arrived at a socket."""
+        """Take a message that has arrived at a socket."""
         self._inbox.append((conn, frames))
         self._schedule(self.world.turn_delay())
 
@@ -292,7 +306,7 @@ class ClientNode:
                 if op.kind == "sync":
                     world.checks.client_synced(self, op)
                 elif op.acked:
-                    # a commit that comes again writes nothing, and may be told the revision of that
+                    # A repeated commit writes nothing. Its answer may have the revision at which that was decided.
                     keys = [] if op.kind in ("tx", "retx", "reonce") else op.keys
                     world.checks.settled(self, op.name, self.core.older_than(keys, op.result[1]), op.result[1])
                 world.trace_result(self, op)
@@ -304,11 +318,11 @@ class ClientNode:
         self.world.net.send(self.world.net.conns[kind, self.name, "PB"[i]], "up", frames)
 
     def say(self, kind: str, i: int, frames: Frames) -> None:
-        """A message to a server, beside the core."""
+        """Send a message to a server without the core."""
         self._send(kind, i, frames)
 
     def next_request(self) -> int:
-        """The id of a question beside the core."""
+        """Return the id of a question that is asked without the core."""
         self._next_member += 1
         return self._next_member
 
@@ -333,7 +347,7 @@ class ClientNode:
     # -- the program
 
     def op(self, kind: str, keys: list[str], **more: Any) -> Op:
-        """A new operation, called now."""
+        """Return a new operation that is called now."""
         self._next_op += 1
         name = f"{self.name}.{self._next_op}"
         op = Op(name, self.name, kind, keys, name.encode(), self.world.time.now, **more)
@@ -341,32 +355,32 @@ class ClientNode:
         return op
 
     def put(self, op: Op, extras: dict[str, Any] | None = None) -> None:
-        """Hand it to the core and let it act."""
+        """Hand an operation to the core and let the core act."""
         values = [b"" if op.kind == "del" else op.value] * len(op.keys)
         self.core.put(op.keys, values, extras, op, self.clock.mono())
         if not self.paused:
             self._perform()
 
     def sync(self) -> None:
-        """A batch of nothing, as `Clone.sync` sends it; it changes nothing, so it is no operation to account for."""
+        """Send an empty batch, as `Clone.sync` does. It changes nothing, so `ops` does not list it."""
         self._next_op += 1
         self.put(Op(f"{self.name}.{self._next_op}", self.name, "sync", [], b"", self.world.time.now))
 
     def transact(self, op: Op, version: int) -> None:
-        """All of it at once, once for each version."""
+        """Commit the keys of an operation together, once for each version."""
         transaction = op.name.encode().rjust(16, b"t")
         self.core.stage(op, transaction, version, self.clock.mono())
         if not self.paused:
             self._perform()
 
     def put_plain(self, op: Op) -> None:
-        """A KVSET of CHP/1 to both servers, as a classic client sends it: nobody will acknowledge it."""
+        """Send a KVSET of CHP/1 to both servers. No server acknowledges it."""
         uuid = op.value.rjust(16, b"u")
         for i in (0, 1):
             self._send("set", i, [op.keys[0].encode(), bytes(8), uuid, b"", op.value])
 
     def hold_lease(self, lease: bytes, ttl_ms: int) -> None:
-        """Refresh a lease from now on, three times a ttl."""
+        """Refresh a lease three times a ttl from now on."""
         self.leases[lease] = (ttl_ms, self.clock.mono() + ttl_ms / 3000)
 
     def _refresh_leases(self, now: float) -> None:
@@ -378,7 +392,7 @@ class ClientNode:
     # -- reads at a server
 
     def read(self, server: str, key: str) -> None:
-        """Ask `server` for everything, and keep what it says of `key`."""
+        """Ask `server` for a snapshot of everything, and keep the value of `key`."""
         self._next_read += 1
         op = self.op("read", [key])
         self._reads[self._next_read] = (op, {})

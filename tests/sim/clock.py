@@ -1,8 +1,8 @@
-"""Virtual time: one queue of things to do, and clocks that show it wrongly.
+"""Virtual time: one queue of events, and the clocks of processes, which are wrong.
 
-The world's own time is what an outsider with a perfect clock would see; only checkers use it. Each process has a
-`LocalClock`: its monotonic clock runs at its own rate from an arbitrary start, and its wall clock may be set to
-anything at any moment, as happens to real machines. Things due at the same time happen in the order asked for.
+The world's own time is what an outsider with a perfect clock would see. Only checkers use it. Each process has a
+`LocalClock`. Its monotonic clock runs at its own rate from an arbitrary start, and a command may set its wall clock to
+anything. Events that are due at the same time happen in the order in which they were queued.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        # A heap.
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.done = 0
 
@@ -26,7 +27,7 @@ class Timeline:
         heapq.heappush(self.events, (max(when, self.now), self._order, what))
 
     def next_at(self) -> float:
-        """When the next event is due; infinity if there is none."""
+        """Return the time of the next event, or infinity if there is none."""
         return self.events[0][0] if self.events else float("inf")
 
     def step(self) -> None:
@@ -36,7 +37,7 @@ class Timeline:
         what()
 
     def run_until(self, end: float) -> None:
-        """Let everything happen that is due up to `end`, and move the time there."""
+        """Let each event up to `end` happen, and move the time there."""
         events, step = self.events, self.step
         while events and events[0][0] <= end:
             step()
@@ -52,19 +53,19 @@ class LocalClock:
         self.wall_offset = wall
 
     def mono(self) -> float:
-        """The monotonic clock."""
+        """Return the time of the monotonic clock."""
         return self._base + (self._timeline.now - self._since) * self.rate
 
     def wall(self) -> float:
-        """The wall clock."""
+        """Return the time of the wall clock."""
         return self._timeline.now + self.wall_offset
 
     def true_time(self, mono: float) -> float:
-        """The world's time at which the monotonic clock will show `mono`, if its rate stays."""
+        """Return the world's time at which the monotonic clock will show `mono`, if its rate stays."""
         return self._since + (mono - self._base) / self.rate
 
     def drift(self, rate: float) -> None:
-        """From now on run at another rate."""
+        """Run at another rate from now on."""
         self._base, self._since, self.rate = self.mono(), self._timeline.now, rate
 
     def jump(self, seconds: float) -> None:

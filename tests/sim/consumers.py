@@ -1,15 +1,15 @@
-"""Consumers in the simulator: members of groups, by the contract of SPEC.md alone, and what must hold of what they do.
+"""Consumers in the simulator: members of groups, written from the specification alone, and the checkers of their work.
 
-    consume c1 t g     the program of c1 becomes a member of group g of topic t, and of what it is given it publishes,
-                       with each acknowledgement, `g:OFFSET:VALUE` to the topic "done"; again after each start of c1
-    leave c1           its members leave; they come back with its next start
+    consume c1 t g     The program of c1 becomes a member of group g of topic t, again after each start of c1. For each
+                       message that it gets, it publishes `g:OFFSET:VALUE` to the topic "done" with the acknowledgement.
+    leave c1           The members of c1 leave. They come back with its next start.
 
 What must hold once all is healed:
 
-    effects    each offset of t has one effect a group at most, and, if no disk was lost, each has one: nothing is lost,
-               and nothing done twice, whoever was stopped, killed, cut off or taken for dead meanwhile
-    order      the effects of a slot are in the order of its offsets
-    drained    a group with a member that lives comes to the end, also after full disks refused what it acknowledged
+    effects    Each offset of t has at most one effect for each group, and exactly one if no disk was lost. So no
+               message is lost or done twice, whatever process was stopped, killed or cut off meanwhile.
+    order      The effects of a slot are in the order of its offsets.
+    drained    A group with a living member reaches the end, even if full disks refused its acknowledgements before.
 """
 
 from __future__ import annotations
@@ -29,26 +29,31 @@ if TYPE_CHECKING:
     from .world import World
 
 MESSAGES, REFUSED = 11, 7
-IDS = 1 << 31  # of requests: above those of reads
+# The ids of requests, above those of reads.
+IDS = 1 << 31
 DONE = "done"
-ASK_S, TTL_MS = 1.2, 3400  # refreshed less often than `settle` looks whether all is quiet
+# A lease is refreshed less often than `settle` looks whether all is quiet.
+ASK_S, TTL_MS = 1.2, 3400
 ALL = bytes([255]) * 32
-Given = tuple[list[list[Any]], list[tuple[int, int, bytes]]]  # the steps; offset, slot, value of each message
+# (the steps; offset, slot and value of each message)
+Given = tuple[list[list[Any]], list[tuple[int, int, bytes]]]
 
 
 class Member:
-    """One consumer of a program that runs."""
+    """A consumer of a program that runs."""
 
     def __init__(self, node: ClientNode, topic: str, group: str, n: int) -> None:
         self.node, self.topic, self.group = node, topic, group
         self.lease = f"{node.name}.{node.starts}.{n}".encode().ljust(16, b".")
         self._made, self._n = 0, n
-        self._waits: list[Op] = []  # what is to be answered before it goes on
+        # Operations that must be answered before the member goes on.
+        self._waits: list[Op] = []
         self._acks: deque[Op] = deque()
         self.joined = self._left = False
         self._server, self._request, self._heard = 0, 0, float("-inf")
         self._chunks: deque[Given] = deque()
-        self._acking: deque[list[list[Any]]] = deque()  # the steps of each of `_acks`
+        # The steps of each operation of `_acks`.
+        self._acking: deque[list[list[Any]]] = deque()
         self._proof: list[Any] | None = None
         self._not_before = float("-inf")
 
@@ -70,7 +75,7 @@ class Member:
         self.node.say("req", self._server, [b"ICANHAZ?", b"", msgpack.packb(options)])
 
     def leave(self) -> None:
-        """For good, as far as this start of its program goes."""
+        """Leave the group until the next start of the program."""
         if self.node.leases.pop(self.lease, None):
             self._put({"unlease": self.lease})
         self._left = True
@@ -78,7 +83,7 @@ class Member:
     # -- going on
 
     def act(self, now: float) -> None:
-        """What is due."""
+        """Do what is due: join, acknowledge, work or ask again."""
         if self._left or self.node.core.unsettled > 200 or now < self._not_before:
             return
         if any(op.result is None for op in self._waits):
@@ -99,7 +104,7 @@ class Member:
             self._ask(now)
 
     def _joining(self, codes: list[str], now: float) -> bool:
-        """Whether it has to wait; the group is there before anybody is to join, as far as it knows."""
+        """Join the group, and return True if the member has to wait. The member makes the group before it joins."""
         if codes and codes[-1] == "":
             self.joined = True
             self._ask(now)
@@ -122,7 +127,7 @@ class Member:
         self.lease = f"{self.node.name}.{self.node.starts}.{self._n}.{self._made}".encode().ljust(16, b".")
 
     def _begin_anew(self, code: str, now: float) -> None:
-        """It was refused: what it has is not its own, as far as it knows."""
+        """Drop all messages after a refusal, because they may belong to another member now."""
         self._chunks.clear()
         self._acks.clear()
         self._acking.clear()
@@ -138,12 +143,12 @@ class Member:
             self._heard = float("-inf")
 
     def _in_hand(self) -> list[list[Any]]:
-        """What it has in hand; now and then it tells steps that follow on as one."""
+        """Return the steps that the member has in hand. Every other time it joins consecutive steps into one."""
         steps = [move for moves in (*self._acking, *(moves for moves, _ in self._chunks)) for move in moves]
         return _ranges(steps) if self._request % 2 else steps
 
     def _work(self, moves: list[list[Any]], found: list[tuple[int, int, bytes]]) -> None:
-        """What it was given is done, and acknowledged with what came of it."""
+        """Do the work of some messages, and publish its effects with their acknowledgement."""
         made = [b"%s:%d:%s" % (self.group.encode(), offset, value) for offset, _, value in found]
         extras: dict[str, Any] = {"ack": [[self.topic, self.group, self.lease, moves]]}
         extras["publish"] = [[DONE, len(made), pack_messages(None, made)]]
@@ -156,7 +161,7 @@ class Member:
     # -- what it hears
 
     def hear(self, i: int, frames: Frames, now: float) -> bool:
-        """Whether this answers it."""
+        """Take a message of a server, and return True if it answers this member."""
         header, *items = msgpack.unpackb(frames[4])
         if header[0] not in (MESSAGES, REFUSED) or header[1] != self._request or i != self._server:
             return False
@@ -164,7 +169,8 @@ class Member:
         if header[0] == REFUSED:
             self._request = 0
             if header[2] in ("passive", "busy", "topic", "damaged", "access"):
-                self._heard = now - ASK_S / 2  # and then the other
+                # The member asks the other server next.
+                self._heard = now - ASK_S / 2
             else:
                 self._begin_anew(header[2], now)
         elif len(header) > 5:
@@ -213,7 +219,7 @@ def _messages(first: int, n: int, bodies: list[bytes], mask: bytes) -> list[tupl
 
 
 def _code(op: Op) -> str:
-    """Of what it was refused with; empty if it was done, or is there already."""
+    """Return the code of a refusal, or "" if the operation was done or its object exists already."""
     result = op.result or ()
     if result[0] == "ack":
         return ""
@@ -226,7 +232,7 @@ def _code(op: Op) -> str:
 
 
 class Consuming:
-    """The members of one program, over its starts."""
+    """The members of one program, over all its starts."""
 
     def __init__(self, node: ClientNode) -> None:
         self.node = node
@@ -234,47 +240,47 @@ class Consuming:
         self.members: list[Member] = []
 
     def begin(self) -> None:
-        """The program starts."""
+        """Make the members again when the program starts."""
         self.members = [Member(self.node, *wanted, n) for n, wanted in enumerate(self.wanted)]
 
     def want(self, topic: str, group: str) -> None:
-        """One more member."""
+        """Add a member, now and at each later start."""
         if (topic, group) not in self.wanted:
             self.wanted.append((topic, group))
             if self.node.running:
                 self.members.append(Member(self.node, topic, group, len(self.wanted) - 1))
 
     def leave(self) -> None:
-        """All leave."""
+        """Let all members leave."""
         if self.node.running:
             for member in self.members:
                 member.leave()
 
     def act(self, now: float) -> None:
-        """What is due of each."""
+        """Let each member do what is due."""
         for member in self.members:
             member.act(now)
 
     def hear(self, i: int, frames: Frames, now: float) -> bool:
-        """Whether a message of P is for one of them."""
+        """Take a message from P, and return True if it is for one of the members."""
         return any(member.hear(i, frames, now) for member in self.members)
 
 
 class GroupChecks:
-    """See the module."""
+    """The checkers of this module's rules."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def _groups(self) -> set[tuple[str, str]]:
-        """Those that somebody who lives consumes."""
+        """Return the groups that have a living member."""
         return {
             (m.topic, m.group)
             for node in self._world.clients for m in node.consuming.members if not m._left and m.joined
         }  # fmt: skip
 
     def undrained(self, core: Any) -> str:
-        """Which group has not come to the end; empty if each has."""
+        """Return a text about a group that has not reached the end, or "" if each has."""
         for name, group in sorted(self._groups()):
             topic = core.state.topics.by_name.get(name)
             found = None if topic is None else topic.groups.get(group)
@@ -283,7 +289,7 @@ class GroupChecks:
         return ""
 
     def check(self, core: Any, done: dict[int, bytes], *, whole: bool) -> None:
-        """`done`: the messages of the topic of effects."""
+        """Check the effects. `done` has the messages of their topic by offset."""
         fail = self._world.checks.fail
         effects: dict[tuple[str, int], int] = {}
         last: dict[tuple[str, int], int] = {}

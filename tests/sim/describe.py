@@ -1,7 +1,7 @@
-"""Messages, journal operations and facts as a transcript shows them: one short line each, None for what stays quiet.
+"""Messages, journal operations and facts as a transcript shows them: one short line each, or None for a quiet one.
 
-What a header or a segment says in words is its own affair (`describe` in chp.headers and chp.batch); here is only what
-the ports carry beside bodies, and what stays quiet.
+Headers and segments describe themselves (`describe` in chp.headers and chp.batch). This module adds what the ports
+carry beside bodies, and decides what stays quiet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chp_server.core.updates.turn import Append, DropAfter, Remember, Replace
 
 
 def message(kind: str, way: str, frames: list[bytes], chatter: bool) -> str | None:
-    """What a message says."""
+    """Return the line of a message."""
     if kind == "peer":
         return _peer(frames, chatter)
     if kind == "set":
@@ -61,7 +61,7 @@ def _peer(frames: list[bytes], chatter: bool) -> str | None:  # noqa: PLR0911  #
 
 
 def record(body: bytes) -> str:
-    """A BATCH or EPOCH body, of the journal or between servers."""
+    """Return the text of a BATCH or EPOCH body, from a journal or a peer."""
     return _record(*decode(body))
 
 
@@ -74,7 +74,7 @@ def _segments(items: list[Any]) -> str:
 
 
 def session(thing: bytes) -> str:
-    """A session of a simulated client: its name, and how often it was started or reopened."""
+    """Return the text of a simulated session: the client's name, and a mark for each restart and each new session."""
     name = thing[:8].rstrip(b".").decode("ascii", "replace")
     starts, reopened = int.from_bytes(thing[8:12], "big"), int.from_bytes(thing[12:], "big")
     return name + "'" * (starts - 1) + "+" * reopened
@@ -120,7 +120,7 @@ def _body(frames: list[bytes], chatter: bool) -> str | None:
 
 
 def journal(op: Any) -> str:
-    """A journal operation."""
+    """Return the line of a journal operation."""
     if isinstance(op, Append):
         return f"journal {record(op.body)}"
     if isinstance(op, Replace):
@@ -133,7 +133,7 @@ def journal(op: Any) -> str:
 
 
 def fact(event: str, fields: dict[str, Any]) -> str | None:
-    """A fact of a server's log."""
+    """Return the line of a fact of a server's log."""
     if event == "state":
         return f"is now {fields['after'].upper()} ({fields['because']})"
     if event in ("peer", "catching_up", "passive", "active"):

@@ -1,8 +1,8 @@
-"""The disk under a server: the journal's interface, and what is left of it after a crash.
+"""The disk under a server: the journal's interface, and what a crash leaves of it.
 
-Operations gather until `sync`; then they are on the disk for good. A crash keeps a first part of what was not synced,
-chosen by chance, and tears the row after it, which its checksum shows: it is gone. A snapshot becomes valid at once or
-not at all. The rules for rows that follow on are the real journal's (`journal_rows.follows`).
+Operations gather until `sync`. Then they are durable. A crash keeps a random first part of what was not synced. It
+tears the row after that part, which is gone because its checksum is wrong. A snapshot becomes valid at once or not at
+all. The rule for consecutive rows is that of the real journal (`journal_rows.follows`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from chp_server.store.journal_rows import follows
 from chp_server.store.memory_store import MessageShelf
 
 Op = Callable[[], None]
-KEPT = 4 << 20  # bytes that are to stay free
+# The bytes that are to stay free.
+KEPT = 4 << 20
 FREE = {
     "room": 1 << 30, "tight": KEPT + (1 << 19), "low": KEPT - (1 << 19), "little": KEPT // 4, "read-only": 0, "none": 0,
 }  # fmt: skip
 
 
 class Disk:
-    """One server's journal; it outlives the server."""
+    """A server's journal, which outlives the server's process."""
 
     def __init__(self, durability: int = 1, snapshot_every: int = 0) -> None:
         self.durability = durability
@@ -35,29 +36,31 @@ class Disk:
         self.snapshot: list[bytes] = []
         self.snapshot_number = 0
         self._open: list[Op] = []
-        self._last = 0  # with what is not synced
+        # The last number, including rows that are not synced.
+        self._last = 0
         self._building: list[bytes] | None = None
         self._building_number = 0
         self._since_snapshot = 0
         self.torn = 0
-        self.mark = self._floor = 0  # how far it had been, as beside the real journal; and what it does not go below
+        # The high-water mark, as beside the real journal, and the number below which it does not fall.
+        self.mark = self._floor = 0
         self.free = "room"
         self._meta: dict[str, bytes] = {}
         self.shelf = MessageShelf()
 
     @property
     def measured(self) -> str:
-        """What a server sees of it: the last byte goes between two looks."""
+        """The free space that a server sees. The last bytes are used up between two of its measurements."""
         return "room" if self.free == "none" else self.free
 
     @property
     def unsynced(self) -> bool:
-        """Whether something waits for the next sync."""
+        """True if an operation waits for the next sync."""
         return bool(self._open)
 
     @property
     def number(self) -> int:
-        """The last number that is on the disk."""
+        """The last number on the disk."""
         return max(self.rows[-1].last if self.rows else 0, self.snapshot_number)
 
     # -- what the reactor calls
@@ -72,7 +75,7 @@ class Disk:
             self._open.append(lambda row=row: self.rows.append(row))  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Everything so far is durable; or, without room, none of it, and it is forgotten."""
+        """Make all operations so far durable. Without room, forget them and raise `JournalFull`."""
         if self._open and self.free == "none":
             self._open.clear()
             self._last = self.number
@@ -101,7 +104,7 @@ class Disk:
         return before - len(self.rows)
 
     def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
-        """Synced rows after `number`; None when they don't reach back to it."""
+        """Return the synced rows after `number`, or None if they do not reach back to it."""
         if number == self.number:
             return []
         if number != self.snapshot_number and not any(row.last == number for row in self.rows):
@@ -109,36 +112,39 @@ class Disk:
         return [row for row in self.rows if row.last > number] or None
 
     def begin_snapshot(self, number: int) -> None:
-        """Start one; the one under way is forgotten."""
+        """Start a snapshot, and forget the one under way."""
         self._building, self._building_number = [], number
 
     def put_snapshot(self, body: bytes) -> None:
-        """Add a chunk."""
+        """Add a chunk to the snapshot."""
         if self._building is None:
             raise JournalError("no snapshot is under way")
         self._building.append(body)
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
-        """Messages of records, with the next sync; what a crash leaves of it may be without its record."""
+        """Keep messages of records from the next sync on. A crash may leave messages without their record."""
         self._open.append(lambda: self.shelf.keep(messages))
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """What was synced."""
+        """Return what was synced."""
         return self.shelf.read(topic, offset, number, bytes_max)
 
     def message_spans(self, number: int) -> Spans:
-        """What was synced."""
+        """Return what was synced."""
         return self.shelf.spans(number)
 
     def trim_messages(self, floors: dict[int, int]) -> None:
-        """With the next sync; at once, if nothing waits for that: these need not be kept by what is on the disk."""
+        """Drop messages below some offsets with the next sync, or at once if no operation waits for a sync."""
         if self._open:
             self._open.append(lambda: self.shelf.trim(floors))
         else:
             self.shelf.trim(floors)
 
     def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
-        """It becomes the snapshot; rows up to `keep_after` go, or all if it is beyond the last, or to be alone."""
+        """Make the new snapshot valid, and drop rows.
+
+        Rows up to `keep_after` go. All rows go if the snapshot is beyond the last row, or if `alone` is set.
+        """
         if self._building is None:
             raise JournalError("no snapshot is under way")
         if self.free == "none":
@@ -157,31 +163,31 @@ class Disk:
         self._building, self._since_snapshot = None, 0
 
     def abort_snapshot(self) -> None:
-        """Forget the one under way."""
+        """Forget the snapshot under way."""
         self._building = None
 
     def snapshot_due(self) -> bool:
-        """Every so many rows; never, as for the store in memory, if nothing is kept."""
+        """Return True after `snapshot_every` rows. A disk without durability never needs a snapshot."""
         due = self.snapshot_every > 0 and self._since_snapshot >= self.snapshot_every
         return due and self.durability > 0 and self._building is None
 
     def get_meta(self, key: str) -> bytes | None:
-        """A small value, as synced last."""
+        """Return a small value as it was last synced."""
         return self._meta.get(key)
 
     def set_meta(self, key: str, value: bytes) -> None:
-        """A small value, with the next sync."""
+        """Set a small value with the next sync."""
         self._open.append(lambda: self._meta.update({key: value}))
 
     def stats(self) -> dict[str, Any]:
-        """The last number is all that is looked at."""
+        """Return the last number, which is all that the core looks at."""
         return {"number": self.number}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a simulated disk has no open file."""
 
     def load(self) -> LoadedJournal:
-        """What a restart finds."""
+        """Return what a restart finds."""
         self.shelf.drop_after(self.number)
         after = [row for row in self.rows if row.last > self.snapshot_number]
         self._floor = self.mark if self.mark > self.number else 0
@@ -191,7 +197,7 @@ class Disk:
     # -- faults
 
     def crash(self, rng: random.Random) -> None:
-        """The process dies: a first part of what was not synced stays."""
+        """Keep a random first part of what was not synced, because the process dies."""
         if self.durability == 0:
             self.wipe()
             return
@@ -204,10 +210,10 @@ class Disk:
         self._last = self.number
 
     def shorten(self, n: int) -> None:
-        """The last rows are gone, as from a log that was put back from an earlier moment."""
+        """Drop the last rows, as if the log was restored from an earlier backup."""
         del self.rows[max(0, len(self.rows) - n) :]
         self._last = self.number
 
     def wipe(self) -> None:
-        """The disk is lost."""
+        """Lose all contents of the disk."""
         self.__init__(self.durability, self.snapshot_every)  # type: ignore[misc]  # says what empty means

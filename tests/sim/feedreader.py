@@ -1,10 +1,10 @@
-"""A reader of the feed: asks P for all records after its number, whoever serves, and keeps what it was given.
+"""A reader of the feed: it asks P for all records after its number, at either server, and keeps the records.
 
-What it asks and how it takes the answer are the library's (`Question`, `record_of`, `Parts`), its rules are those of
-`Feed`: it proves where it is by who opened that epoch, and begins anew where the servers do not go on from there.
+It uses the library's `Question`, `record_of` and `Parts`, and follows the rules of `Feed`. It proves its position by
+the server that opened its epoch. It begins anew if the servers do not go on from its position.
 
-    at once     each record has the updates that the one with its number has, and is later than those before
-    at the end  what it has since it last began is the surviving history, nothing left out
+    at once     Each record has the right updates for its number, and is later than the records before it.
+    at the end  The records since the reader last began are the surviving history, and none is missing.
 """
 
 from __future__ import annotations
@@ -25,21 +25,25 @@ if TYPE_CHECKING:
     from .world import World
 
 EVERY_S, PATIENCE_S = 0.2, 2.0
-CREDIT, GRANT = 2, 1  # small: answers go on over turns, and over failovers
-SUBJECT = b""  # everything
+# The credit is small, so that answers last over many turns and over failovers.
+CREDIT, GRANT = 2, 1
+# The subtree of everything.
+SUBJECT = b""
 Updates = list[tuple[str, bytes | None]]
 
 
 class FeedReader:
-    """A node of the network."""
+    """A reader of the feed, which is a node of the network."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.running = True
-        self.read: list[tuple[int, Updates]] = []  # since it last began: the record's number, and its updates
+        # The number and the updates of each record since the reader last began.
+        self.read: list[tuple[int, Updates]] = []
         self.began = self.complete = 0
         self.times_anew = 0
-        self._proof: list[bytes] = []  # the store, and who opened the epoch of `complete`
+        # The store, and the server that opened the epoch of `complete`.
+        self._proof: list[bytes] = []
         self._asked_at = float("-inf")
         self._question: Question | None = None
         self._parts = Parts()
@@ -47,7 +51,7 @@ class FeedReader:
         self._server = 0
 
     def start(self) -> None:
-        """Connect, and read for ever."""
+        """Connect, and read until the run ends."""
         for server in "PB":
             self.world.net.connect("req", self.name, server)
         self._later()
@@ -75,16 +79,16 @@ class FeedReader:
     # -- what comes
 
     def connected(self, conn: Conn) -> None:
-        """It asks when that is due."""
+        """Do nothing: the reader asks at its next tick."""
 
     def disconnected(self, conn: Conn) -> None:
-        """It asks again when nothing comes."""
+        """Do nothing: the reader asks again when no answer comes."""
 
     def resume(self) -> None:
-        """It was never stopped."""
+        """Do nothing: a reader is never stopped."""
 
     def deliver(self, conn: Conn, frames: Frames) -> None:
-        """A message of an answer."""
+        """Take a message of an answer."""
         question = self._question
         if question is None or conn.b != "PB"[self._server]:
             return
@@ -138,7 +142,7 @@ class FeedReader:
     # -- the end
 
     def check(self, end: int) -> None:
-        """What it has is the surviving history."""
+        """Check that the reader has the surviving history since it last began."""
         path = [(node.last, node.writes) for node in self.world.checks.oracle.path(end) if node.last > self.began]
         wanted = [(last, writes) for last, writes in path if writes]
         found = [(last, writes) for last, writes in self.read if writes]
@@ -149,7 +153,7 @@ class FeedReader:
 
 
 def updates_of(record: WholeRecord) -> Updates:
-    """Keys and values in their order; no value for a delete."""
+    """Return the keys and values of a record in order, with None as the value of a delete."""
     found: Updates = []
     for segment in record.segments:
         gone = set((segment.extras or {}).get(DELETES, ()))

@@ -1,13 +1,13 @@
-"""Are acknowledged sets, conditional sets and reads of one key linearizable? The history of records is the witness.
+"""A checker that sets, conditional sets and reads of one key are linearizable, with the records as the witness.
 
-A history of calls is linearizable if there is an order of them that a single register would allow, and that agrees with
-real time: a call that was answered before another began comes first. The surviving records are such an order, or
-nothing is. So each key's writes are taken in the order of their records, and then:
+A history of calls is linearizable if some order of them fits a single register and agrees with real time. Real time
+means that a call that was answered before another began comes first. The order of the surviving records must be such an
+order. The rules for the writes of each key, in the order of their records, are:
 
-- an acknowledged write is there, once;
-- a write answered before another call began comes before it; reads have a place too: the number they were answered at;
-- a conditional set stands directly after the write whose revision it named;
-- a refused set is not there (unless a history was parted with: who refused it may have had a past nobody remembers).
+- An acknowledged write is there, once.
+- A write that was answered before another call began comes before that call. The place of a read is its number.
+- A conditional set stands directly after the write whose revision it named.
+- A refused set is not there, unless a suffix was discarded. Then a discarded record may have been the reason.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .oracle import Oracle, Wrong
 
 
 def check(oracle: Oracle, end: int, ops: list[Op], promised: int, replayed: Collection[bytes] = ()) -> int:
-    """Check every call whose key begins with `/lin/`; acknowledgements below `promised` count as no answer.
+    """Check each call whose key begins with `/lin/`. An acknowledgement below `promised` counts as no answer.
 
-    What was `replayed` out of a history that was parted with stands where it was set again, without its condition.
+    A value that was `replayed` from a suffix has no condition, and stands where it was set again.
     """
     placed = {}
     before: dict[str, int] = {}
@@ -43,7 +43,7 @@ def check(oracle: Oracle, end: int, ops: list[Op], promised: int, replayed: Coll
 
 
 def _place(op: Op, placed: dict[bytes, tuple[int, int]], promised: int, replayed: Collection[bytes]) -> int | None:
-    """Where a call stands in the history, or None if nothing was promised about it."""
+    """Return the place of a call in the history, or None if nothing was promised about it."""
     if op.kind == "read":
         if promised > 1 or op.result is None or op.result[0] != "read":
             return None
@@ -63,8 +63,9 @@ def _place(op: Op, placed: dict[bytes, tuple[int, int]], promised: int, replayed
 
 
 def _real_time(key: str, calls: list[tuple[Op, int]]) -> None:
-    """A call answered before another was made stands before it."""
-    latest: tuple[int, Op] | None = None  # of the calls answered so far, the last place
+    """Check that a call that was answered before another was made stands before it."""
+    # The last place of the calls that were answered so far.
+    latest: tuple[int, Op] | None = None
     answered = sorted(calls, key=lambda c: c[0].answered or 0.0)
     made = sorted(calls, key=lambda c: c[0].called)
     i = 0

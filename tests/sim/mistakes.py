@@ -1,12 +1,12 @@
-"""What operators do by mistake: a new disk, another pair's disk, the other server's role.
+"""Mistakes of operators: a new disk, another pair's disk, the other server's role.
 
-    renew P       its disk is new: only while the other server has everything, so nothing that was promised may be lost
-    foreign P 7   its disk is another pair's, with so many numbers; `home P` gives it back its own
-    bereave P     the server with the right disk dies, once P, which has a foreign one, has heard it
-    misplace P    its next start is with the other server's role, which is also running
+    renew P       P gets a new disk, but only while the other server has everything, so no promise is lost.
+    foreign P 7   P gets another pair's disk with seven numbers. `home P` gives it back its own disk.
+    bereave P     The other server dies, if P has a foreign disk and has heard that server.
+    misplace P    P starts with the role of the other server, which also runs.
 
-Each does nothing where it would be more than a mistake: what comes of it must not depend on luck. So a server that was
-to begin, and has never heard the right one (which stood still all the while), is taken away: it can't know better.
+A command does nothing where its outcome would depend on luck. A server with a wrong disk or role may become active if
+it has never heard the right server, which was stopped all the while. It can't know better, so it is taken away.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
 
 
 def is_well(world: World, node: ServerNode) -> bool:
-    """Whether a server runs and holds a store."""
+    """Return True if a server runs and holds the pair's store."""
     return node.running and not node.paused and not node.foreign and node.core.state.number > 0
 
 
 def renew(world: World, name: str) -> None:
-    """The disk of a server whose peer has confirmed all that it has, or follows it, is lost."""
+    """Replace the disk of a server by a new one, if the passive has confirmed all that the active has."""
     one, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
     if not (is_well(world, one) and is_well(world, other)):
         return
     active = one if one.core.active else other
     follower = active.core.ctx.follower if active.core.active else None
     confirmed = follower is not None and follower.in_sync and follower.confirmed == active.core.state.number
-    if confirmed and active.core.arbitration.both:  # else it takes a person's word to go on
+    # Without both in the set, an operator would have to say how to go on.
+    if confirmed and active.core.arbitration.both:
         one.crash()
         one.lost_disk, one.disk = one.disk, Disk(one.disk.durability, one.disk.snapshot_every)
 
 
 def foreign(world: World, name: str, count: str) -> None:
-    """A server is started with the disk of another pair, while the other one runs."""
+    """Start a server with the disk of another pair, while the other server runs."""
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
     if node.foreign or not is_well(world, other):
         return
@@ -57,29 +58,30 @@ def foreign(world: World, name: str, count: str) -> None:
 
 
 def home(world: World, name: str) -> None:
-    """It has its own disk again, and is not started."""
+    """Give a server its own disk again, without starting it."""
     if world.nodes[name].foreign:
         take_away(world.nodes[name])
 
 
 def take_away(node: ServerNode) -> None:
-    """A server's wrong disk, or its wrong role."""
+    """Stop a server, and take away its wrong disk or role."""
     node.crash()
     if node.own_disk is not None:
         node.disk, node.own_disk, node.foreign = node.own_disk, None, False
 
 
 def bereave(world: World, name: str) -> None:
-    """The right server is gone, and the foreign one knows that it was there, over a restart too."""
+    """Kill the right server, if the one with the foreign disk has heard it."""
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
     if node.foreign and node.running and node.met:
         other.crash()
     else:
-        home(world, name)  # it can't know better than to begin
+        # The server has not heard the right one, so it could only begin.
+        home(world, name)
 
 
 def misplace(world: World, name: str) -> None:
-    """A server is started as the other one, which runs."""
+    """Start a server with the role of the other one, which runs."""
     node, other = (world.nodes[n] for n in (name, "B" if name == "P" else "P"))
     if not node.foreign and is_well(world, other):
         node.crash()
@@ -88,12 +90,12 @@ def misplace(world: World, name: str) -> None:
 
 
 def knows_no_better(node: ServerNode) -> bool:
-    """Whether a server with a wrong disk or role serves because it has heard nobody, ever."""
+    """Return True if a server with a wrong disk or role is active because it has never heard the right one."""
     return (node.foreign or node.misplaced) and not node.met and bool(node.core.active)
 
 
 def _disk_of_others(primary: bool, count: int, world: World) -> Disk:
-    """A journal of a server that has nothing to do with ours, and numbers like it."""
+    """Return the journal of an unrelated server, whose numbers look like ours."""
     core, disk = ServerCore(CoreConfig(primary=primary, name="F"), b"F" * 16, 0.0), Disk()
     for no in range(count):
         core.begin_turn(no / 10, 0.0)

@@ -1,12 +1,15 @@
-"""A second client, written from the contract of CHP/2 alone and as plainly as possible: what a checker can trust.
+"""A second client, written as plainly as possible from the specification of CHP/2 alone, so that checkers can trust it.
 
-It shares no code with `chp_client`: it packs and unpacks bodies by itself, keeps one subtree, takes keys one by one.
-It has the method names of `chp_client.core.core.ClientCore`, so that the same host drives either. Rules it follows:
+It shares no code with `chp_client`. It packs and unpacks bodies by itself, keeps one subtree, and takes keys one by
+one. It has the method names of `chp_client.core.core.ClientCore`, so that the same host drives either. It follows these
+rules:
 
-    BATCH      last <= at: seen; older epoch: stale; newer epoch, or prev > at: ask for what changed since `at`
-    HEARTBEAT  the same for its channel's last number; fingerprint differs: ask for everything
-    silence    1 s without the active: ask every server in turn, which is the vote
-    own sets   numbered 1, 2, 3, ...; sent to both servers; resent until acknowledged or refused
+    BATCH      Ignore one with `last <= at` or an older epoch. Ask for a resume after `at` if the epoch is newer, or
+               if `prev > at`.
+    HEARTBEAT  Ask for a resume if the channel's last number is above `at`. Ask for everything if the fingerprint
+               differs.
+    silence    After 1 s without the active, ask each server in turn. The question is the vote.
+    own sets   Number them 1, 2, 3 and so on, and send them to both servers until they are acknowledged or refused.
 """
 
 from __future__ import annotations
@@ -19,25 +22,26 @@ import msgpack
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED = range(8)
 ACTIVE = 3
-SKIPS_MAX = 3  # times that a server is told which batch is the oldest
+# The number of times that a server is told which batch is the oldest.
+SKIPS_MAX = 3
 SILENCE_S, VOTE_S, RETRY_S, RESEND_S = 1.0, 0.25, 1.5, 1.5
 CREDIT = 4
 MASK64 = (1 << 64) - 1
 
 
 def public(session: bytes) -> bytes:
-    """The id by which everybody else knows a session."""
+    """Return the public id of a session, which other clients and servers see."""
     return hashlib.sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
 
 
 def own_topic(session: bytes) -> bytes:
-    """Where its acknowledgements come."""
+    """Return the topic that carries a session's acknowledgements."""
     return b"\x02@" + public(session).hex().encode() + b"\x03"
 
 
 @dataclass
 class Out:
-    """What the client wants done."""
+    """The effects that the client wants from its host."""
 
     subscribe: list[tuple[int, bytes]] = field(default_factory=list)
     unsubscribe: list[tuple[int, bytes]] = field(default_factory=list)
@@ -48,23 +52,26 @@ class Out:
 
 @dataclass
 class Server:
-    """What is known of one server."""
+    """The client's knowledge of one server."""
 
     active: bool = False
     epoch: int = 0
     heard: float = float("-inf")
-    up: bool = False  # its collector takes our sets
-    greeted: bool = False  # it will answer on our own channel
+    # True while the server's collector takes sets of this client.
+    up: bool = False
+    # True once the server answers on this client's own channel.
+    greeted: bool = False
     on_channel: bool = False
     resubscribe_at: float = 0.0
     identity: bytes = b""
-    skips_to: int = 0  # the batch that it was told is the oldest
+    # The batch that the server was told is the oldest.
+    skips_to: int = 0
     skipped_at: float = 0.0
     tries: int = 0
 
 
 class ModelClient:
-    """One session, one subtree."""
+    """A client with one session and one subtree."""
 
     def __init__(self, session: bytes, subtree: str, servers: int, now: float) -> None:
         self.session, self.subtree = session, subtree
@@ -80,14 +87,18 @@ class ModelClient:
         self.unacked: dict[int, tuple[bytes, Any]] = {}
         self.last_no = 0
         self.holes = self.mismatches = self.reopened = 0
-        self.digest_mismatches = 0  # it looks at none
-        self._next_id = (int.from_bytes(session[8:12], "big") - 1) << 16  # answers to one that crashed are not its
-        self._request: tuple[int, int] | None = None  # id, server
+        # A model client compares no digests.
+        self.digest_mismatches = 0
+        # Answers to an earlier start have lower ids.
+        self._next_id = (int.from_bytes(session[8:12], "big") - 1) << 16
+        # (id, server)
+        self._request: tuple[int, int] | None = None
         self._asked = float("-inf")
         self._fresh: dict[str, tuple[bytes, int]] | None = None
         self._chunk = -1
         self._buffer: list[tuple[list[Any], list[Any]]] = []
-        self._held: list[tuple[list[Any], list[Any]]] = []  # parts of a record whose last one is not here yet
+        # The parts of a record whose last part is still missing.
+        self._held: list[tuple[list[Any], list[Any]]] = []
         self._vote_at = now + VOTE_S
         self._turn_of = 0
         self._resend_at = float("inf")
@@ -97,7 +108,7 @@ class ModelClient:
             self._out.subscribe += [(i, self.own_topic), (i, self.topic)]
 
     def take(self) -> Out:
-        """What is to be done since the last call."""
+        """Return the effects since the last call."""
         out, self._out = self._out, Out()
         return out
 
@@ -124,7 +135,7 @@ class ModelClient:
                     self._send(i, no)
 
     def on_link(self, i: int, up: bool, now: float) -> None:
-        """The collector's subscription came, or the connection went."""
+        """Note that the collector's subscription came, or that the connection broke."""
         self.servers[i].up = up
         if up:
             self._resend(i)
@@ -132,14 +143,15 @@ class ModelClient:
     # -- from P+1
 
     def on_update(self, i: int, frames: list[bytes], now: float) -> None:
-        """A publication of server `i`."""
+        """Take a publication of server `i`."""
         if frames[0][:1] != b"\x02":
             return
         parts = msgpack.unpackb(frames[4])
         header = parts[0]
         server = self.servers[i]
         if header[0] == REFUSED and frames[0] != self.own_topic:
-            server.on_channel = server.on_channel and not frames[0].startswith(self.topic)  # the rules deny it
+            # The rules deny the channel.
+            server.on_channel = server.on_channel and not frames[0].startswith(self.topic)
         elif header[0] == GREETING:
             self._greeting(i, server, frames[0], header, now)
         elif header[0] in (BATCH, HEARTBEAT) and frames[0] == self.topic:
@@ -201,7 +213,7 @@ class ModelClient:
         self._follow(header, segments)
 
     def _follow(self, header: list[Any], segments: list[Any]) -> None:
-        """A record, or a part of one: all parts together have the first number of the first."""
+        """Take a record, or a part of one. All parts have the first number of the first part as their revision."""
         if self._held and header[3] <= self._held[-1][0][3]:
             return
         self._held.append((header, segments))
@@ -254,7 +266,7 @@ class ModelClient:
         self._out.request.append((i, [b"ICANHAZ?", self.subtree.encode(), msgpack.packb(options)]))
 
     def on_reply(self, i: int, frames: list[bytes], now: float) -> None:
-        """A message on the DEALER of server `i`."""
+        """Take a message on the DEALER of server `i`."""
         parts = msgpack.unpackb(frames[4])
         header = parts[0]
         if self._request is None or header[1] != self._request[0] or i != self._request[1]:
@@ -271,7 +283,8 @@ class ModelClient:
             self._synced(header, now)
             return
         if header[2] != self._chunk + 1:
-            self._request = None  # a part is missing: ask again soon
+            # A part is missing, so the client asks again soon.
+            self._request = None
             return
         self._chunk = header[2]
         self._take_chunk(header, parts[1:])
@@ -321,7 +334,8 @@ class ModelClient:
             self._out.settled.append((entry[1], result))
             if not self.unacked:
                 self._resend_at = float("inf")
-            elif no < min(self.unacked):  # only the oldest puts it off: a lost answer is asked for again
+            # Only the oldest batch puts the resend off, so a lost answer is requested again.
+            elif no < min(self.unacked):
                 self._resend_at = now + RESEND_S
 
     def _refused(self, i: int, header: list[Any], now: float) -> None:
@@ -340,7 +354,10 @@ class ModelClient:
             self._resend(i, detail)
 
     def _skip(self, i: int, oldest: int, now: float) -> None:
-        """A server lacks what another one has answered: it is told so, and if it lacks it still, a session begins."""
+        """Tell a server that lacks answered batches which batch is the oldest.
+
+        If the server still lacks them after `SKIPS_MAX` times, begin a new session.
+        """
         server = self.servers[i]
         if server.skips_to == oldest and now - server.skipped_at < RESEND_S:
             return
@@ -352,7 +369,7 @@ class ModelClient:
             self._reopen()
 
     def _reopen(self) -> None:
-        """The server has forgotten us: what is left goes out under a new name."""
+        """Begin a new session for the batches without an answer, because the server has forgotten the old one."""
         self.reopened += 1
         old = self.own_topic
         self.session = self.session[:15] + bytes([(self.session[15] + 1) & 255])
@@ -367,13 +384,13 @@ class ModelClient:
     # -- time
 
     def next_deadline(self) -> float:
-        """When `on_timer` is due."""
+        """Return the time when `on_timer` is due."""
         due = [self._vote_at, self._resend_at]
         due += [s.resubscribe_at for s in self.servers if not (s.greeted and s.on_channel)]
         return min(due)
 
     def on_timer(self, now: float) -> None:
-        """What has fallen due."""
+        """Do what has fallen due: subscribe again, resend, vote."""
         for i, server in enumerate(self.servers):
             if not (server.greeted and server.on_channel) and now >= server.resubscribe_at:
                 server.resubscribe_at = now + 1.0
@@ -400,5 +417,5 @@ class ModelClient:
     # -- what checkers look at
 
     def views(self) -> list[tuple[str, int, bool, dict[str, bytes], dict[str, int], set[str]]]:
-        """(subtree, at, complete, values, revisions, keys not to be compared)."""
+        """Return (subtree, at, complete, values, revisions, keys not to compare) of each copy."""
         return [(self.subtree, self.at, self.live and self._request is None, self.values, self.revisions, set())]

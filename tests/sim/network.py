@@ -1,18 +1,18 @@
 """The network: TCP connections under ZeroMQ sockets, as far as the difference shows.
 
-    kind   who connects   who binds   carries
-    peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected; what
-                                      a server says in a long turn has a connection of its own, in no order with this
+    kind   connects       binds       carries
+    peer   server         server      DEALER -> ROUTER on P+3, one way; nothing is kept while it is not connected; a
+                                      BEAT in a long turn has a connection of its own, in no order with this one
     upd    client         server      SUB <-> XPUB on P+1: subscriptions up, publications down
     set    client         server      XPUB <-> SUB on P+2: the server's subscription down, KVSETs up
     req    client         server      DEALER <-> ROUTER on P
 
-Order holds within one direction of one connection, and nowhere else. A *cut* direction holds what is sent, as TCP does,
-and delivers it when healed; a *reset* connection loses what is queued in both directions and comes up again later,
-with a new identity, its subscriptions sent anew. The server that made the peers' connection is told when it comes up
-and when it breaks: with a process that dies, never with one that is stopped, nor behind a cut. Where ZeroMQ drops at a
-high-water mark (peer, upd down, set up), a message may be lost without anybody being told. A process that dies loses
-what it has not read; of what it sent, a first part may still arrive.
+Order holds within one direction of one connection, and nowhere else. A *cut* direction holds its messages, as TCP does,
+and delivers them when healed. A *reset* connection loses the queued messages of both directions. It comes up again
+later with a new identity, and sends its subscriptions anew. The server that made the peers' connection is told when it
+comes up and when it breaks. It breaks if a process dies, and never because a process is stopped or a direction is cut.
+Where ZeroMQ drops at a high-water mark (peer, upd down, set up), a message may be lost silently. A process that dies
+loses the messages that it has not read. A first part of the messages that it sent may still arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKLOG_MAX = 200
 
 
 class Wire:
-    """One direction of a connection."""
+    """A direction of a connection."""
 
     __slots__ = ("conn", "dst", "due", "lossy", "queue", "src", "way")
 
@@ -46,35 +46,39 @@ class Conn:
     def __init__(self, kind: str, a: str, b: str) -> None:
         self.kind, self.a, self.b = kind, a, b
         self.up = False
-        self.up_at = 0.0  # when it last came up
+        # The time when the connection last came up.
+        self.up_at = 0.0
         self.connecting = False
         self.identity = b""
-        self.topics: dict[bytes, None] = {}  # upd: what the XPUB knows this connection subscribed to
-        self.backlog: deque[Frames] = deque()  # req, and set if it lingers: queued while there is no connection
+        # upd: the topics to which the XPUB knows this connection has subscribed.
+        self.topics: dict[bytes, None] = {}
+        # req, and set if it lingers: messages that are queued while there is no connection.
+        self.backlog: deque[Frames] = deque()
         self.wires = {"up": Wire(self, a, b, "up"), "down": Wire(self, b, a, "down")}
 
     @property
     def name(self) -> str:
-        """As commands and transcripts name it."""
+        """The name of the connection in commands and transcripts."""
         return f"{self.a}-{self.b}.{self.kind}"
 
 
 class Network:
-    """All connections, and what is wrong with them."""
+    """The connections of a world, and their faults."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.conns: dict[tuple[str, str, str], Conn] = {}
         self.of: dict[str, list[Conn]] = {}
         self.cuts: set[str] = set()  # "P>B", "c1>P.set"
-        self.drops: dict[str, int] = {}  # by the same names: how many more to lose
+        # The number of messages to lose on each such way.
+        self.drops: dict[str, int] = {}
         self.lost = 0
         self._identities = 0
 
     # -- making connections
 
     def connect(self, kind: str, a: str, b: str) -> Conn:
-        """The connection, made if it was not there, and brought up when both ends can."""
+        """Return a connection, which is made if it was not there, and try to bring it up."""
         conn = self.conns.get((kind, a, b))
         if conn is None:
             conn = self.conns[kind, a, b] = Conn(kind, a, b)
@@ -84,7 +88,7 @@ class Network:
         return conn
 
     def retry(self, conn: Conn, after: float | None = None) -> None:
-        """Try to bring a connection up in a while."""
+        """Try to bring a connection up after a delay."""
         if not conn.up and not conn.connecting:
             conn.connecting = True
             delay = self._world.reconnect_delay() if after is None else after
@@ -109,7 +113,7 @@ class Network:
             self.send(conn, "up", conn.backlog.popleft())
 
     def reset(self, conn: Conn, again: bool = True) -> None:
-        """The connection breaks: what is queued is lost."""
+        """Break a connection, and lose its queued messages."""
         if not conn.up:
             return
         conn.up = False
@@ -126,7 +130,7 @@ class Network:
             self.retry(conn)
 
     def died(self, name: str) -> None:
-        """A process is gone: its connections too; a first part of what it sent may still arrive."""
+        """Break the connections of a process that died. A first part of its sent messages may still arrive."""
         for conn in self.of.get(name, []):
             if not conn.up:
                 conn.backlog.clear() if conn.a == name else None
@@ -145,18 +149,18 @@ class Network:
     # -- faults
 
     def is_cut(self, wire: Wire) -> bool:
-        """Whether this direction carries nothing at present."""
+        """Return True if this direction carries nothing at present."""
         if not self.cuts:
             return False
         way = f"{wire.src}>{wire.dst}"
         return way in self.cuts or f"{way}.{wire.conn.kind}" in self.cuts
 
     def cut(self, way: str) -> None:
-        """Hold everything in one direction, "P>B", or of one socket, "c1>P.set"."""
+        """Hold all messages of one direction ("P>B"), or of one socket in it ("c1>P.set")."""
         self.cuts.add(way)
 
     def heal(self, way: str) -> None:
-        """Let what was held go on; "*" heals all."""
+        """Deliver the held messages of a direction; "*" heals all directions."""
         if way == "*":
             self.cuts.clear()
             self.drops.clear()
@@ -168,13 +172,13 @@ class Network:
             self.retry(conn)
 
     def drop_next(self, way: str, n: int) -> None:
-        """Lose the next `n` messages of a direction that may lose any."""
+        """Lose the next `n` messages of a direction that may lose messages."""
         self.drops[way] = n
 
     # -- messages
 
     def send(self, conn: Conn, way: str, frames: Frames) -> bool:
-        """Put a message on its way; False if there is no connection."""
+        """Send a message, and return False if there is no connection."""
         wire = conn.wires[way]
         if not conn.up:
             if way == "up" and conn.kind in self._world.queues_while_down and len(conn.backlog) < BACKLOG_MAX:
@@ -192,7 +196,7 @@ class Network:
         return True
 
     def beat(self, src: str, dst: str, frames: Frames) -> None:
-        """What a server says in the middle of a turn: as long as the other connection there is up, and not cut."""
+        """Send a BEAT in the middle of a turn, if the connection to the peer is up and not cut."""
         conn = self.conns.get(("peer", src, dst))
         if conn is not None and conn.up and not self.is_cut(conn.wires["up"]):
             self._world.time.at(self._world.time.now + self._world.delay(), lambda: self._beaten(conn, frames))
@@ -224,5 +228,5 @@ class Network:
                 node.deliver(wire.conn, frames)
 
     def broken(self, conn: Conn) -> dict[str, Any]:
-        """For `show`: what is queued and held."""
+        """Return the number of queued messages in each direction, for `show`."""
         return {way: len(wire.queue) for way, wire in conn.wires.items() if wire.queue}

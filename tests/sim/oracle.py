@@ -1,8 +1,8 @@
-"""What must be true of records, known from their bodies alone: the tree of histories, and the state at each number.
+"""The oracle: the tree of histories and the state at each number, computed from the bodies of records alone.
 
-Every record names the number it follows on, so all that any server ever committed forms a tree; the surviving history
-is one path through it. The oracle keeps, for each number, the map there and the operations on the path, computed by a
-few lines of its own. Values name the operation that set them, so an operation can be found wherever it went.
+Each record names the number that it follows. So all records that any server ever committed form a tree, and the
+surviving history is one path through it. For each number the oracle keeps the map there and the operations on the path,
+which it computes itself. Values name the operation that set them, so an operation can be found in any history.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EPOCH, ACCESS = 9, 12
 
 @dataclass(slots=True)
 class Node:
-    """A record, and everything that is so once it is applied."""
+    """A record, and the state after it."""
 
     prev: int
     first: int
@@ -27,36 +27,46 @@ class Node:
     body: bytes
     by: str
     at: float
-    public: bool = False  # somebody else may know of it: another server, a subscriber, a disk
+    # True if another server, a subscriber or a disk may have the record.
+    public: bool = False
     values: dict[str, bytes] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)
-    names: frozenset[bytes] = frozenset()  # operations on the path up to here
-    twice: frozenset[bytes] = frozenset()  # of those, the ones that are there more than once
-    path: dict[int, int] = field(default_factory=dict)  # epoch -> the last number of it on the path
+    # The operations on the path up to here.
+    names: frozenset[bytes] = frozenset()
+    # The operations that are on the path more than once.
+    twice: frozenset[bytes] = frozenset()
+    # epoch -> its last number on the path
+    path: dict[int, int] = field(default_factory=dict)
     writes: list[tuple[str, bytes | None]] = field(default_factory=list)
     ttls: dict[str, int] = field(default_factory=dict)
-    leases: list[tuple[str, bytes]] = field(default_factory=list)  # ("lease" or "unlease", id)
-    leased: set[str] = field(default_factory=set)  # keys that this record left with a lease
-    parts: tuple[Any, ...] = ()  # segments of a record whose last part is still to come
+    # ("lease" or "unlease", id)
+    leases: list[tuple[str, bytes]] = field(default_factory=list)
+    # The keys that this record left with a lease.
+    leased: set[str] = field(default_factory=set)
+    # The segments of a record whose last part is still to come.
+    parts: tuple[Any, ...] = ()
     revision: int = 0
-    rules: dict[str, Any] | None = None  # of access
-    versions: list[tuple[str, int]] = field(default_factory=list)  # that this record counted, of applications
+    # The rules of access.
+    rules: dict[str, Any] | None = None
+    # The (application, version) pairs that this record counted.
+    versions: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Wrong(AssertionError):
-    """A checker found something."""
+    """An error that a checker found."""
 
 
 class Oracle:
-    """The tree of records by their last number."""
+    """The tree of records, by their last numbers."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {0: Node(0, 0, 0, b"", "", 0.0, public=True)}
         self.by_first: dict[int, Node] = {}
-        self.leased: set[bytes] = set()  # operations that set with a lease
+        # The operations that set keys with a lease.
+        self.leased: set[bytes] = set()
 
     def add(self, body: bytes, by: str, at: float) -> Node:
-        """A record that `by` appends to its journal."""
+        """Add a record that the server `by` appends to its journal."""
         header, *items = msgpack.unpackb(body, strict_map_key=False)
         prev, first, last = header[1:4]
         known = self.nodes.get(last)
@@ -70,7 +80,8 @@ class Oracle:
             raise Wrong(f"{by} commits a record that follows on a number nobody issued")
         node = self._apply(parent, Node(prev, first, last, body, by, at), header, items)
         self.nodes[last] = node
-        self.by_first[node.revision] = node  # of a record in parts, the last
+        # A record in parts is found by its last part.
+        self.by_first[node.revision] = node
         return node
 
     def _apply(self, parent: Node, node: Node, header: list[Any], items: list[Any]) -> Node:
@@ -87,7 +98,8 @@ class Oracle:
         for keys, values, extras in (*parent.parts, *items):
             self._segment(node, keys, values, extras or {}, names)
             self.leased.update(values if "l" in (extras or {}) else ())
-        twice = names & parent.names  # wrong if it is so in the history that survives
+        # A value may be there twice only in a history that does not survive.
+        twice = names & parent.names
         node.twice = parent.twice | twice if twice else parent.twice
         node.names = parent.names | names if names else parent.names
         return node
@@ -95,7 +107,8 @@ class Oracle:
     @staticmethod
     def _segment(node: Node, keys: list[str], values: list[bytes], extras: dict[str, Any], names: set[bytes]) -> None:
         if "stage" in extras:
-            return  # nobody sees it before its commit, which repeats it
+            # Staged updates are invisible until their commit, which repeats them.
+            return
         if "lease" in extras:
             node.leases.append(("lease", extras["lease"][0]))
         if "unlease" in extras:
@@ -117,11 +130,11 @@ class Oracle:
         node.ttls.update((key, ttl if type(ttl) is int else 0) for i, key in enumerate(keys) if i not in deletes)
 
     def on_path(self, number: int, end: int) -> bool:
-        """Whether the record that ends with `number` is part of the history that ends with `end`."""
+        """Return True if the record that ends with `number` is part of the history that ends with `end`."""
         return number <= self.nodes[end].path.get(epoch_of(number), -1)
 
     def path(self, end: int) -> list[Node]:
-        """The records of a history, oldest first."""
+        """Return the records of a history, oldest first."""
         out: list[Node] = []
         node = self.nodes[end]
         while node.last:

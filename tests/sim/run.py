@@ -1,4 +1,4 @@
-"""Run a seed; run commands; make a failing list of commands shorter."""
+"""The runner of plans: it runs a seed or its commands, and makes a failing list of commands shorter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .world import World
 
 @dataclass
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     temper: str
@@ -22,11 +22,12 @@ class Result:
     acks: int = 0
     compared: int = 0
     events: int = 0
-    seconds: float = 0.0  # of virtual time
+    # Virtual time.
+    seconds: float = 0.0
 
 
 def world_of(a_plan: Plan, *, tracing: bool) -> World:
-    """The world a plan begins in."""
+    """Return the world in which a plan begins."""
     world = World(a_plan.seed, random_delays=True, tracing=tracing)
     world.gentle = a_plan.temper == "gentle"
     if a_plan.lingering_sets:
@@ -41,7 +42,7 @@ def world_of(a_plan: Plan, *, tracing: bool) -> World:
 
 
 def run_plan(a_plan: Plan, *, tracing: bool = False, prepare: Callable[[World], None] | None = None) -> Result:
-    """Perform a plan's commands; the result tells what a checker found, if any did."""
+    """Perform the commands of a plan. The result has the error that a checker found, if any."""
     world = world_of(a_plan, tracing=tracing)
     if prepare is not None:
         prepare(world)
@@ -60,12 +61,12 @@ def run_plan(a_plan: Plan, *, tracing: bool = False, prepare: Callable[[World], 
 
 
 def run_seed(seed: int, *, tracing: bool = False) -> Result:
-    """All of one seed."""
+    """Run the plan of one seed."""
     return run_plan(plan(seed), tracing=tracing)
 
 
 def shrink(a_plan: Plan, rounds: int = 4, fails: Callable[[Plan], bool] | None = None) -> Plan:
-    """Leave out commands as long as the run still fails in the same way."""
+    """Return a shorter plan that still fails in the same way."""
     wanted = _kind(run_plan(a_plan).error)
     same = fails or (lambda p: _kind(run_plan(p).error) == wanted)
     commands = list(a_plan.commands)
@@ -85,6 +86,6 @@ def shrink(a_plan: Plan, rounds: int = 4, fails: Callable[[Plan], bool] | None =
 
 
 def _kind(error: str) -> str:
-    """An error without its numbers and names: what has to stay the same."""
+    """Return an error without its numbers and names, as the part that has to stay the same."""
     words = [word for word in error.split() if word.isalpha() and word.islower()]
     return " ".join(words[:12])

@@ -1,8 +1,8 @@
-"""From a seed to a list of commands: which clients there are, what they do, and what goes wrong.
+"""The plans of seeds: lists of commands that say which clients there are, what they do, and what goes wrong.
 
-Every seed has a temper: which kinds of faults it has, so that most seeds are rough in one way, some in every way, and
-some in none but crashes (`gentle`: those must be linearizable even for acknowledgements of a lone server). Time between
-commands is short, so faults meet calls. The list ends with `settle`, and now and then with a crash of both and another.
+Each seed has a temper, which names its kinds of faults. Most seeds have one kind, some have every kind. A `gentle` seed
+has only crashes, so even the acknowledgements of a lone server must be linearizable. The time between commands is
+short, so that faults meet calls. A list ends with `settle`. Some lists then crash both servers and settle again.
 """
 
 from __future__ import annotations
@@ -12,40 +12,56 @@ import re
 from dataclasses import dataclass, replace
 
 SETTLE_S = 15
-FAIL_S = 10  # within which a healthy pair that loses one server serves everybody again
+# A healthy pair that loses a server must serve all clients again within this time.
+FAIL_S = 10
 KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
 TTL_KEYS = ("/t/1", "/t/2")
 TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
 LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 MANY = tuple(f"/l/{i}" for i in range(1, 10))
 ENDING_SHARE = 0.5
-TOPICS_SHARE = 0.5  # of the seeds
+# The share of seeds whose programs publish messages.
+TOPICS_SHARE = 0.5
 TEMPERS = ("gentle", "crash", "cut", "loss", "pause", "clock", "reset", "all", "all")
-ARBITER_SHARE = 0.15  # of the seeds: the servers also ask an arbiter
-SHORTEN_SHARE = 0.25  # of the seeds: journals lose their ends
-STRANGER_SHARE = 0.3  # of all worlds have somebody who forges what it hears
-SCRUB_SHARE = 0.4  # of the seeds: the servers compare their contents all the time
-DISK_SHARE = 0.2  # of the seeds: other programs fill the disks
-ACCESS_SHARE = 0.3  # of the seeds: clients have keys, and an operator grants and revokes
+# The share of seeds whose servers ask an arbiter.
+ARBITER_SHARE = 0.15
+# The share of seeds whose journals lose their ends.
+SHORTEN_SHARE = 0.25
+# The share of seeds with a stranger, which forges messages from what it hears.
+STRANGER_SHARE = 0.3
+# The share of seeds whose servers compare their contents all the time.
+SCRUB_SHARE = 0.4
+# The share of seeds in which other programs fill the disks.
+DISK_SHARE = 0.2
+# The share of seeds whose clients have keys, and whose operator grants and revokes rights.
+ACCESS_SHARE = 0.3
 GRANTED = ("", "", "/a/", "/b/", "/lin/", "/l/", "/t/", "/p/", "/.chp/topics/")
-SPLIT_SHARE = 0.3  # of the seeds whose links are cut: half of the clients hear each server, and a client's heals first
-CONSUMERS_SHARE = 0.2  # of the seeds without rules: programs share a topic in groups
-REFUSED_GROUPS_SHARE = 0.05  # of the seeds without rules: at the end what groups acknowledge is refused, disks are full
-FEED_SHARE = 0.2  # of the seeds without mistakes: somebody reads the feed
-MISTAKE_SHARE = 0.25  # of the seeds: operators make mistakes
-FORCE_SHARE = 0.3  # of the seeds: a person has a server begin that would wait for the other one
-SLOW_SHARE = 0.15  # of the seeds: a busy machine, on which a server gets no time for seconds
+# The share of seeds with cuts in which each server has half of the clients, and a client's link heals first.
+SPLIT_SHARE = 0.3
+# The share of seeds without rules whose programs share a topic in groups.
+CONSUMERS_SHARE = 0.2
+# The share of seeds without rules that end with full disks, which refuse the acknowledgements of groups.
+REFUSED_GROUPS_SHARE = 0.05
+# The share of seeds without mistakes that have a reader of the feed.
+FEED_SHARE = 0.2
+# The share of seeds whose operators make mistakes.
+MISTAKE_SHARE = 0.25
+# The share of seeds in which an operator forces a server to begin that would wait for the other one.
+FORCE_SHARE = 0.3
+# The share of seeds with a busy machine, on which a server gets no processor time for seconds.
+SLOW_SHARE = 0.15
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
 
 
 @dataclass
 class Plan:
-    """What a seed asks for."""
+    """The plan of a seed: its commands, and the settings of its world."""
 
     seed: int
     temper: str
     commands: list[str]
-    lingering_sets: bool  # sets sent while a server is down arrive when it is back
+    # True if sets that are sent while a server is down arrive when the server is back.
+    lingering_sets: bool
     snapshot_every: int
     log_records: int = 100_000
     chunk_items: int = 8192
@@ -55,7 +71,7 @@ class Plan:
 
     @property
     def line(self) -> str:
-        """All but the commands, as a scenario's `seed` says it."""
+        """The plan without its commands, as the `seed` line of a scenario has it."""
         return (
             f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
             f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes} ending={self.ending_keys}"
@@ -64,14 +80,14 @@ class Plan:
 
     @staticmethod
     def of(line: str) -> Plan:
-        """The world that such a line asks for; what happens in it is the scenario's."""
+        """Return the plan of a `seed` line. The scenario itself has the commands."""
         _, seed, temper, *words = line.split()
         lingering, *numbers = (int(word.partition("=")[2]) for word in words)
         return Plan(int(seed), temper, [], bool(lingering), *numbers)
 
 
 def plan(seed: int) -> Plan:
-    """The commands of a seed."""
+    """Return the plan of a seed."""
     rng = random.Random(seed * 7919 + 1)
     temper = rng.choice(TEMPERS)
     maker = _Maker(rng, temper)
@@ -120,7 +136,7 @@ def plan(seed: int) -> Plan:
 
 
 def _with_slowness(made: Plan) -> Plan:
-    """The same, with slow machines or a person's word for some seeds."""
+    """Return the plan, with slow machines or an operator's force for some seeds."""
     if made.commands[0] != "arbiter" and random.Random(made.seed * 104_729 + 73).random() < FORCE_SHARE:
         made = with_a_persons_word(made)
     slow = made.temper != "gentle" and random.Random(made.seed * 104_729 + 71).random() < SLOW_SHARE
@@ -140,15 +156,20 @@ def _has_mistakes(made: Plan) -> bool:
 
 
 def with_feed(made: Plan) -> Plan:
-    """The same, but that somebody reads the feed, from early on; not with keys or other stores, as it knows none."""
+    """Return the plan with a reader of the feed, from early on.
+
+    The reader has no keys and knows one store, so plans with rules or mistakes have none.
+    """
     rng = random.Random(made.seed * 104_729 + 41)
     at = rng.randint(len(made.commands) // 4, len(made.commands) // 2)
     return replace(made, commands=[*made.commands[:at], "feed f1", *made.commands[at:]])
 
 
 def with_endings(made: Plan) -> Plan:
-    """The same, but that keys of leases and ttls go by ones or twos; here and there a lease of many ends, and a fault
-    comes while it does."""
+    """Return the plan with slow expiry, in steps of one or two keys, for some seeds.
+
+    Now and then a lease of many keys ends, and a fault comes meanwhile.
+    """
     rng = random.Random(made.seed * 104_729 + 17)
     if rng.random() > ENDING_SHARE:
         return made
@@ -167,7 +188,7 @@ def with_endings(made: Plan) -> Plan:
 
 
 def with_messages(made: Plan) -> Plan:
-    """The same, but that programs publish messages too, and here and there a topic keeps few of them."""
+    """Return the plan with published messages for some seeds. Now and then a topic keeps only a few."""
     rng = random.Random(made.seed * 104_729 + 23)
     if rng.random() > TOPICS_SHARE:
         return made
@@ -182,7 +203,10 @@ def with_messages(made: Plan) -> Plan:
 
 
 def with_rules(made: Plan) -> Plan:
-    """The same with keys and rules: first everybody may do everything, and then now and then less, or more."""
+    """Return the plan with keys and rules.
+
+    Each client may do everything at first, and then now and then less or more.
+    """
     rng = random.Random(made.seed * 104_729 + 31)
     clients = [command.split()[1] for command in made.commands if command.startswith("client")]
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
@@ -195,17 +219,19 @@ def with_rules(made: Plan) -> Plan:
         if rng.random() < 0.1:
             verb, what = rng.choice(("grant", "revoke")), rng.choice(("read", "write", "deny-read", "deny-write"))
             out.append(f"access {verb} {rng.choice(clients)} {what} {rng.choice(GRANTED)}")
-        if rng.random() < 0.02 and made.temper != "gentle":  # right behind an answer
+        # A crash comes right after the answer to a change of the rules.
+        if rng.random() < 0.02 and made.temper != "gentle":
             out += ["access open", f"tick {rng.choice((0.002, 0.02, 0.06))}", f"crash {rng.choice('PB')}", "tick 1.5",
                     "start P", "start B"]  # fmt: skip
     return replace(made, commands=out + made.commands[end:])
 
 
 def with_consumers(made: Plan) -> Plan:
-    """The same, but that programs share topic t, in one group or two; they leave, are stopped, and come back."""
+    """Return the plan with programs that share topic t in one or two groups. They leave, stop, and come back."""
     rng = random.Random(made.seed * 104_729 + 31)
     if made.commands[0] == "keyed" or any(command.startswith("consume ") for command in made.commands):
-        return made  # rules take rights from members too; or they are there already
+        # Rules would also take rights from members. Otherwise the plan has consumers already.
+        return made
     out = list(made.commands)
     names = [command.split()[1] for command in out if command.startswith("client")]
     early = max(i for i, command in enumerate(out[: len(out) // 3]) if i < 3 or command.startswith(("client", "start")))
@@ -228,9 +254,10 @@ def _with_a_share_of_splits(made: Plan) -> Plan:
 
 
 def with_splits(made: Plan) -> Plan:
-    """The same with splits in which half of the clients hear each server, and a client's link heals before the peers'.
+    """Return the plan with splits: each server has half of the clients, and a client's link heals before the peers'
+    link.
 
-    Where it heals, the client has batches that the server on its side did and whose answers it did not hear.
+    When its link heals, the client has batches that its first server has done, but whose answers it has not heard.
     """
     if any(command.startswith("split") for command in made.commands):
         return made
@@ -246,7 +273,7 @@ def with_splits(made: Plan) -> Plan:
 
 
 def _split(rng: random.Random, names: list[str]) -> list[str]:
-    """The peers' link is cut for 0.5 to 7 s."""
+    """Return the commands of one split, which lasts 0.5 to 7 s."""
     first = rng.choice("PB")
     sides = {name: first if i % 2 == 0 else "PB"[first == "P"] for i, name in enumerate(names)}
     out = ["tick 0.6", "split " + " ".join(f"{name}={side}" for name, side in sides.items())]
@@ -277,9 +304,10 @@ def _sent(rng: random.Random, names: list[str]) -> str:
 
 
 def with_journals_cut_short(made: Plan) -> Plan:
-    """The same, but that the journal of a server that crashes may lose its end; now and then it then starts alone.
+    """Return the plan with journals that may lose their end at a crash. Now and then the server then starts alone.
 
-    Not under an arbiter, which may name only the one that lost it: then it takes a person's word to go on.
+    A plan with an arbiter stays as it is. Its set may name only the server that lost records, and an operator would
+    have to decide.
     """
     if made.commands[0] == "arbiter":
         return made
@@ -297,7 +325,7 @@ def with_journals_cut_short(made: Plan) -> Plan:
 
 
 def with_arbiter(made: Plan) -> Plan:
-    """The same with an arbiter, which now and then can't hear a server, nor be heard, nor the servers each other."""
+    """Return the plan with an arbiter, and with cuts among the arbiter and the servers."""
     rng = random.Random(made.seed * 104_729 + 5)
     out, clients = ["arbiter"], []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
@@ -320,7 +348,7 @@ def with_arbiter(made: Plan) -> Plan:
 
 
 def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
-    """Any of the links among the servers and the arbiter are cut, each way, while clients set and count."""
+    """Return commands that cut some of the links among servers and arbiter, while clients set and count."""
     to_p, to_b = (f"doubt {name}{rng.choice(('', '.up', '.down'))}" for name in "PB")
     links = (("cut P>B", "heal P>B"), ("cut B>P", "heal B>P"), (to_p, "trust P"), (to_b, "trust B"))
     chosen = rng.sample(links, rng.randint(1, 4))
@@ -333,10 +361,10 @@ def _some_of_three_links(rng: random.Random, clients: list[str]) -> list[str]:
 
 
 def with_full_disks(made: Plan) -> Plan:
-    """The same with disks that other programs fill, nearly or to the last byte, and empty again; clients sync.
+    """Return the plan with disks that other programs fill, nearly or to the last byte, and empty again. Clients sync.
 
-    Where two may be active, neither refuses for want of room: what one refused and the other did is accounted for by
-    the session's number, which tells nothing of that.
+    Where both servers may be active, the disks are never so full that a server refuses sets. A session's number could
+    not tell that one server refused a batch which the other one did.
     """
     rng, syncs = random.Random(made.seed * 104_729 + 11), random.Random(made.seed * 104_729 + 71)
     states = ("low", "tight", "little", "read-only") if made.temper == "crash" else ("tight", "none", "none")
@@ -356,7 +384,7 @@ def with_full_disks(made: Plan) -> Plan:
 
 
 def with_a_persons_word(made: Plan) -> Plan:
-    """The same, but that a person now and then has a server begin that waits for one of a higher epoch."""
+    """Return the plan with an operator who now and then forces a server to begin that waits for a higher epoch."""
     rng = random.Random(made.seed * 104_729 + 73)
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     out = []
@@ -368,7 +396,7 @@ def with_a_persons_word(made: Plan) -> Plan:
 
 
 def with_slow_machines(made: Plan) -> Plan:
-    """The same on a busy machine: a server gets no time for seconds, or starts again beside one that is slow."""
+    """Return the plan on a busy machine: a server gets no time for seconds, or restarts beside a slow one."""
     rng = random.Random(made.seed * 104_729 + 71)
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     out = []
@@ -392,9 +420,9 @@ def _slowness(rng: random.Random) -> list[str]:
 
 
 def with_refused_groups(made: Plan) -> Plan:
-    """The same with programs that share a topic, and then, once all is healed, disks that are full for a moment.
+    """Return the plan with programs that share a topic. After all is healed, the disks are full for a moment.
 
-    What members acknowledge then is refused by both servers. Nothing else happens that would have it given again.
+    Both servers then refuse the acknowledgements of members. No other event would deliver these messages again.
     """
     made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 71)
     members = [command.split()[1] for command in made.commands if command.startswith("consume ")]
@@ -412,7 +440,7 @@ def _full_at_both(rng: random.Random) -> list[str]:
 
 
 def with_mistakes(made: Plan) -> Plan:
-    """The same with some mistakes of a person, each mended before long."""
+    """Return the plan with some mistakes of an operator, each mended soon."""
     rng = random.Random(made.seed * 104_729 + 13)
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     out = []
@@ -425,7 +453,8 @@ def with_mistakes(made: Plan) -> Plan:
 
 def _mistake(rng: random.Random) -> list[str]:
     name, other = rng.sample("PB", 2)
-    soon = f"tick {rng.choice((0.1, 0.6, 1.4, 2.4)):.1f}"  # less than `solo_wait_s`
+    # The time is less than `solo_wait_s`.
+    soon = f"tick {rng.choice((0.1, 0.6, 1.4, 2.4)):.1f}"
     return rng.choice((
         [f"renew {name}", soon, f"start {name}"],
         [f"renew {name}", f"crash {other}", f"start {name}", "tick 4.5", f"start {other}", "tick 0.6"],
@@ -530,7 +559,7 @@ class _Maker:
         return [f"crash {name} at {self.rng.choice(POINTS)}", self._call(), self._call(), self._wait(), f"start {name}"]
 
     def _recover(self) -> list[str]:
-        """A server that was killed has much to read: as long as it may be alone, or longer."""
+        """Return commands that kill a server, which then recovers for about `solo_wait_s` or longer."""
         name = self.rng.choice("PB")
         seconds = self.rng.choice((0.5, 2.5, 3.5, 6.0))
         return [f"crash {name}", self._wait(), f"recover {name} {seconds}", f"start {name}", self._call(), "tick 4.0",
@@ -562,7 +591,10 @@ class _Maker:
         return ["cut P>B", "cut B>P", self._call(), self._wait(), self._call(), "tick 0.3", "heal P>B", "heal B>P"]
 
     def _count_alone(self) -> list[str]:
-        """The pair is cut while somebody who hears both counts by conditions; then a server is stopped, or dies."""
+        """Return commands that cut the pair while a client of both counts by conditions.
+
+        Then a server stops or dies.
+        """
         rng, client, key = self.rng, self.rng.choice(self.clients), self.rng.choice(("/lin/x", "/lin/y", "/a/1"))
         ways = rng.choice((("P>B", "B>P"), ("P>B", "B>P"), ("P>B",), ("B>P",)))
         counts = [line for _ in range(rng.randint(2, 6)) for line in (f"cset {client} {key}", "tick 0.06")]
@@ -574,7 +606,7 @@ class _Maker:
         ]  # fmt: skip
 
     def _stop_over_a_lease(self) -> list[str]:
-        """A server is stopped for about as long as a lease or a ttl lives, while its client goes on."""
+        """Return commands that stop a server for about as long as a lease or a ttl lives."""
         rng, client, name = self.rng, self.rng.choice(self.clients), self.rng.choice("PB")
         lease = f"L{client}"
         return [
@@ -606,7 +638,7 @@ class _Maker:
         return [f"pause {name} at {point}", self._call(), self._wait(), self._call(), f"resume {name}"]
 
     def _busy(self) -> list[str]:
-        """A turn takes long; now and then so long that it is stuck."""
+        """Return commands that make a turn take long, now and then so long that the server counts as stuck."""
         rng, name = self.rng, self.rng.choice("PB")
         seconds = rng.choice((0.4, 0.8, 1.3, 2.5, 2.5, 4.0, 13.0))
         out = [f"busy {name} {seconds} at {rng.choice(POINTS[:-1])}", self._call(), self._wait(), self._call()]

@@ -1,10 +1,9 @@
-"""A server process: the production core with a simulated network, clock and `Disk` behind what the reactor has, too.
+"""A server process: the production core with a simulated network, clock and `Disk`, behind the reactor's interfaces.
 
-Recovery, the order of inputs and that of effects are `chp_server.core.performing`'s, which is pulled a step at a time.
-With a slow disk the process is busy from the appends to the end of the sync, and what is in memory may be lost there.
-`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped, `busy_at` one that takes
-long: then the thread beside the turns says that the server lives (core/pair/beat.py), unless the process is
-stopped.
+Recovery and the order of inputs and effects are those of `chp_server.core.performing`, which runs one step at a time.
+With a slow disk the process is busy from the appends to the end of the sync, and a crash there may lose its memory.
+`crash_at` and `pause_at` name a step of the turn before which the process dies or is stopped. `busy_at` names a step
+that takes long. Meanwhile the thread beside the turns sends BEAT (core/pair/beat.py), unless the process is stopped.
 """
 
 from __future__ import annotations
@@ -31,39 +30,51 @@ from .network import Conn, Frames
 if TYPE_CHECKING:
     from .world import World
 
-POINTS = (*Step, "end")  # where a process can die or be stopped: before a step that has something to do, or after all
+# A process can die or be stopped before a step that has something to do, or after all steps.
+POINTS = (*Step, "end")
 SPIN_TURNS = 2000
 MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
 KINDS = {ServerPort.PEER: "peer", ServerPort.UPDATES: "upd", ServerPort.COLLECTOR: "set", ServerPort.SNAPSHOT: "req"}
 
 
 class ServerNode:
-    """P or B."""
+    """A server process: P or B."""
 
     def __init__(self, world: World, name: str, clock: LocalClock, disk: Disk) -> None:
         self.world, self.name, self.clock, self.disk = world, name, clock, disk
         self.primary = name == "P"
-        self.foreign = self.misplaced = False  # a disk of another pair; the other server's role (mistakes.py)
-        self.met = False  # whether a turn that heard the right one since is done
-        self.own_disk: Disk | None = None  # while it is foreign
-        self.lost_disk: Disk | None = None  # the last one that was replaced by a new one
+        # The server has a disk of another pair, or the other server's role (mistakes.py).
+        self.foreign = self.misplaced = False
+        # True once a finished turn has heard the right server since then.
+        self.met = False
+        # The server's own disk, while it has a foreign one.
+        self.own_disk: Disk | None = None
+        # The last disk that was replaced by a new one.
+        self.lost_disk: Disk | None = None
         self.running = self.paused = self.busy = False
         self.starts = 0
-        self.started_at = self.listens_at = 0.0  # the second: when it had read its journal
+        # The times when the process started, and when it had read its journal.
+        self.started_at = self.listens_at = 0.0
         self.core: Any = None
-        self.line: Line | None = None  # to the arbiter, if there is one
-        self.door: Door | None = None  # of P+1, if clients have keys
+        # The line to the arbiter, if there is one.
+        self.line: Line | None = None
+        # The admission of subscriptions on P+1, if clients have keys.
+        self.door: Door | None = None
         self.crash_at = self.pause_at = self.busy_at = ""
         self.busy_s = 0.0
-        self.recovery_s = 0.0  # how long the next start takes before anybody is heard
+        # The duration of the next recovery, during which the server hears no process.
+        self.recovery_s = 0.0
         self.recovering = False
         self.turns = 0
         self._anew: tuple[int, ServerCore] | None = None
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
-        self.posed_at = float("-inf")  # when a stranger last came to its peer's port, while the peer was heard
-        self.lacked_room = False  # in this turn: it says nothing until it is done
-        self.waits = False  # for its disk: no processor time is taken
+        # The time when a stranger last posed as the peer while the peer was heard.
+        self.posed_at = float("-inf")
+        # True if this turn lacked room, so that the server sends nothing until the turn is done.
+        self.lacked_room = False
+        # True while the server waits for its disk, which takes no processor time.
+        self.waits = False
         self.performed = Turn()
         self._took = 0
         self._forget()
@@ -75,9 +86,12 @@ class ServerNode:
         self._measure_due = float("-inf")
         self._identities: dict[bytes, Conn] = {}
         self._spins = 0
-        self._heard = self._hears = False  # a STATE of the peer's, and in this turn
-        self._connection: list[bool] = []  # what became of the connection to the peer's port since the last turn
-        self.connected_at: float | None = None  # when that first stood
+        # True once a STATE of the peer has arrived, and once a turn has taken one.
+        self._heard = self._hears = False
+        # The changes of the connection to the peer's port since the last turn.
+        self._connection: list[bool] = []
+        # The time when that connection first stood.
+        self.connected_at: float | None = None
 
     # -- starting and ending
 
@@ -104,14 +118,14 @@ class ServerNode:
             self._listen(starts)
 
     def _listen(self, starts: int) -> None:
-        """It has read its journal, and takes its ports."""
+        """Take the ports, once the journal is read."""
         if self.running and self.starts == starts:
             self.recovering, self.listens_at = False, self.world.time.now
             self.world.connect_server(self)
             self.schedule(0.0)
 
     def new_core(self, server: bytes, now: float) -> ServerCore:
-        """A core with this server's settings, which knows nothing yet."""
+        """Return an empty core with this server's settings."""
         config = CoreConfig(
             primary=self.primary is not self.misplaced, name=self.name, durability=self.disk.durability,
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
@@ -120,7 +134,7 @@ class ServerNode:
         return ServerCore(config, server, now, self.world.limits)
 
     def recovered_anew(self) -> ServerCore:
-        """What a restart would find: a core beside the one that runs; the same as long as nothing happens."""
+        """Return a second core, recovered from the disk as a restart would do. It is kept until the next event."""
         if self._anew is None or self._anew[0] != self.world.time.done:
             now = self.clock.mono()
             core = self.new_core(bytes(16), now)
@@ -129,7 +143,7 @@ class ServerNode:
         return self._anew[1]
 
     def crash(self) -> None:
-        """The process is gone, with what was in memory and a part of what was not synced."""
+        """End the process. Its memory is lost, and a part of what was not synced."""
         if self.running:
             self.running = self.paused = self.busy = self.misplaced = self.recovering = False
             self.world.trace(f"{self.name:10} crashes")
@@ -139,11 +153,11 @@ class ServerNode:
             self._resume.clear()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process, as SIGSTOP does."""
         self.paused = self.running
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let the process go on, as SIGCONT does."""
         self.pause_at = ""
         if self.paused:
             self.paused = False
@@ -158,28 +172,29 @@ class ServerNode:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the arbiter's word, as this server has it, is still good by its clock."""
+        """True if the server holds the arbiter's lease by its own clock."""
         return self.line is not None and self.clock.mono() < self.line.until
 
     # -- what the network says
 
     @property
     def shakes_hands(self) -> bool:
-        """Whether its peer can make a connection: a stopped process shakes no hands, though its kernel takes it."""
+        """True if its peer can make a connection. The kernel accepts for a stopped process, which shakes no hands."""
         return not (self.paused or self.recovering)
 
     def connected(self, conn: Conn) -> None:
-        """A connection came up."""
+        """Note a connection that came up."""
         if conn.kind == "peer" and conn.a == self.name:
             self._connection.append(True)
             self.connected_at = self.world.time.now if self.connected_at is None else self.connected_at
         elif conn.kind == "req":
             self._identities[conn.identity] = conn
         elif conn.kind == "set":
-            self.world.net.send(conn, "down", [b"\x01"])  # our SUB subscribes to everything
+            # The server's SUB subscribes to everything.
+            self.world.net.send(conn, "down", [b"\x01"])
 
     def disconnected(self, conn: Conn) -> None:
-        """A connection broke: the XPUB tells of subscriptions that are gone."""
+        """Note a connection that broke, with the unsubscriptions that the XPUB reports."""
         if conn.kind == "peer" and conn.a == self.name:
             self._connection.append(False)
         elif conn.kind == "upd":
@@ -190,22 +205,24 @@ class ServerNode:
             self._identities.pop(conn.identity, None)
 
     def deliver(self, conn: Conn, frames: Frames) -> None:
-        """A message has arrived at a socket."""
+        """Take a message that has arrived at a socket."""
         if conn.kind == "upd":
             frames = self._subscribed(conn, frames)
         elif conn.kind == "peer":
             self._heard |= frames[0] == b"STATE"
             self.world.checks.word(self, conn, frames)
             self.world.checks.told(self, frames)
-        self.inbox[conn.kind].append((conn, conn.identity, frames))  # a later connection has another
+        # A later connection has another identity.
+        self.inbox[conn.kind].append((conn, conn.identity, frames))
         self.schedule(self.world.turn_delay())
 
     def _subscribed(self, conn: Conn, frames: Frames) -> Frames:
-        """What the XPUB makes of a connection's event, and what it tells by itself of one that ends."""
+        """Return the event that the XPUB reports for a subscription or for the end of a connection."""
         if len(frames) == 1 and frames[0][:1] in (b"\x00", b"\x01"):
             topic = frames[0][1:]
             if self.door is not None:
-                pass  # in manual mode it waits to be told
+                # In manual mode the XPUB waits for the decision.
+                pass
             elif frames[0][:1] == b"\x01":
                 conn.topics[topic] = None
             else:
@@ -216,7 +233,7 @@ class ServerNode:
     # -- turns
 
     def schedule(self, after: float) -> None:
-        """Take a turn in a while, unless one is to come already."""
+        """Take a turn after a delay, unless one is planned already."""
         if not self._scheduled and not self.busy and not self.paused and not self.recovering:
             self._scheduled = True
             starts = self.starts
@@ -228,7 +245,7 @@ class ServerNode:
             self.turn()
 
     def turn(self) -> None:
-        """Take what has arrived, decide, act."""
+        """Take a turn: take input, decide, act."""
         core, world = self.core, self.world
         self.turns += 1
         world.checks.begins(self)
@@ -259,7 +276,7 @@ class ServerNode:
         self._go_on()
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
-        """Hand over what has arrived (performing.Inboxes)."""
+        """Hand over the messages that have arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
         queue = self.inbox[kind]
         if not queue:
@@ -279,7 +296,7 @@ class ServerNode:
     # -- a turn's effects, step by step
 
     def _go_on(self) -> None:
-        """Do one step after the other, unless the process dies, is busy or stopped before one."""
+        """Do one step after the other, until the process dies, is busy or stops before one."""
         try:
             for step in self._steps:
                 busy_s = self._takes_s(step)
@@ -295,7 +312,7 @@ class ServerNode:
             self.world.checks.fail(f"{self.name}: the journal refused: {error}")
 
     def _takes_s(self, step: Step) -> float:
-        """How long a step takes."""
+        """Return the seconds that a step takes."""
         if self.busy_at == step:
             self.busy_at = ""
             return self.busy_s
@@ -309,7 +326,7 @@ class ServerNode:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:
-        """What the thread beside the turns does (chp_server.ports.beat_thread), and again while this turn goes on."""
+        """Do what the thread beside the turns does (chp_server.ports.beat_thread), again and again during a turn."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
         pulse, world = self.core.pulse, self.world
@@ -372,20 +389,20 @@ class ServerNode:
     # -- what a turn does (performing.Ports)
 
     def now(self) -> float:
-        """This server's clock, in the middle of a turn."""
+        """Return the time of this server's clock, in the middle of a turn."""
         return self.clock.mono()
 
     def cut_denied(self) -> None:
-        """Connections to P+1 break."""
+        """Break the connections to P+1 that the rules deny."""
         if self.door is not None:
             self.door.look()
 
     def save(self, save: Save) -> None:
-        """A file of what is not history."""
+        """Note a file of a suffix."""
         self.world.checks.saves(self, save)
 
     def to_peer(self, messages: list[Frames]) -> None:
-        """Over the link, if there is one."""
+        """Send messages over the link to the peer, if there is one."""
         conn = self.world.net.conns.get(("peer", self.name, "B" if self.primary else "P"))
         for frames in messages:
             if conn is None or not conn.up:
@@ -395,31 +412,31 @@ class ServerNode:
                 self.world.checks.told_peer(self, frames)
 
     def no_room(self, error: JournalFull) -> None:
-        """The turn waits."""
+        """Note that the turn waits for room, and release the lease."""
         self.lacked_room = True
         self.world.trace(f"{self.name:10} waits for room")
         if self.line is not None:
             self.line.want(False)
 
     def write(self, ops: Sequence[Any], *, again: bool) -> None:
-        """To the disk's open operations."""
+        """Add operations to those that the next sync makes durable."""
         self.snapshotter.write(ops, self.core, again=again)
         for op in ops:
             self.world.trace_journal(self, op)
 
     def sync(self) -> None:
-        """To the disk."""
+        """Sync the disk."""
         self.disk.sync()
         self.world.checks.synced(self, self.performed)
 
     def publish(self, messages: list[Frames]) -> None:
-        """To all connections that subscribed to it."""
+        """Publish messages to all connections that subscribed to them."""
         self.world.checks.publishes(self, messages)
         self.world.stranger.hears(messages)
         self.broadcast(messages)
 
     def broadcast(self, messages: list[Frames], only: Conn | None = None) -> None:
-        """To all connections that subscribed to it; or to one of them."""
+        """Send messages to all connections that subscribed to them, or only to one of these."""
         net, checks = self.world.net, self.world.checks
         for conn in net.of[self.name]:
             if conn.kind == "upd" and conn.up and conn.topics and only in (None, conn):
@@ -430,12 +447,12 @@ class ServerNode:
                         net.send(conn, "down", frames)
 
     def acknowledge(self, acks: list[Frames]) -> None:
-        """The same way, and every word of it is checked."""
+        """Check acknowledgements, and publish them."""
         self.world.checks.acknowledges(self, acks)
         self.broadcast(acks)
 
     def reply(self, identity: bytes, messages: list[Frames]) -> None:
-        """To the connection that asked, if it is there."""
+        """Send replies to the connection that asked, if it is still there."""
         conn = self._identities.get(identity)
         for frames in messages:
             if identity == OPERATOR:
@@ -448,7 +465,7 @@ class ServerNode:
                 return
 
     def fact(self, fact: Fact) -> None:
-        """A line of the transcript."""
+        """Add a fact to the transcript."""
         self.world.checks.said(self, fact)
         self.world.trace_fact(self, fact)
 
@@ -457,4 +474,4 @@ class ServerNode:
         return read_journal(self.disk, read)
 
     def copy(self, copy: Copy) -> None:
-        """No operator makes one here."""
+        """Do nothing: no operator makes a copy here."""

@@ -1,7 +1,7 @@
-"""A stranger: it hears all that servers publish, and does what it can with that.
+"""A stranger: a hostile program that hears all that servers publish, and forges messages with that.
 
-It sends the next batch of every session it hears of, ends every lease it reads the name of, and cancels every topic,
-in the hope that a server takes it for those whose they are. Nothing of that may change anything for them.
+It sends the next batch of each session, ends each lease and cancels each topic that it has heard of. It tries to pass
+for the clients that own them. None of its messages may change anything for those clients.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from .servers import ServerNode
 
 OWN = b"stranger".ljust(16, b"\0")
-HEARD_S = 0.8  # of the second that a server waits for its peer
+# Less than peer_timeout_s (1 s), for which a server waits for its peer.
+HEARD_S = 0.8
 
 
 class Stranger:
-    """What it has heard."""
+    """A hostile program, with the sessions, leases and topics that it has heard of."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, int] = {}  # and the last batch of each
+        # session -> its last batch
+        self._sessions: dict[bytes, int] = {}
         self._leases: dict[bytes, None] = {}
         self._topics: dict[bytes, None] = {}
         self._no = 0
 
     def hears(self, messages: list[Frames]) -> None:
-        """It has subscribed to everything."""
+        """Hear publications, as a subscriber of everything."""
         for frames in messages:
             self._topics[frames[0]] = None
             if frames[0][:1] != b"\x02":
@@ -40,7 +42,7 @@ class Stranger:
                 self._leases.update({e["l"]: None for _, _, e in segments if e and "l" in e})
 
     def acts(self, node: ServerNode) -> None:
-        """At one server."""
+        """Send forged messages to one server."""
         collector, updates = Conn("set", "stranger", node.name), Conn("upd", "stranger", node.name)
         collector.up = updates.up = True
         updates.identity = b"stranger"
@@ -51,15 +53,17 @@ class Stranger:
             node.deliver(collector, _kvset(OWN, self._no, [[], [], {"unlease": lease}]))
         for topic in self._topics:
             node.deliver(updates, [b"\x00" + topic])
-        for no in range(3):  # new sessions, and nothing that makes sense
+        # These are batches of new sessions, with nonsense in them.
+        for no in range(3):
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
         peer = node.core.ctx.peer
         if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
-            self._poses_as_peer(node)  # else it could pass for the peer: only keys can tell
+            # Without a living peer it could pass for the peer, because only keys can tell.
+            self._poses_as_peer(node)
 
     def _poses_as_peer(self, node: ServerNode) -> None:
-        """On P+3, with all that a client may know, and some that it may not."""
+        """Pose as the peer on P+3, with all that a client may know and some things that it may not."""
         core, line = node.core, Conn("peer", "stranger", node.name)
         line.up, line.identity = True, b"stranger"
         at, peer = core.state.proof(), core.ctx.peer

@@ -1,4 +1,4 @@
-"""covers: the arbiter's set in the simulator, by hand: who goes on alone says so first, and who is not named waits."""
+"""covers: the arbiter's set in the simulator. A server that goes on alone writes it first; an unnamed server waits."""
 
 from collections.abc import Iterable
 
@@ -24,7 +24,7 @@ BACK = ("crash c1", "start P", "heal *", "settle 15")
 
 
 def run(*parts: Iterable[str]) -> World:
-    """A world in which nothing takes time but what is told."""
+    """Return a world after some commands, in which only `tick` takes time."""
     world = World()
     for part in parts:
         for command in part:
@@ -75,7 +75,7 @@ def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
 
 
 def test_a_wish_is_confirmed_by_its_serial_and_upon_its_version() -> None:
-    """What was asked before may land late, and must not be taken for what is asked now."""
+    """A wish of before may land late, and does not count as the present wish."""
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(-1, frozenset(), 0))
     a.begin(1.0)

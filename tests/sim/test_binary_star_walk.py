@@ -1,12 +1,12 @@
 """Every state that two servers can reach by the Binary Star table, with a client's votes, loss, crashes and silence.
 
-Two servers, each in one of the four states or down, each with an epoch and a mark of how much history it has; what one
-has last heard of the other counts only while it is fresh, because a STATE may be lost. The walk takes every step that
-the table allows from every state reached, up to a bound on epochs, and holds:
+Each of two servers is in one of the four states or down. It has an epoch and a mark of how much history it has. A STATE
+may be lost, so what a server has heard of the other counts only while it is fresh. The walk takes each step that the
+table allows from each state reached, up to a bound on epochs. It checks three rules:
 
-- never are two servers active in the same epoch;
-- two actives whose STATEs reach each other end as one, the higher epoch;
-- from every state, once both run and every message arrives, exactly one becomes active and the other passive.
+- Two servers are never active in the same epoch.
+- If the STATEs of two actives reach each other, only the one of the higher epoch stays active.
+- Once both servers run and every message arrives, exactly one becomes active and the other passive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGE_BOUND = 2
 
 
 class Server(NamedTuple):
-    """One server; `state` None while it is down. `fresh`: it has heard its peer lately."""
+    """A server. `state` is None while it is down, and `fresh` is True if it has heard its peer lately."""
 
     primary: bool
     state: State | None
@@ -37,7 +37,7 @@ class Server(NamedTuple):
     fresh: bool = False
 
     def number(self) -> tuple[int, int]:
-        """Ordered as numbers are: epoch, then sequence."""
+        """Return the number, which orders by epoch and then by sequence."""
         return self.epoch, self.age
 
 
@@ -45,7 +45,7 @@ Pair = tuple[Server, Server]
 
 
 def moved(server: Server, event: PairEvent) -> Server:
-    """After an event; a server that becomes active opens an epoch above all it has seen."""
+    """Return a server after an event. One that becomes active opens an epoch above all it has seen."""
     assert server.state is not None
     after = step(server.state, event)
     if after is State.ACTIVE and server.state is not State.ACTIVE:
@@ -55,7 +55,7 @@ def moved(server: Server, event: PairEvent) -> Server:
 
 
 def hears(server: Server, other: Server) -> Server:
-    """The peer's STATE arrives."""
+    """Return a server after a STATE of its peer."""
     assert other.state is not None
     seen = max(server.seen, other.epoch)
     server = server._replace(fresh=True, seen=seen)
@@ -68,18 +68,19 @@ def hears(server: Server, other: Server) -> Server:
     )  # fmt: skip
     server = moved(server, event)
     if other.state is not State.ACTIVE and server.state is State.ACTIVE and other.epoch > server.epoch:
-        epoch = next_epoch(max(server.seen, server.epoch), odd=server.primary)  # rise above what the peer has seen
+        # The epoch must be above all that the peer has seen.
+        epoch = next_epoch(max(server.seen, server.epoch), odd=server.primary)
         server = server._replace(epoch=epoch, seen=epoch)
     return server
 
 
 def catches_up(server: Server, other: Server) -> Server:
-    """A passive takes over the active's history."""
+    """Return a passive after it has taken over the active's history."""
     return server._replace(epoch=other.epoch, age=other.age)
 
 
 def steps(pair: Pair) -> Iterator[Pair]:
-    """Everything that may happen next; what is lost simply does not happen."""
+    """Yield the pairs that may come next. A lost message is a step that is not taken."""
     for i in (0, 1):
         me, other = pair[i], pair[1 - i]
         for after in changes(me, other):
@@ -87,12 +88,13 @@ def steps(pair: Pair) -> Iterator[Pair]:
 
 
 def changes(me: Server, other: Server) -> Iterator[Server]:
-    """What may happen to one of them."""
+    """Yield the states that one server may have next."""
     start = State.PRIMARY if me.primary else State.BACKUP
     if me.state is None:
         yield me._replace(state=start, fresh=False, seen=0)
         return
-    yield me._replace(state=None)  # it dies; its journal stays
+    # The server dies, and its journal stays.
+    yield me._replace(state=None)
     if other.state is not None:
         yield hears(me, other)
         if me.state is State.PASSIVE and other.state is State.ACTIVE:
@@ -100,21 +102,23 @@ def changes(me: Server, other: Server) -> Iterator[Server]:
             if me.number() == other.number():
                 yield moved(me, PairEvent.HANDOVER)
     if me.fresh:
-        yield me._replace(fresh=False)  # the peer falls silent, whether it is dead or its link is
+        # The peer falls silent, because the peer or its link is dead.
+        yield me._replace(fresh=False)
     yield moved(me, PairEvent.VOTE_PEER_ALIVE if me.fresh else PairEvent.VOTE_PEER_SILENT)
     if not me.fresh:
         yield moved(me, PairEvent.ALONE)
     if me.state is State.ACTIVE:
-        yield me._replace(age=min(me.age + 1, AGE_BOUND))  # it commits
+        # The server commits.
+        yield me._replace(age=min(me.age + 1, AGE_BOUND))
 
 
 def start() -> Pair:
-    """Both down, with nothing."""
+    """Return two servers that are down and have no history."""
     return Server(True, None), Server(False, None)
 
 
 def reachable() -> Iterator[Pair]:
-    """All states the walk reaches, each once."""
+    """Yield each state that the walk reaches, once."""
     seen, todo = {start()}, deque([start()])
     while todo:
         pair = todo.popleft()
@@ -126,7 +130,7 @@ def reachable() -> Iterator[Pair]:
 
 
 def healed(pair: Pair) -> Pair:
-    """Both run and every STATE arrives, one after the other, until nothing changes."""
+    """Return a pair after both run and their STATEs have arrived in turn, until nothing changes."""
     a, b = (s if s.state is not None else next(changes(s, s)) for s in pair)
     for _ in range(12):
         a = hears(a, b)
@@ -139,7 +143,7 @@ def healed(pair: Pair) -> Pair:
 
 
 def violations(states: Iterable[Pair]) -> Iterator[str]:
-    """What does not hold, in words."""
+    """Yield a text for each rule that does not hold."""
     for a, b in states:
         if a.state is State.ACTIVE and b.state is State.ACTIVE:
             if a.epoch == b.epoch:

@@ -1,4 +1,4 @@
-"""What the simulator itself has to do right: its operator, and what it holds against a ticket.
+"""Tests of the simulator itself: its operator, and its check of tickets.
 
 covers: tests/sim/world.py, tests/sim/checks.py
 """
@@ -22,7 +22,7 @@ CUT = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "set c
 
 
 def test_who_ended_as_its_journal_was_cut_short_is_started_again_when_the_other_is_there() -> None:
-    """It hears nobody and ends (exit code 6), as its peer takes long to start: that is for a person to see to."""
+    """A server whose journal was cut short ends (exit code 6) while its peer is away; the operator restarts it."""
     world = World()
     for command in CUT[:-1]:
         world.do(command)
@@ -36,7 +36,7 @@ HELD = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "leas
 
 
 def test_a_world_is_not_quiet_as_long_as_the_keys_of_a_lease_that_has_ended_go() -> None:
-    """They go with the turns that come, and all may be in sync before the first of those (seed 122016)."""
+    """The keys of an ended lease go with later turns, and the pair may be in sync before (seed 122016)."""
     world = World()
     for command in HELD:
         world.do(command)
@@ -49,13 +49,13 @@ def test_a_world_is_not_quiet_as_long_as_the_keys_of_a_lease_that_has_ended_go()
 
 
 def client_at(**views: int) -> Any:
-    """A client with copies of these subtrees, each at a number."""
+    """Return a client with copies of these subtrees, each at a number."""
     told: list[Any] = [(f"/{name}/", at, True, {}, {}, set()) for name, at in views.items()]
     return SimpleNamespace(name="c1", core=SimpleNamespace(views=lambda: told))
 
 
 def test_a_ticket_is_held_against_the_copy_of_its_keys_alone() -> None:
-    """Another copy may be of the history that is lost a moment longer (seed 90205)."""
+    """Another copy may follow the discarded history a moment longer (seed 90205), so it does not count."""
     checks = World().checks
     shared, lost, after = number(1, 1), number(2, 2), number(3, 2)
     for prev, at in ((0, shared), (shared, lost), (shared, after)):

@@ -73,11 +73,13 @@ from tests.sim.schedule import (
 )
 from tests.sim.world import World
 
-SEEDS_TO_TRY = 1000  # the rarest shows in one of about 120, and any change of the code moves it to another seed
+# The rarest bug shows in one of about 120 seeds, and any change of the code moves it to another seed.
+SEEDS_TO_TRY = 1000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-# Where the rare ones were seen last: tried first, to save a minute; the code may move them, and then all are tried
+# Seeds in which rare bugs were seen last. They are tried first, to save a minute. The other seeds follow if the bug has
+# moved.
 SEEN_IN = {
     "busy_and_silent": 253,
     "lease_not_looked_at_before_acknowledging": 91,
@@ -88,7 +90,7 @@ SEEN_IN = {
 
 
 def found(word: str, *, first: int = 0, way: Callable[[Plan], Plan] = lambda made: made) -> str:
-    """The first error, among many seeds, that says `word`; each with what `way` adds to it."""
+    """Return the first error, among many seeds, that says `word`. `way` adds faults to each plan."""
     said = []
     for seed in (first, *range(SEEDS_TO_TRY)):
         error = run_plan(way(plan(seed))).error
@@ -233,7 +235,10 @@ def channel_forgets_what_it_carried(mp: pytest.MonkeyPatch) -> None:
 
 
 def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
-    """The same keys, count and revisions; and nobody from outside looks: the pair has to find it itself."""
+    """Plant a wrong value with the right key and revision, and no checker that looks.
+
+    The pair has to find it itself.
+    """
 
     def follow(original: Any, self: Committed, *args: Any, **more: Any) -> Any:
         record = original(self, *args, **more)
@@ -290,12 +295,12 @@ def ttl_too_short(mp: pytest.MonkeyPatch) -> None:
 
 
 def rest_of_a_lease_forgotten(mp: pytest.MonkeyPatch) -> None:
-    """Only the first slice of a lease's keys goes."""
+    """Plant a bug: only the first slice of a lease's keys goes."""
     mp.setattr(Committer, "delete_ended", lambda self, lease_id, now: None)
 
 
 def lets_a_key_go_that_was_set_anew(mp: pytest.MonkeyPatch) -> None:
-    """The keys of a lease are listed when it ends, and go by that list."""
+    """Plant a bug: the keys of a lease are listed when it ends, and go by that list."""
     listed: dict[tuple[int, bytes], list[str]] = {}
 
     def some_keys(original: Any, self: LeaseTable, lease_id: bytes, most: int) -> list[str]:
@@ -359,7 +364,7 @@ def empty_server_serves(mp: pytest.MonkeyPatch) -> None:
 
 
 def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
-    """As 0.1 did: neither the store nor who opened an epoch."""
+    """Plant the behaviour of 0.1: histories are compared without their store and the openers of epochs."""
     roles = handshake._misfit
     mp.setattr(handshake, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
     mp.setattr(
@@ -374,17 +379,17 @@ def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
 
 
 def being_alone_is_enough(mp: pytest.MonkeyPatch) -> None:
-    """A server with another pair's disk begins once the right one is dead."""
+    """Plant a bug: a server with another pair's disk begins once the right one is dead."""
     mp.setattr(PeerLink, "remember_foreign", lambda self, store: None)
 
 
 def foreign_store_is_forgotten(mp: pytest.MonkeyPatch) -> None:
-    """The same, at its next start."""
+    """Plant a bug: a server with another pair's disk forgets at its next start that it met the right server."""
     mp.setattr(Disk, "get_meta", lambda self, key: None)
 
 
 def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
-    """A server that recovered for long, or was stopped, takes for silence what it could not hear."""
+    """Plant a bug: the time of a recovery or a stop, in which a server hears nothing, counts as silence of the peer."""
     begin_turn = ServerCore.begin_turn
 
     def begins(self: ServerCore, *args: Any) -> None:
@@ -396,17 +401,17 @@ def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
 
 
 def strangers_need_no_proof(mp: pytest.MonkeyPatch) -> None:
-    """Whoever says that it is the peer is."""
+    """Plant a bug: any program that says so is taken for the peer."""
     mp.setattr(PeerLink, "_is_stranger", lambda self, who: False)
 
 
 def refusals_without_a_row_forgotten(mp: pytest.MonkeyPatch) -> None:
-    """What was refused for want of room, and comes again, is taken for done."""
+    """Plant a bug: a batch that was refused for want of room, and comes again, is taken for done."""
     mp.setattr(UnloggedRefusals, "get", lambda self, session_id, no: None)
 
 
 def a_sync_needs_room(mp: pytest.MonkeyPatch) -> None:
-    """A server to which nothing may be written refuses what would write nothing."""
+    """Plant a bug: a read-only server refuses an empty batch too."""
 
     def judge(original: Any, batch: Any, *args: Any) -> Any:
         verdict = original(batch, *args)
@@ -416,7 +421,7 @@ def a_sync_needs_room(mp: pytest.MonkeyPatch) -> None:
 
 
 def a_sync_waits_for_no_copy(mp: pytest.MonkeyPatch) -> None:
-    """A client takes the acknowledgement of a batch of nothing for all that came before it."""
+    """Plant a bug: a client settles a `sync` before its copy has reached the acknowledged number."""
 
     def lacking(original: Any, self: Subscriptions, batch: Any, upto: int) -> Any:
         return original(self, batch, upto) if batch.keys or batch.extras else []
@@ -425,22 +430,22 @@ def a_sync_waits_for_no_copy(mp: pytest.MonkeyPatch) -> None:
 
 
 def messages_are_not_filled_in(mp: pytest.MonkeyPatch) -> None:
-    """What a passive asks for it does not keep."""
+    """Plant a bug: a passive drops the messages that it has asked for."""
     wrap(mp, MissingMessages, "fill", lambda original, self, body: (original(self, body), [])[1])
 
 
 def messages_of_another_history_stay(mp: pytest.MonkeyPatch) -> None:
-    """A passive that takes over a state keeps messages of records that are no part of it."""
+    """Plant a bug: a passive that takes over a state keeps messages of records that are no part of it."""
     mp.setattr(MessageShelf, "drop_after", lambda self, number: None)
 
 
 def silence_alone_decides(mp: pytest.MonkeyPatch) -> None:
-    """A passive takes over after peer_timeout_s, though the connection stands: the active may be slow."""
+    """Plant a bug: a passive takes over from a slow active after peer_timeout_s, though their connection stands."""
     mp.setattr(Liveness, "_stands_since", lambda self, heard: False)
 
 
 def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
-    """A server that starts takes a BEAT for nothing, as no STATE came before it."""
+    """Plant a bug: a server that starts ignores each BEAT that comes before the first STATE."""
 
     def on_beat(original: Any, self: PeerLink, body: bytes) -> None:
         if self._ctx.peer is not None:
@@ -451,28 +456,28 @@ def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
 
 
 def a_start_ignores_what_clients_have_seen(mp: pytest.MonkeyPatch) -> None:
-    """A server begins alone below the epoch of which a client has told it."""
+    """Plant a bug: a server begins alone although a client has told it of a higher epoch."""
     mp.setattr(PeerLink, "outdone", 0)
 
 
 def a_session_is_opened_where_a_server_lacks_batches(mp: pytest.MonkeyPatch) -> None:
-    """A client sends in another session what the other server may have done, and hands over."""
+    """Plant a bug: a client sends batches in a new session which the other server may have done and may replay."""
     mp.setattr(sending, "SKIPS_MAX", 0)
     mp.setattr(model_client, "SKIPS_MAX", 0)
 
 
 def what_was_skipped_is_taken_for_done(mp: pytest.MonkeyPatch) -> None:
-    """A server that did a session's later batches takes none of the earlier ones over."""
+    """Plant a bug: a server that did later batches of a session replays none of the skipped ones."""
     mp.setattr(ReplicatedState, "skipped", lambda self, session_id, no: False)
 
 
 def skips_are_not_told(mp: pytest.MonkeyPatch) -> None:
-    """The record of a batch does not say which ones before it were not done."""
+    """Plant a bug: the record of a batch does not say which batches before it were skipped."""
     mp.setattr(Committer, "_note_skip", lambda self, batch, now: None)
 
 
 def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
-    """A version that a program counted at both servers counts twice."""
+    """Plant a bug: a version that a program counted at both servers counts twice."""
     mp.setattr(Ledger, "_counted", lambda self, piece, state, counted: "")
 
 
@@ -490,7 +495,7 @@ WAYS: dict[Plant, Callable[[Plan], Plan]] = {
 
 
 def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One seed in thousands shows it; the scenario made of that seed does each time."""
+    """A scenario shows this bug each time, while only one seed in thousands does."""
     replay_forgets_sessions(monkeypatch)
     with pytest.raises(Wrong, match="more than once"):
         play((SCENARIOS / "bug-replayed-and-sent-again.txt").read_text())
@@ -502,7 +507,7 @@ crash P at saves | crash c1 | heal P>B | heal B>P | tick 2 | settle 15"""
 
 
 def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server dies when it comes to write what it parts with: that has to be in its journal still."""
+    """A server's suffix must stay in its journal until the file is written, since the server may die just before."""
     commands = [command.strip() for line in PARTED.splitlines() for command in line.split("|")]
 
     def run() -> None:
@@ -522,7 +527,7 @@ NO_ROOM = ["client c1 model all", "start P", "start B", "start c1", "tick 3",
 
 
 def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full for a set in the middle of a snapshot of sixty chunks: few seeds come there."""
+    """A disk becomes full in the middle of a snapshot of sixty chunks; few seeds come there."""
 
     def run() -> None:
         world = World(random_delays=True)
@@ -539,13 +544,16 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
 
 
 DENIED = ["keyed", "client c1 model all", "start P", "start B", "start c1", "tick 3",
-          "crash B", "tick 2", "access grant c2 write /", "tick 0.5", "set c1 /lin/x", "tick 0.5",  # B's copy waits
+          # B's copy of the set waits.
+          "crash B", "tick 2", "access grant c2 write /", "tick 0.5", "set c1 /lin/x", "tick 0.5",
           "start B", "tick 2", "crash P", "start P", "tick 2", "access open", "tick 0.5",
           "crash P", "tick 4", "start P", "settle 15"]  # fmt: skip
 
 
 def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The active refused it by the rules, forgot that as it died, and the passive has it still (seed 51118)."""
+    """A set that the rules refused stays refused, though the active died and the passive still has the set (seed
+    51118).
+    """
 
     def run() -> None:
         world = World()
@@ -634,7 +642,7 @@ def who_is_denied_hears_on(mp: pytest.MonkeyPatch) -> None:
 
 
 def cut_off_after_the_turn(mp: pytest.MonkeyPatch) -> None:
-    """As it was: what a turn does after the rules changed in it is published first."""
+    """Plant an old bug: a turn that changes the rules publishes its records before it cuts connections."""
 
     def around(original: Any, core: Any, turn: Any, ports: Any) -> Any:
         cut, ports.cut_denied = ports.cut_denied, lambda: None
@@ -648,7 +656,7 @@ def cut_off_after_the_turn(mp: pytest.MonkeyPatch) -> None:
 
 
 def refusals_are_heard_by_all(mp: pytest.MonkeyPatch) -> None:
-    """As it was: who is admitted to a topic hears what begins so, also what another is denied."""
+    """Plant an old bug: a subscriber of a topic hears all that begins with it, also the refusals of other clients."""
 
     def around(original: Any, self: Any, frames: Any, flags: int) -> None:
         self._last_only = False
@@ -674,7 +682,7 @@ def told_before_the_passive_has_them(mp: pytest.MonkeyPatch) -> None:
 
 
 def told_what_others_gave_since(mp: pytest.MonkeyPatch) -> None:
-    """As it was: the answer to one change tells the rules of the next one, which the passive does not have yet."""
+    """Plant an old bug: the answer to one change tells the rules of the next one, which the passive lacks."""
 
     def around(original: Any, self: AccessChanges, upto: int, answer: Any) -> Any:
         return original(self, upto, lambda whom, which, _: answer(whom, which, self.told()))
@@ -687,7 +695,7 @@ def snapshots_have_no_rules(mp: pytest.MonkeyPatch) -> None:
 
 
 def snapshots_have_no_secret(mp: pytest.MonkeyPatch) -> None:
-    """Gateways name members by another secret after a failover, so that what they have in hand is another's."""
+    """Plant a bug: gateways name members by another secret after a failover, so messages change their member."""
     wrap(mp, AccessState, "to_list", lambda original, self, others: original(self, others)[:3])
 
 

@@ -1,4 +1,4 @@
-"""500 seeds, and that a seed is a seed: the same again, whatever the order of Python's sets."""
+"""Tests that seeds run clean, and that a seed gives the same run each time, whatever the order of Python's sets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_seed_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
 
 
 def test_runs_reach_what_they_are_for() -> None:
-    """Over some seeds there are failovers, suffixes, replicated and journaled acknowledgements, refusals, reads."""
+    """Some 40 seeds have failovers, suffixes, replicated and journaled acknowledgements, refusals and reads."""
     wanted = {
         "is now ACTIVE (vote_peer_silent)", "is now ACTIVE (alone)", "is now ACTIVE (handover)", "says suffix",
         " replicated", " journaled", "REFUSED", "expected", "resumed", " -x ", "journal replaced", "says degraded",

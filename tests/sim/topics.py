@@ -1,11 +1,11 @@
-"""Messages in the simulator: who publishes them, and what must hold of them once all is healed.
+"""Messages in the simulator: programs that publish them, and the rules that hold once all is healed.
 
-    offsets     dense on both disks, and the same message at each; no message twice
-    promises    what was acknowledged as replicated is there; as journaled too, if nobody was active beside it
-    states      both servers know the same of their topics, and so does a replay of their journals
+    offsets     They are dense on both disks, with the same message at each offset. No message is there twice.
+    promises    Each message that was acknowledged as replicated is there.
+    states      Both servers, and a replay of each journal, have the same topics.
 
-A disk that was lost, or whose end was, may have left its server active without messages that the other one has: then
-what is missing is not held against it, and what is there must agree all the same.
+If a disk or its end was lost, its server may have become active without messages that the other one has. Then messages
+may be missing. Those that are there must still agree.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ EVERY = (1 << 62) - 1
 
 
 def publish(node: ClientNode, topic: str, count: int) -> None:
-    """A program publishes messages as one batch, without keys, so that they go round; each names the operation."""
+    """Publish messages without keys as one batch. They go to the slots in turn, and each names the operation."""
     if not node.running or node.core.unsettled > 200:
         return
     op = node.op("pub", [])
-    node.ops.pop()  # what is checked of sets is none of its business
+    # The checkers of sets must not see this operation.
+    node.ops.pop()
     node.published.append(op)
     values = [f"{op.name}.{i}".encode() for i in range(count)]
     op.value = values[0]
@@ -40,7 +41,7 @@ def publish(node: ClientNode, topic: str, count: int) -> None:
 
 
 def once(node: ClientNode, keys: list[str], *, again: Op | None = None) -> None:
-    """A program sets keys and publishes a message, once for each version; or `again`, the last version."""
+    """Set keys and publish a message, once for each version. `again` repeats the last version."""
     node.counted += again is None
     op = node.op("once" if again is None else "reonce", keys)
     op.value = op.value if again is None else again.value
@@ -50,7 +51,7 @@ def once(node: ClientNode, keys: list[str], *, again: Op | None = None) -> None:
 
 
 def settings(node: ClientNode, topic: str, told: dict[str, Any] | None) -> None:
-    """A program makes a topic, or removes it."""
+    """Make a topic, or remove it if `told` is None."""
     if node.running and node.core.unsettled <= 200:
         op = node.op("topic", [])
         node.ops.pop()
@@ -62,7 +63,7 @@ def _values(row: LoggedMessages) -> list[bytes]:
 
 
 def held(server: ServerNode, topic: Any) -> dict[int, bytes]:
-    """The messages of a topic on a server's disk, by offset."""
+    """Return the messages of a topic on a server's disk, by offset."""
     found: dict[int, bytes] = {}
     for row in server.disk.shelf.read(topic.id, topic.first, EVERY, EVERY):
         found |= {row.first + i: value for i, value in enumerate(_values(row)) if row.first + i >= topic.first}
@@ -70,7 +71,7 @@ def held(server: ServerNode, topic: Any) -> dict[int, bytes]:
 
 
 class TopicChecks:
-    """See the module; `check` is called at the end."""
+    """The checkers of this module's rules. `check` is called at the end."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -78,12 +79,12 @@ class TopicChecks:
 
     @property
     def _lost(self) -> bool:
-        """Whether a disk was lost, or its end, or was another's."""
+        """True if a disk or its end was lost, or a server had a foreign disk."""
         servers = self._world.servers
         return self._world.disks_lost or any(n.lost_disk or n.own_disk or not n.disk.durability for n in servers)
 
     def check(self, names: frozenset[bytes]) -> None:
-        """Everything; `names` are those of the operations whose keys are in the history."""
+        """Check everything. `names` are the operations whose keys are in the history."""
         fail = self._world.checks.fail
         one, two = self._world.servers
         states = [node.core.state.topics.to_list() for node in (one, two)]
@@ -125,7 +126,7 @@ class TopicChecks:
                     self._world.checks.fail(f"message {op.name} was acknowledged as replicated, and is lost")
 
     def _together(self, there: set[bytes], names: frozenset[bytes]) -> None:
-        """A transaction has all of its keys and messages, or none; but for what a server handed over in pieces."""
+        """Check that a transaction has all of its keys and messages, or none. A replay in pieces is exempt."""
         checks = self._world.checks
         for op in (op for client in self._world.clients for op in client.ops if op.message and op.kind == "tx"):
             if (op.value in there) != (op.value in names) and op.value not in checks.saved | checks.replayed:

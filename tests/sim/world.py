@@ -13,9 +13,9 @@
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
-A world in which every delay is zero is a scenario's: nothing moves unless a command says so, the clock only on `tick`.
-In a random run delays, losses and crash points come from one seeded generator, and time from `tick` between commands.
-A failing run is therefore its seed, or the list of its commands.
+In a scenario's world every delay is zero. Nothing moves unless a command says so, and the clock moves only on `tick`.
+In a random run one seeded generator makes the delays, losses and crash points, and `tick` between commands moves time.
+A failing run is therefore given by its seed, or by the list of its commands.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EVENTS_AT_ONCE = 20_000
 
 
 class World:
-    """Everything there is."""
+    """The world: all processes, their network and their time."""
 
     def __init__(self, seed: int = 0, *, random_delays: bool = False, tracing: bool = True) -> None:
         self.rng = random.Random(seed)
@@ -59,7 +59,8 @@ class World:
         self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
         self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
         self.queues_while_down: set[str] = {"req"}
-        self.gentle = False  # no cut, pause or drift: acknowledgements of a lone server count for linearizability
+        # Without cuts, pauses and drift, the acknowledgements of a lone server count for linearizability.
+        self.gentle = False
         self.limits = Limits()
         self.server_settings: dict[str, Any] = {
             "has_peer": True, "heartbeat_s": 0.25, "peer_timeout_s": 1.0, "solo_wait_s": 3.0, "replica_timeout_s": 1.0,
@@ -74,8 +75,10 @@ class World:
         self.arbiter: LeaseService | None = None
         self.stranger = Stranger()
         self.operator = Operator(self)
-        self.bootstrapped: set[str] = set()  # servers that are told to open a store
-        self.doubted: set[str] = set()  # servers whose line to the arbiter is cut; "P.up" and "P.down": one way
+        # The servers that are told to open a store.
+        self.bootstrapped: set[str] = set()
+        # The servers whose line to the arbiter is cut; "P.up" and "P.down" are one way each.
+        self.doubted: set[str] = set()
         self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
         self.trouble: dict[tuple[str, str], float] = {}
@@ -88,7 +91,7 @@ class World:
     # -- what nodes ask
 
     def runs(self, name: str) -> bool:
-        """Whether a process is there (it may be paused)."""
+        """Return True if a process is there. It may be paused."""
         node = self.nodes.get(name)
         return node is not None and node.running
 
@@ -97,67 +100,67 @@ class World:
         return low + (high - low) * self.rng.random() if high > low else low
 
     def delay(self) -> float:
-        """How long a message takes."""
+        """Return the seconds that a message takes."""
         return self._between(self.delays)
 
     def turn_delay(self) -> float:
-        """How long until a process notices."""
+        """Return the seconds until a process takes its input."""
         return self._between(self.turns)
 
     def sync_s(self) -> float:
-        """How long a sync takes."""
+        """Return the seconds that a sync takes."""
         return self._between(self.syncs)
 
     def reconnect_delay(self) -> float:
-        """How long until a broken connection is tried again."""
+        """Return the seconds until a broken connection is tried again."""
         return self._between(self.reconnects)
 
     def connect_server(self, node: ServerNode) -> None:
-        """A server has taken its ports, and looks for its peer."""
+        """Connect a server that has taken its ports."""
         other = "B" if node.name == "P" else "P"
         self.net.connect("peer", node.name, other)
         for conn in self.net.of.get(node.name, []):
             self.net.retry(conn)
 
     def whole_since(self, src: str, dst: str) -> float:
-        """Since when the peers' link has carried everything in this direction; infinity if it does not now."""
+        """Return the time since which the peers' link has lost nothing in this direction, or infinity if it is down."""
         conn = self.net.conns.get(("peer", src, dst))
         if conn is None or not conn.up or self.net.is_cut(conn.wires["up"]) or not self.runs(src):
             return float("inf")
         return self.trouble.get((src, dst), 0.0)
 
     def troubled(self, conn: Conn) -> None:
-        """Something happened to a connection."""
+        """Note that a fault or a change hit a connection."""
         self.trouble[conn.a, conn.b] = self.time.now
 
     # -- the transcript
 
     def trace(self, line: str) -> None:
-        """One line of the transcript."""
+        """Add a line to the transcript."""
         if self.tracing:
             self.lines.append(line.rstrip())
 
     def trace_message(self, wire: Wire, frames: Frames, arrow: str) -> None:
-        """A message arrives, or is lost."""
+        """Add a message that arrives or is lost."""
         if self.tracing:
             text = describe.message(wire.conn.kind, wire.way, frames, self.chatter)
             if text is not None:
                 self.trace(f"{wire.src + ' ' + arrow + ' ' + wire.dst:10} {text}")
 
     def trace_journal(self, node: ServerNode, op: Any) -> None:
-        """A server writes its journal."""
+        """Add an operation on a server's journal."""
         if self.tracing:
             self.trace(f"{node.name:10} {describe.journal(op)}")
 
     def trace_fact(self, node: ServerNode, fact: Any) -> None:
-        """A server says something of itself."""
+        """Add a fact that a server reports."""
         if self.tracing:
             text = describe.fact(fact.event, fact.fields)
             if text is not None:
                 self.trace(f"{node.name:10} {text}")
 
     def trace_result(self, node: ClientNode, op: Any) -> None:
-        """A call is answered."""
+        """Add the answer to a call."""
         if self.tracing:
             kind, *rest = op.result
             if kind == "ack":
@@ -194,7 +197,8 @@ class World:
         if not node.running:
             node.start()
         elif isinstance(node, ServerNode):
-            node.crash_at = ""  # it never came to where it was to crash
+            # The server has not reached the step at which it was to crash.
+            node.crash_at = ""
 
     def _do_crash(self, name: str, at: str = "", point: str = "") -> None:
         node = self.nodes[name]
@@ -212,12 +216,12 @@ class World:
             self.nodes[name].pause()
 
     def _do_busy(self, name: str, seconds: str, _at: str, point: str) -> None:
-        """The next time that it comes there, a server takes so long for it, and is not stopped."""
+        """Make a server take so long for its next such step, without being stopped."""
         assert point in POINTS[:-1], f"a server can be busy at {', '.join(POINTS[:-1])}"
         self.nodes[name].busy_at, self.nodes[name].busy_s = point, float(seconds)
 
     def _do_recover(self, name: str, seconds: str) -> None:
-        """The next time that it starts, a server hears nobody for so long."""
+        """Make the next start of a server take so long. It hears no process meanwhile."""
         self.nodes[name].recovery_s = float(seconds)
 
     def _do_resume(self, name: str) -> None:
@@ -233,7 +237,10 @@ class World:
         self.nodes[name].disk.free = free
 
     def _do_shorten(self, name: str, rows: str) -> None:
-        """Its journal loses its end while it is down; only if the other's disk has it, or a person is to decide."""
+        """Crash a server and cut its journal short, if the other server's disk has all of it.
+
+        Otherwise an operator would have to decide.
+        """
         node, other = self.nodes[name], self.nodes["B" if name == "P" else "P"]
         node.crash()
         if self.checks.oracle.on_path(node.disk.mark, other.disk.number):
@@ -271,18 +278,18 @@ class World:
         self._note_way(way)
 
     def _do_split(self, *sides: str) -> None:
-        """The peers' link is cut, and each client hears the server that is named with it: `split c1=P c2=B`."""
+        """Cut the peers' link, and let each client hear only the server that is named with it: `split c1=P c2=B`."""
         self._do_cut("P>B")
         self._do_cut("B>P")
         for name, side in (each.split("=") for each in sides):
             self._hears_only(name, side)
 
     def _do_rejoin(self, name: str, side: str) -> None:
-        """A client's link to the other server heals first, and it hears its own no more."""
+        """Let a client hear only the other server from now on."""
         self._hears_only(name, side)
 
     def _hears_only(self, name: str, side: str) -> None:
-        """What is queued on the other link is lost."""
+        """Cut a client's link to one server, with its queued messages, and heal the link to the other."""
         other = "B" if side == "P" else "P"
         for way in (f"{name}>{other}", f"{other}>{name}"):
             self.net.cut(way)
@@ -302,7 +309,7 @@ class World:
         self.server_settings["has_arbiter"] = True
 
     def _do_bootstrap(self, name: str) -> None:
-        """From its next start on a server opens a store if it has none and hears nobody."""
+        """Let a server open a store from its next start on, if it has none and hears no peer."""
         self.bootstrapped.add(name)
 
     def _do_scrub(self, seconds: str) -> None:
@@ -353,7 +360,7 @@ class World:
             node.transact(node.last_tx, node.versions)
 
     def _do_retx(self, name: str) -> None:
-        """The last transaction again, as a job does that was killed before it heard of the commit."""
+        """Repeat the last transaction, as a job does that was killed before it heard of the commit."""
         node = self.nodes[name]
         if node.running and node.last_tx is not None:
             op = node.op("retx", node.last_tx.keys, message=node.last_tx.message)
@@ -361,13 +368,13 @@ class World:
             node.transact(op, node.versions)
 
     def _do_once(self, name: str, *keys: str) -> None:
-        """Keys and a message that count a version up, as a batch of its own."""
+        """Set keys and publish a message in a batch that counts a version."""
         node = self.nodes[name]
         if node.running and not self._full(node):
             topics.once(node, list(keys))
 
     def _do_reonce(self, name: str) -> None:
-        """The last version again, as a program does that was killed before it heard of it."""
+        """Repeat the last version, as a program does that was killed before it heard the answer."""
         node = self.nodes[name]
         if node.running and node.last_once is not None and not self._full(node):
             topics.once(node, node.last_once.keys, again=node.last_once)
@@ -382,7 +389,7 @@ class World:
         self.nodes[name].consuming.leave()
 
     def _do_topic(self, name: str, topic: str, most: str = "") -> None:
-        """Make a topic, of which at most so many messages are kept; or remove it."""
+        """Make a topic that keeps at most so many messages, or remove it."""
         self.topics_removed |= not most
         told = {"keep": "size", "max_messages": int(most)} if most else None
         topics.settings(self.nodes[name], topic, told)
@@ -400,7 +407,7 @@ class World:
             node.put(op, {"c": [[0], [revision]]})
 
     def _do_sync(self, name: str) -> None:
-        """Ask how far the active is; a model client, which keeps no promise about its copy, does not."""
+        """Let a client sync. A model client, which promises nothing about its copy, does nothing."""
         node = self.nodes[name]
         if node.running and node.kind != "model":
             node.sync()
@@ -441,7 +448,7 @@ class World:
             node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x03\xa2id\x01"])
 
     def _do_force(self, name: str) -> None:
-        """A person has a server begin that waits, as a client has seen an epoch above its own; no other server."""
+        """Force a server to begin that waits because a client has seen a higher epoch."""
         node = self.nodes[name]
         if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.outdone:
             admin = Conn("req", "admin", name)
@@ -478,7 +485,7 @@ class World:
             self.trace(f"{client.name:10} {_show_client(client)}")
 
     def _do_fail(self, name: str, seconds: str) -> None:
-        """One server of a healthy pair is gone for good: the other serves everybody within so many seconds."""
+        """Crash one server of a healthy pair for good. The other one must serve all clients within so many seconds."""
         self.nodes[name].crash()
         other = self.nodes["B" if name == "P" else "P"]
         end = self.time.now + float(seconds)
@@ -488,7 +495,7 @@ class World:
             self._run(min(end, self.time.now + 0.25))
 
     def _do_settle(self, seconds: str) -> None:
-        """Heal everything, and expect everyone to be in sync within so many seconds."""
+        """Heal everything, and expect all nodes to be in sync within so many seconds."""
         self.loss = 0.0
         self.doubted.clear()
         self.do("home P")
@@ -515,7 +522,7 @@ class World:
         self.checks.end()
 
     def _start_again(self) -> None:
-        """One that ended for a journal cut short, as it heard nobody, is started again when the other is there."""
+        """Start a server again that ended because its journal was cut short and its peer was not there."""
         for node, other in zip(self.servers, reversed(self.servers), strict=True):
             if not node.running and node.core.cut_short and other.running and not other.recovering:
                 node.start()

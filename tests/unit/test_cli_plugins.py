@@ -56,5 +56,5 @@ def test_json_may_stand_before_a_plug_in_too() -> None:
 
 
 def test_a_plug_in_needs_no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    monkeypatch.setenv("CHP_SERVERS", "non/sense")
     assert run("greet").stdout == "hello\n"

@@ -59,7 +59,8 @@ class Agent:
         # The time when the agent wakes by itself.
         self.due = 0.0
         self._ready = Event()
-        # Others wait for this event, as an interrupted `join` takes the thread for ended (Python 3.11).
+        # Other threads wait for this event instead of `join`. An interrupted `join` takes the thread for ended, in
+        # Python 3.11.
         self.ended = Event()
         self._failure: Exception | None = None
         self._name = name

@@ -7,12 +7,12 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from chp.errors import ChpError
 
 from ..checks import wait_s
-from ..codecs import Decoding
+from ..codecs import Decoding, V
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
 from .changes import Change, Changes, change_with, changes_from, changes_of
@@ -174,19 +174,19 @@ class AsyncLease:
         return repr(self._lease).replace("<Lease", "<AsyncLease", 1)
 
 
-class AsyncWatch:
+class AsyncWatch(Generic[V]):
     """The changes for `async for`, one by one or by `batches()`. `close()` or the end of `async with` ends it."""
 
-    def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, watch: Watch[V], loop: asyncio.AbstractEventLoop) -> None:
         self._watch = watch
         self._came = asyncio.Event()
-        self._rest: deque[Change] = deque()
+        self._rest: deque[Change[V]] = deque()
         watch.queue.on_offer = partial(call_soon, loop, self._came.set)
 
-    def __aiter__(self) -> AsyncIterator[Change]:
+    def __aiter__(self) -> AsyncIterator[Change[V]]:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> Change[V]:
         while True:
             change = await self._next()
             if change is None:
@@ -195,7 +195,7 @@ class AsyncWatch:
             if decoded is not None:
                 return decoded
 
-    async def _next(self) -> Change | None:
+    async def _next(self) -> Change[V] | None:
         while not self._rest:
             changed = await self._come()
             if changed is None:
@@ -213,7 +213,7 @@ class AsyncWatch:
         """The decoding of values (for the parts of this package)."""
         return self._watch.decoding
 
-    async def batches(self) -> AsyncIterator[Changes]:
+    async def batches(self) -> AsyncIterator[Changes[V]]:
         """Yield changes as columns, as `Watch.batches` does. `asyncio.timeout` limits a wait."""
         rest, self._rest = self._rest, deque()
         if rest:

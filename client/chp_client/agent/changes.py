@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress, count, repeat
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from chp.numbers import Revision
 
-from ..codecs import SKIPPED, Decoding
+from ..codecs import SKIPPED, Decoding, V
 from ..core.events import Changed
 
 SET, DELETE = "set", "delete"
 
 
-class Change(NamedTuple):
+class Change(NamedTuple, Generic[V]):
     """The change of one key.
 
     `operation` is "set", or "delete" with a `value` of None. `revision` is that of the record. `expired` marks a delete
@@ -33,7 +33,7 @@ class Change(NamedTuple):
     """
 
     key: str
-    value: Any
+    value: V  # None of a delete
     operation: str
     revision: Revision
     expired: bool = False
@@ -44,7 +44,7 @@ _change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)
 
 
 @dataclass(slots=True)
-class Changes:
+class Changes(Generic[V]):
     """The changes that came together, in the order of the servers, as columns of equal length.
 
     keys        the keys that changed; a key that changed twice is there twice
@@ -58,7 +58,7 @@ class Changes:
     """
 
     keys: list[str]
-    values: list[Any]
+    values: list[V]
     revisions: list[Revision]
     deletes: list[int]
     expiries: list[int]
@@ -66,7 +66,7 @@ class Changes:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[Change[V]]:
         operations = [SET] * len(self.keys)
         for i in self.deletes:
             operations[i] = DELETE

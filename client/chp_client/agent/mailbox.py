@@ -46,7 +46,7 @@ class Mailbox:
         self, core: ClientCore, on_full: str, call: Callable[[Callable[[], object]], object] = lambda act: act()
     ) -> None:
         self.core = core
-        # This calls the callbacks of tickets.
+        # The function that runs a callback of a ticket.
         self.call = call
         self.batch = OpenBatch(core.shown, self.new_ticket)
         self.lock = self.batch.lock
@@ -147,6 +147,8 @@ class Mailbox:
         The open batch is sealed first if it is full, or has no room for `items` more.
         """
         self.check_open()
+        if timeout is not None:
+            wait_s(timeout)
         batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()
@@ -228,16 +230,16 @@ class Mailbox:
         return TimeoutError(f"flush: {left}; {self.describe()}")
 
     def stop(self, timeout: float) -> None:
-        """Let nothing more be set (locked, or called by the agent). The agent ends within `timeout`."""
+        """Refuse all further sets (locked, or called by the agent). The agent ends within `timeout`."""
         self.commands.append(lambda now: self._end_leases())
         self.batch.room, self.stop_at = SHUT, monotonic() + timeout
 
     def _end_leases(self) -> None:
         """End all leases (locked).
 
-        No agent will refresh them, and so other clients need not wait for the ttl.
+        No agent would refresh them. Ending them now spares other clients the wait for the ttl.
         """
-        # The sets of the leases go first.
+        # The open batch goes first, as it may hold sets under these leases.
         self.batch.seal()
         for lease in self.core.leases.all():
             self.core.leases.drop(lease)
@@ -303,7 +305,7 @@ class Mailbox:
             tell()
 
     def shut(self, failure: Exception | None = None) -> None:
-        """Let nothing more be set. Settle the open tickets with an error."""
+        """Refuse all further sets. Settle the open tickets with an error."""
         with self.lock:
             self._failure = failure
             left = self.batch.shut()
@@ -337,7 +339,7 @@ def _after_fork_in_child() -> None:
         mailbox.lock = batch.lock = Lock()
         mailbox.changed = Condition(mailbox.lock)
         mailbox.readers = Lock()
-        # A thread of the parent may have been changing it.
+        # A thread of the parent may have been changing the order at the fork.
         mailbox.core.holding.order.drop()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True

@@ -21,9 +21,9 @@ from chp.topics import pack_messages
 from ..core.outbox import Packed, size_of
 from .tickets import Ticket
 
-# Keys in an open batch: a few milliseconds of an application's time.
+# The most keys in an open batch. An application sets them in a few milliseconds.
 OPEN_ITEMS = 8192
-# Bytes of messages that travel together. A larger message travels alone.
+# The most bytes of messages that travel together. A larger message travels alone.
 PUBLISHED_BYTES = 1 << 20
 # The value of `room` when nothing can be set any more.
 SHUT = -1
@@ -230,7 +230,7 @@ class OpenBatch:
         self.sealed_bytes = sum(each.size for each in self.sealed)
 
     def shut(self) -> list[Ticket]:
-        """Let nothing more be set (locked). Return the tickets that are not settled."""
+        """Refuse all further sets (locked). Return the tickets that are not settled."""
         self.room = SHUT
         self.seal()
         left, self.outstanding = list(self.outstanding), {}

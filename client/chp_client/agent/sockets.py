@@ -22,11 +22,11 @@ from ..port.admission import EVENTS, Admission
 from ..port.connection import TCP_GIVES_UP
 from ..port.receive import has_input, receive
 
-# Messages taken from one socket in a turn.
+# The most messages that are taken from one socket in a turn.
 TURN_MESSAGES = 200
 RECEIVE_MARK = 1000
 SEND_MARK = 4096
-# Two requests for each of 64 subtrees, twice.
+# The most requests that may wait: two for each of 64 subtrees, twice.
 REQUEST_MARK = 256
 # The sockets of a server: DEALER, SUB, XPUB, and the monitor of the DEALER.
 REQUESTS, UPDATES, LINK, MONITOR = range(4)

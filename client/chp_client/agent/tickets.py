@@ -35,7 +35,7 @@ class Ticket:
         self._error: Exception | None = None
         self._callbacks: list[Callable[[Ticket], object]] = []
         self._describe = describe
-        # This calls a callback of the application, on a thread where it may take its time.
+        # The function that runs a callback of the application, on a thread where it may take its time.
         self._call = call
         self.done = False
         # True if the application waited for the ticket, or added a callback.

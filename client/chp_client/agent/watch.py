@@ -16,9 +16,10 @@ from operator import gt
 from queue import Empty, SimpleQueue
 from threading import Lock
 from time import monotonic
+from typing import Generic
 
 from ..checks import wait_s
-from ..codecs import Decoding
+from ..codecs import Decoding, V
 from ..core.events import Changed
 from ..errors import Forked, Lagging
 from ..starts import BEGIN, END, SNAPSHOT, KeyStart
@@ -207,7 +208,7 @@ class WatchQueue:
         self.error = Forked("this watch belongs to the parent process; make a Clone in the child")
 
 
-class Watch:
+class Watch(Generic[V]):
     """An iterator over changes, and a context manager. `close()` ends it, from any thread.
 
     Several threads may iterate. Each change goes to one of them.
@@ -220,15 +221,15 @@ class Watch:
         # The reference keeps the Clone alive as long as the watch.
         self._owner = owner
         # Changes that were taken from the queue, and are neither read nor decoded yet.
-        self._rest: deque[Change] = deque()
+        self._rest: deque[Change[V]] = deque()
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[V]:
         return self
 
-    def __next__(self) -> Change:
+    def __next__(self) -> Change[V]:
         return self.get()
 
-    def get(self, timeout: float | None = None) -> Change:
+    def get(self, timeout: float | None = None) -> Change[V]:
         """Return the next change, and wait at most `timeout` seconds for it.
 
         Raises `TimeoutError` after that time and StopIteration after close. Raises `Lagging` if the watch was read too
@@ -246,14 +247,14 @@ class Watch:
             if (decoded := change_with(change, self.decoding)) is not None:
                 return decoded
 
-    def _next(self) -> Change | None:
+    def _next(self) -> Change[V] | None:
         try:
             return self._rest.popleft()
         except IndexError:
             # A check before the popleft would not do, as several threads may iterate.
             return None
 
-    def batches(self, timeout: float | None = None) -> Iterator[Changes]:
+    def batches(self, timeout: float | None = None) -> Iterator[Changes[V]]:
         """Yield changes as columns: those that came together, or up to 1,000 that came one after the other.
 
         A change costs about half as much as one by one. `timeout` is for each batch, and the errors are those of `get`.
@@ -270,7 +271,7 @@ class Watch:
         self.queue.close()
         self._end()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watch[V]:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -26,6 +26,7 @@ from chp.keys import check_column
 from .. import checks
 from ..codecs import Codec
 from ..core.leases import Handle
+from ..renamed import NeverGiven, unknown_argument
 from .mailbox import Mailbox
 from .open_batch import OPEN_ITEMS, PendingBatch
 from .tickets import Ticket
@@ -51,16 +52,30 @@ class Writer:
         # The keys of the fast path, which need no more checks. A codec must see each value, so it allows none.
         self._known: dict[str, bytes] = self._shown if self._holds and codec is None else {}
 
-    def set(
+    def set(  # noqa: PLR0917 (a call with keywords alone is slower)
         self,
         key: str,
         value: Any,
-        ttl: float | None = None,
+        ttl: checks.Ttl | None = None,
         if_revision: int | str | None = None,
         timeout: float | None = None,
+        ex: NeverGiven = bytes,
+        nx: NeverGiven = None,
     ) -> Ticket:
-        """Set a key. The ticket is settled when the pair has taken it."""
-        if key in self._known and ttl is None and if_revision is None and type(value) is bytes and len(value) <= SMALL:
+        """Set a key. The ticket is settled when the pair has taken it.
+
+        `ex` and `nx` are Redis's words, which are refused with ours. Two defaults cost less than a `**` for all words,
+        and one of them is compared with the value's type, which spares a check.
+        """
+        known = self._known
+        if (
+            key in known
+            and ttl is None
+            and if_revision is None
+            and type(value) is ex
+            and len(value) <= SMALL
+            and nx is None
+        ):
             batch = self._batch
             with batch.lock:
                 keys = batch.keys
@@ -73,11 +88,13 @@ class Writer:
                         self._interrupted(key, value)
                         raise
                     if self._holds:
-                        self._shown[key] = value
+                        known[key] = value
                     ticket = batch.ticket
                     if batch.sleeping:
                         batch.wake()
                     return ticket
+        if ex is not bytes or nx is not None:
+            raise unknown_argument("set", "nx" if ex is bytes else "ex")
         return self._set(key, value, ttl, if_revision, timeout)
 
     def _interrupted(self, key: str, value: bytes) -> None:
@@ -88,8 +105,10 @@ class Writer:
             self._shown[key] = value
 
     def _set(
-        self, key: str, value: Any, ttl: float | None, if_revision: int | str | None, timeout: float | None
+        self, key: str, value: Any, ttl: checks.Ttl | None, if_revision: int | str | None, timeout: float | None
     ) -> Ticket:
+        if timeout is not None:
+            checks.wait_s(timeout)
         if self._codec is not None:
             value = self._codec.encode(value)
         data = checks.value_bytes(value)
@@ -106,7 +125,7 @@ class Writer:
             draft = batch.draft
             ttl_at, ttl_of = draft.ttls
             at = [len(draft.keys)]
-            # These are no calls of `append`: Ctrl-C may come after a call, and one column would be longer then.
+            # Ctrl-C may come after a call of `append`, and one column would be longer then. `+=` is no call.
             draft.keys += (key,)
             draft.values += (data,)
             if ms is not None:
@@ -134,9 +153,20 @@ class Writer:
         batch.push(draft)
         return draft.ticket
 
+    def touch(
+        self, key: str, ttl: checks.Ttl | None, held: bytes, revision: int, timeout: float | None = None
+    ) -> Ticket:
+        """Give a key another time to live, by a set of the value held on condition of its revision."""
+        ms = checks.ttl_in_ms(ttl)
+        with self._batch.lock:
+            self._mailbox.make_room(timeout)
+            return self._conditional(key, held, ms, revision)
+
     def delete(self, key: str, if_revision: int | str | None = None, timeout: float | None = None) -> Ticket:
         """Delete a key, whether it exists or not."""
         checks.held_key(key, self.subtrees)
+        if timeout is not None:
+            checks.wait_s(timeout)
         if if_revision is not None:
             if_revision = checks.revision("if_revision", if_revision)
         batch = self._batch
@@ -155,7 +185,7 @@ class Writer:
                 batch.wake()
             return draft.ticket
 
-    def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ticket:
+    def set_many(self, items: Items, ttl: checks.Ttl | None = None, timeout: float | None = None) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values). A later item of the same key wins."""
         keys, values, longest = self.columns(items, self._shown)
         # Large sets, and sets with a ttl, do not go into the open batch.
@@ -178,6 +208,8 @@ class Writer:
     def _put_many(
         self, keys: list[str], values: list[bytes], ms: int | None, timeout: float | None, *, alone: bool
     ) -> Ticket:
+        if timeout is not None:
+            checks.wait_s(timeout)
         batch = self._batch
         n, own = len(keys), self._shown
         pairs = zip(keys, values, strict=True) if self._holds else ()
@@ -195,7 +227,7 @@ class Writer:
                 draft = batch.draft
                 draft.keys += keys
                 draft.values += values
-                # This is no call of `update`, as Ctrl-C may come after any call.
+                # Ctrl-C may come after a call of `update`. `|=` is no call.
                 own |= pairs
             if batch.sleeping:
                 batch.wake()

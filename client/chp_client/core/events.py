@@ -84,7 +84,7 @@ def in_order(found: list[Changed]) -> Changed:
 
 @dataclass(slots=True, init=False)
 class Effects:
-    """The effects of one or more inputs."""
+    """The effects of one or more inputs: what the shell must do, and what it must tell the application."""
 
     # Each entry is a server and a topic.
     subscribe: list[tuple[int, bytes]]

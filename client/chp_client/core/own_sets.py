@@ -1,4 +1,4 @@
-"""The own sets: the session gets them acknowledged, and the copy shows them meanwhile. This part joins the two.
+"""The own sets: the sets and deletes that this client made, until it knows the result of each.
 
     submitted     the batch is numbered, shown as unconfirmed, and sent
     acknowledged  its ticket is settled once the copy holds it
@@ -6,7 +6,8 @@
     lost          the server that acknowledged it is gone; its values are fetched again too, and the rest goes out in
                   the same session
 
-CHP/1 servers confirm a set by an echo, and CHP/2 servers by an acknowledgement. Here both mean the same.
+This part joins two others: the session gets a batch acknowledged, and the copy shows it meanwhile. CHP/1 servers
+confirm a set by its echo, and CHP/2 servers by an acknowledgement. Here both mean the same.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class ServerView:
         return news
 
     def has_not(self, own_topic: bytes) -> None:
-        """Note that the own channel is subscribed to again.
+        """Note that the channel of our answers is subscribed to again.
 
         A greeting, or two heartbeats, will show that answers reach this client.
         """

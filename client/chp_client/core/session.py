@@ -30,7 +30,7 @@ from .timing import NEVER, Timing
 # A collector gets at most this many unacknowledged batches, which is below its socket's high-water mark.
 PIPELINE_BATCHES = 1000
 RESEND_S_MAX = 30.0
-# A server is told the oldest batch that this client holds at most this often. Then a new session is opened.
+# A server is told at most this often which batch is the oldest one held. Then a new session is opened.
 SKIPS_MAX = 2
 
 
@@ -136,7 +136,7 @@ class Session:
     def _answered(self, oldest: int, now: float) -> None:
         """Note an answer of the active. `oldest` was the oldest open batch before that answer."""
         self._resend_wait_s = self._timing.resend_s
-        # Only an answer to the oldest batch delays the next resend. Otherwise a lost answer would never be asked for.
+        # An answer to a later batch must not delay the resend. Otherwise a lost answer would never be asked for.
         if self.outbox.first > oldest:
             self.progress_at = now
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# The client subscribes again after this part of the silence that it allows the active. It may then hear it in time.
+# The client subscribes again after this part of the allowed silence, so it may still hear the active in time.
 AGAIN = 0.75
 NEVER = float("inf")
 SYNC_RETRY_S_MAX = 60.0

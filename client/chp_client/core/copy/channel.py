@@ -97,13 +97,13 @@ class CopyChannel:
         self.topic = channel_topic(subtree)
         self.replica = Replica(shown, subtree, order)
         self.at = 0
-        # The history that `at` belongs to: the store, and the server that opened its epoch.
+        # The history that `at` belongs to: the store, and the opener of the epoch.
         self.whose = NOBODY
         self.live = False
         self.synced_once = False
-        # The number at which it was complete for the first time.
+        # The number at which the channel was complete for the first time.
         self.first_at = 0
-        # True if the copy is from a history that has ended. Its revisions can't be compared with the next snapshot.
+        # True if the copy is from a history that has ended. Its revisions can't be compared with those of a snapshot.
         self.anew = False
         self.sync: ChannelSync | None = None
         self.watching = False
@@ -400,7 +400,7 @@ def _whose(header: headers.Kthxbai) -> list[bytes]:
     """Return the proof that is sent back with the number of this KTHXBAI in a later `from`."""
     whose = header.proof
     if whose is None or list(map(type, whose)) != [bytes, bytes]:
-        raise BadFrame("a KTHXBAI tells the store and who opened the epoch, two times bytes")
+        raise BadFrame("a KTHXBAI has the store and the opener of the epoch, two times bytes")
     return whose
 
 

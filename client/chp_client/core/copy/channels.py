@@ -425,7 +425,7 @@ class CopyChannels:
     def hear_again(self, server: ServerView, silence_s: float, silent: bool, now: float) -> None:
         """Subscribe again to a channel on which nothing arrives, though its server may live.
 
-        The server may have lost a subscription, by the unsubscription of another client.
+        A cancel message of another client may have removed this client's subscription at the server.
         """
         for channel in self.all:
             if now < max(channel.heard_at + AGAIN * silence_s, channel.again_at):

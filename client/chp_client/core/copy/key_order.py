@@ -16,9 +16,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Container, Iterable, Iterator
 
-# Keys in a chunk. Adding a key moves at most twice as many.
+# The number of keys in a new chunk. Adding a key moves at most twice as many.
 CHUNK = 1024
-# Keys that may wait: this many, or an eighth of all keys if that is more.
+# The most keys that may wait to be sorted: this many, or an eighth of all keys if that is more.
 NOTED_MIN, NOTED_SHARE = 8192, 8
 # The order may have this many keys more than twice the keys of the map.
 GONE_MIN = 8192
@@ -131,7 +131,7 @@ def bounds(prefix: str, after: str | None, until: str | None) -> tuple[str, str 
 
     The range has the keys that begin with `prefix` and lie after `after` and before `until`.
     """
-    # The text after `after` in order is `after` with a zero behind it.
+    # The smallest text above `after` is `after` with a zero character appended.
     low = prefix if after is None or after < prefix else after + "\0"
     above = prefix.rstrip("\U0010ffff")
     high = above[:-1] + chr(ord(above[-1]) + 1) if above else None

@@ -4,6 +4,8 @@
     map        the revisions, deadlines and fingerprint of this channel (chp.hashmap); its values are `shown`
     pending    own keys without an echo: key -> number of the own batch that set it last
 
+An own set is one that this client made. Its echo is the record in which the servers publish it.
+
 Rules:
 - One C-level call shows a record, so no reader ever sees half of it.
 - A key with a pending own set keeps the own value. What other clients wrote before has a lower revision, and would only

@@ -92,7 +92,7 @@ class Subscriptions:
         return [self.shown, *(r.map.revisions for r in replicas), *(r.waiting() for r in replicas)]
 
     def _note(self, keys: list[str]) -> None:
-        """Note the keys of own sets in the order. It knows those with a revision already."""
+        """Note the keys of own sets in the order, except for keys with a revision, which the order knows."""
         for channel in self.all:
             keys = list(filterfalse(channel.replica.map.revisions.__contains__, keys))
         if keys:
