@@ -406,7 +406,7 @@ class TestLife:
         with Clone("tcp://127.0.0.1:9") as clone, pytest.raises(TimeoutError, match=r"127\.0\.0\.1:9 not heard from"):
             clone.wait_until_synced(0.05)
 
-    @pytest.mark.parametrize("servers", ["", [], "localhost", "tcp://a", "tcp://a:0", "tcp://a:65535", "ipc://x", [5]])
+    @pytest.mark.parametrize("servers", ["", [], "tcp://a:0", "tcp://a:65535", "ipc://x", [5]])
     def test_an_address_that_is_none(self, servers: object) -> None:
         with pytest.raises(BadInput, match="server"):
             Clone(servers)  # type: ignore[arg-type]
