@@ -64,7 +64,7 @@ def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
 
 
 def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
-    """P does not turn for so long; B does, and hears what P's thread says."""
+    """Let P take no turn for so long, while B goes on and hears the BEATs of P's thread."""
     end = pair.now + seconds
     pair.p.pulse.done(pair.p.bstate, pair.p.state.proof())
     pair.stopped = "P"

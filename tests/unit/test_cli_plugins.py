@@ -11,7 +11,7 @@ from tests.talk import run
 
 
 def greet(args: list[str]) -> int:
-    """Greet somebody."""
+    """Greet the words."""
     print("hello", *args)
     return 3
 

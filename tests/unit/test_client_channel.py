@@ -23,12 +23,17 @@ def channel() -> CopyChannel:
 @pytest.mark.parametrize(
     ("prev", "first", "verdict", "held"),
     [
-        (2 * EPOCH | 4, 2 * EPOCH | 5, BatchVerdict.FINE, {}),  # seen already
-        (1 * EPOCH | 8, 1 * EPOCH | 9, BatchVerdict.FINE, {}),  # a stale server's
-        (3 * EPOCH | 5, 3 * EPOCH | 6, BatchVerdict.RESUME, {}),  # history may have changed
-        (2 * EPOCH | 6, 2 * EPOCH | 7, BatchVerdict.RESUME, {}),  # a hole
+        # This batch was seen already.
+        (2 * EPOCH | 4, 2 * EPOCH | 5, BatchVerdict.FINE, {}),
+        # This batch comes from a stale server.
+        (1 * EPOCH | 8, 1 * EPOCH | 9, BatchVerdict.FINE, {}),
+        # The history may have changed.
+        (3 * EPOCH | 5, 3 * EPOCH | 6, BatchVerdict.RESUME, {}),
+        # There is a hole before this batch.
+        (2 * EPOCH | 6, 2 * EPOCH | 7, BatchVerdict.RESUME, {}),
         (2 * EPOCH | 5, 2 * EPOCH | 6, BatchVerdict.FINE, {"/a": b"1"}),
-        (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),  # what is between concerns others
+        # The numbers between belong to other subtrees.
+        (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),
     ],
 )
 def test_a_batch_is_applied_if_it_follows(

@@ -39,7 +39,7 @@ def test_a_client_that_writes_its_own_key_twice_does_not_split_the_record() -> N
 
 
 def told_again(talk: Talk, no: int) -> list[tuple[int, int]]:
-    """What a session is told of a batch that comes once more."""
+    """Send a batch once more, and return its acknowledgements."""
     talk.set(ONE, no, {"/k": b"again"})
     talk.turn()
     return talk.acks(ONE)

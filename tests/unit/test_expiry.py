@@ -1,4 +1,4 @@
-"""covers: deletes by time (ttls, leases): who was stopped listens first, and what is over by time is no suffix."""
+"""covers: expiry by ttls and leases: a server that was stopped listens first, and an expiry is no suffix."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ X, LEASE = b"x" * 16, b"L" * 16
 
 
 def deleted(pair: Cores, name: str, since: int) -> list[str]:
-    """The keys that a server's records delete, of its turns from `since` on."""
+    """Return the keys that a server's records delete in its turns from `since` on."""
     gone: list[str] = []
     for turn in pair.turns[name][since:]:
         for op in (op for op in turn.journal if isinstance(op, Append)):
@@ -21,7 +21,7 @@ def deleted(pair: Cores, name: str, since: int) -> list[str]:
 
 
 def held_pair(**extras: Any) -> Cores:
-    """A pair in sync with a key that would be over 1.5 s from now."""
+    """Return a pair in sync with a key that would expire 1.5 s from now."""
     pair = Cores()
     pair.put("P", X, 1, {"/k": b"1"}, **extras)
     pair.run(0.2)
@@ -38,7 +38,8 @@ def test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say()
         pair.stopped = "P"
         pair.run(1.2)
         pair.vote("B")
-        pair.put("B", X, 2, {"/k": b"2"}, **longer)  # it lives on at the successor
+        # The key lives on at the successor.
+        pair.put("B", X, 2, {"/k": b"2"}, **longer)
         pair.run(1.0)
         since = len(pair.turns["P"])
         pair.late("P")

@@ -138,7 +138,7 @@ def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores
 
 
 def restarted(**config: object) -> ServerCore:
-    """A primary with a store, that was active alone in epoch 1, and starts again at 100 s."""
+    """Return a primary that was active alone in epoch 1, and starts again at 100 s with its store."""
     server = ServerCore(CoreConfig(primary=True, name="P", bootstrap=True), b"P" * 16, 0.0)
     server.begin_turn(0.0, 0.0)
     rows = [op for op in server.end_turn().journal if isinstance(op, Append)]

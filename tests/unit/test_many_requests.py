@@ -30,7 +30,7 @@ def kvset(no: int) -> list[bytes]:
 
 
 def ends(turns: list[Turn]) -> dict[int, int]:
-    """The number of keys that each reader was told at the end."""
+    """Return the number of keys that each reader heard at the end."""
     headers = [split(m[4])[0] for turn in turns for _, messages in turn.replies for m in messages]
     return {header[1]: header[3] for header in headers if header[0] == 5}
 
@@ -74,7 +74,8 @@ def test_those_of_many_subtrees_share_a_pass_over_the_map(made: list[list[str]])
     core.begin_turn(0.1, 1e9)
     for no in range(1, 11):
         core.collect(kvset(no))
-    for reader in range(60):  # ten subtrees, and each asked for six times
+    # Each of ten subtrees is asked for six times.
+    for reader in range(60):
         core.request(icanhaz(reader, b"/%d/" % (reader % 10)))
     turns = []
     for at in range(2):

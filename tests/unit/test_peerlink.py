@@ -20,7 +20,7 @@ LINE, NEW_LINE = b"stranger", b"new line"
 
 @pytest.fixture
 def pair() -> Cores:
-    """In sync, and each has told the other its secret."""
+    """Return a pair in sync, whose servers know each other's secret."""
     made = Cores()
     for name, core in made.cores.items():
         core.ctx.config = replace(core.config, secret=name.lower().encode() * 16)
@@ -30,7 +30,7 @@ def pair() -> Cores:
 
 
 def forged(of: ServerCore, **said: Any) -> list[bytes]:
-    """A STATE like that of one of the servers."""
+    """Return a forged STATE that looks like that of a server."""
     body = msgpack.unpackb(of.link.state_message()[1])
     return [b"STATE", msgpack.packb({**body, "server": b"f" * 16, **said})]
 
@@ -63,7 +63,8 @@ def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at
 
 
 def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
-    ahead = {"number": pair.b.state.number + 1}  # of which its other one can't know that it is history
+    # The peer can't know that this number is history.
+    ahead = {"number": pair.b.state.number + 1}
     pair.b.peer_message(forged(pair.p, server=pair.p.server, **ahead), NEW_LINE)
     assert pair.b.ctx.peer is not None and pair.b.ctx.peer.number == ahead["number"]
 

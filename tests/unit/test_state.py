@@ -1,4 +1,4 @@
-"""What servers hold beside the map: leases live as long as their last refresh said; what is remembered is bounded."""
+"""Tests of the state beside the map: leases live as long as their last refresh said, and memory is bounded."""
 
 import tracemalloc
 from collections import deque

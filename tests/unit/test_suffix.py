@@ -14,12 +14,12 @@ X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
 
 
 def revision(pair: Cores, server: str, session: bytes, no: int) -> int:
-    """The revision that a server acknowledged."""
+    """Return the revision that a server acknowledged."""
     return next(int(answer[2]) for answer in pair.answers(session, server) if answer[:2] == (no, "ack"))
 
 
 def in_sync_with(**values: bytes) -> Cores:
-    """A pair whose keys are these."""
+    """Return a pair in sync that holds these keys."""
     pair = Cores()
     pair.put("P", Z, 1, {f"/{name}": value for name, value in values.items()})
     pair.run(0.3)
@@ -27,7 +27,7 @@ def in_sync_with(**values: bytes) -> Cores:
 
 
 def count_up(pair: Cores, times: int, at: int, first: int = 1, session: bytes = X) -> int:
-    """A client that hears both raises a counter on what P acknowledged; returns the last revision."""
+    """Let a client of both servers raise a counter by P's acknowledgements, and return the last revision."""
     for no in range(first, first + times):
         pair.put("PB", session, no, {"/n": b"%d" % no}, c=[[0], [at]])
         pair.run(0.05)
@@ -36,14 +36,14 @@ def count_up(pair: Cores, times: int, at: int, first: int = 1, session: bytes = 
 
 
 def part(pair: Cores) -> None:
-    """The link is cut until P goes on alone."""
+    """Cut the link until P goes on alone."""
     pair.linked = False
     pair.run(1.5)
     assert not pair.p.ctx.in_sync()
 
 
 def take_over(pair: Cores) -> None:
-    """P is stopped, B gets votes."""
+    """Stop P, and let B take over by votes."""
     pair.stopped = "P"
     pair.run(1.2)
     pair.vote("B")
@@ -52,7 +52,7 @@ def take_over(pair: Cores) -> None:
 
 
 def meet(pair: Cores) -> None:
-    """All is whole again."""
+    """Heal all faults, and check that B stays active and P follows."""
     pair.stopped, pair.linked = "", True
     pair.run(3.0)
     assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
@@ -96,7 +96,8 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     pair.put("B", Y, 1, {"/n": b"1"}, c=[[0], [start]])
     pair.stopped = ""
     pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
-    pair.p.ctx.hold_until = 0.0  # it has heard nobody for long
+    # The server has heard no peer for long.
+    pair.p.ctx.hold_until = 0.0
     pair.run(0.2)
     meet(pair)
     assert pair.outcomes() == {"/n": CONFLICT}
@@ -106,7 +107,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
 
 
 def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() -> None:
-    """Y was first at P, X at B: whom one refused for good, the other does not do behind its back."""
+    """A batch that one server refused for good is not done by the other; Y was first at P, X at B."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
     part(pair)
@@ -204,7 +205,8 @@ def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_
     """The message is not: but the account called such keys replayed, and they were dropped with it (seed 120140)."""
     batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
     state = in_sync_with(theirs=b"0").p.state
-    common = state.number - 1  # what is there has been written since
+    # The present value has been written since.
+    common = state.number - 1
     taken, updates = Ledger(common).judge(SuffixPart([[X, 1]], True, [batch]), state, lambda _key: False)
     assert [update.outcome for update in updates] == [REPLAYED, CONFLICT]
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]

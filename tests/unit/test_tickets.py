@@ -92,7 +92,7 @@ def test_an_error_that_was_raised_goes_with_its_ticket() -> None:
 
 
 def refused() -> Ticket:
-    """A ticket that was."""
+    """Return a refused ticket."""
     ticket = fresh()
     ticket.settle(Refused("no room", "full", {}))
     return ticket
