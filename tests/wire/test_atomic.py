@@ -22,7 +22,7 @@ KEYS = {f"/{i}": b"%d" % i for i in range(40)}
 
 
 def together(*acts: Callable[[], object]) -> None:
-    """At the same time; what one raises is raised."""
+    """Run acts at the same time, and raise the first error of theirs."""
     failed: list[BaseException] = []
 
     def run(act: Callable[[], object]) -> None:
@@ -188,7 +188,8 @@ def test_the_same_words_with_await(server: TestServer) -> None:
             await one.set_many(KEYS, timeout=WAIT_S)
             while len(two) < len(KEYS):
                 await asyncio.sleep(0.01)
-            one.submit("/0", b"own")  # and not confirmed yet
+            # The set is not confirmed yet.
+            one.submit("/0", b"own")
 
             async def drain(clone: AsyncClone) -> list[str]:
                 taken = []
