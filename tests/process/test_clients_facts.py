@@ -1,4 +1,4 @@
-"""What goes wrong in the classic programs and concerns a client: a test for each such line of chp1-facts, named by it.
+"""Tests of the Guide's defects that concern a client: one for each such line of chp1-facts, which it names.
 
 Lines 9 to 12 and 14 to 16 are also in test_clients_load.py and test_clients_failover.py, under load.
 """
@@ -28,7 +28,8 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
         passive.start()
         pair.wait_in_sync()
         newest = two.set("/k", b"new").wait(WAIT_S)
-        for _ in range(2):  # two failovers, one to each server
+        # There are two failovers, one to each server.
+        for _ in range(2):
             active = pair.active()
             assert active is not None
             active.kill()

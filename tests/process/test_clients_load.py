@@ -25,14 +25,14 @@ STOPPED_S = 10.0
 
 
 def server_in(directory: Path, store: str = "memory:", *flags: str) -> ServerProcess:
-    """A lone server on free ports."""
+    """Return a lone server on free ports."""
     address = f"tcp://127.0.0.1:{free_port()}"
     return ServerProcess(directory, "primary", address, None, "--heartbeat-s", "0.1", "--store", store, *flags)
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server in memory, in a process of its own."""
+    """Start a server in memory, in its own process."""
     made = server_in(tmp_path).start()
     yield made
     made.kill()
@@ -56,7 +56,7 @@ def test_a_client_stopped_for_10_s_under_load_ends_equal(server: ServerProcess) 
 
 
 def records(server: ServerProcess) -> int:
-    """How many records a server has published."""
+    """Return the number of records that a server has published."""
     said = server.status()
     return int(said["counts"]["records"]) if said else 0
 
@@ -85,7 +85,8 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
             reader.ask("content", at_least=other.position[1])
             reader.stop_process()
             other.delete_many([f"/{i}" for i in range(0, 5000, 2)]).wait(WAIT_S)
-            server.kill()  # what was on its way to the stopped client goes with it
+            # Messages on their way to the stopped client are lost with the server.
+            server.kill()
             server.start()
             ticket = other.set_many({f"/{i}": b"x" * 100 for i in range(0, 5000, 3)})
             ticket.wait(WAIT_S)
@@ -120,7 +121,8 @@ def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProc
     for each in watchers:
         assert each["digest"] == wanted and each["stats"].get("mismatches", 0) == 0
         if each["lagging"]:
-            continue  # it was told so by an exception
+            # An exception told the watcher that it lagged.
+            continue
         assert each["seen"] == n and each["in_order"], each
         assert each["changes"] == n, f"a key was told twice: {each}"
 

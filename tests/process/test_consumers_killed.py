@@ -38,7 +38,7 @@ class Publisher(threading.Thread):
             self.n = numbers[-1]
 
     def end(self) -> dict[str, int]:
-        """All that was published is there; what the sums are to be."""
+        """End the publisher, wait for all acknowledgements, and return the expected sums."""
         self.ending.set()
         self.join()
         for ticket in self.tickets:
@@ -47,7 +47,7 @@ class Publisher(threading.Thread):
 
 
 class Worker:
-    """One consumer, started again when it was killed."""
+    """A consumer, which is started again when it was killed."""
 
     def __init__(self, pair: ProcessPair, name: str, folder: Path) -> None:
         self._argv = [sys.executable, "-m", "tests.process.summing", ",".join(pair.servers), name]
@@ -129,7 +129,8 @@ def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
             group.more()
             while kills:
                 now = [kills.pop()]
-                if kills and kills[-1] != now[0] and chance.random() < 0.5:  # the active and a consumer at once
+                # The active and a consumer are killed at once.
+                if kills and kills[-1] != now[0] and chance.random() < 0.5:
                     now.append(kills.pop())
                 group.lose(chance.sample(group.workers, now.count(False)), active=True in now)
                 group.more()

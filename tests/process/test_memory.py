@@ -1,4 +1,4 @@
-"""covers: --max-memory and --max-keys of real servers: sets are refused, nobody ends, and there is room again."""
+"""covers: --max-memory and --max-keys of real servers: sets are refused, no server ends, and there is room again."""
 
 import os
 import resource

@@ -1,7 +1,7 @@
-"""What operators do by mistake never makes two histories pass for one. Real processes; no row ends in exit code 4.
+"""Tests that no mistake of an operator lets two histories pass for one. Real processes; no case ends in exit code 4.
 
 covers: two primaries; another pair's data directory; a new disk; a side without a journal; a staging pair begun from a
-backup of production; an empty server alone, and told to begin; what `chp status` says of all that
+backup of production; an empty server alone, and told to begin; `chp status` in all these cases
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tests.process.cluster import ProcessPair, ServerProcess
 from tests.talk import WAIT_S, until
 
 SOLO_S = 1.0
-PATIENCE_S = 3 * SOLO_S  # long enough for whoever would begin to serve after `solo_wait_s`
+# A server that begins after `solo_wait_s` would have begun by then.
+PATIENCE_S = 3 * SOLO_S
 FLAGS = ("--solo-wait-s", str(SOLO_S))
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[ProcessPair]:
-    """Not started."""
+    """Return a pair that is not started."""
     made = ProcessPair(tmp_path, *FLAGS)
     yield made
     for server in made.both:
@@ -56,7 +57,7 @@ def state(server: ServerProcess) -> str:
 
 
 def serves_nobody_for_a_while(server: ServerProcess) -> None:
-    """It lives, and does not begin, however long it is alone."""
+    """Check that a server lives and does not begin for a while."""
     end = time.monotonic() + PATIENCE_S
     until(server.status, "an answer")
     while time.monotonic() < end:
@@ -71,7 +72,7 @@ def end_code(server: ServerProcess) -> int:
 
 
 def status_of(*servers: ServerProcess) -> tuple[int, str]:
-    """What `chp status` prints of them."""
+    """Return the exit code and the output of `chp status`."""
     addresses = ",".join(server.address for server in servers)
     done = subprocess.run(
         [sys.executable, "-m", "chp_client.cli", "status", "--servers", addresses],
@@ -81,7 +82,7 @@ def status_of(*servers: ServerProcess) -> tuple[int, str]:
 
 
 def lone_store(place: Path, n: int) -> None:
-    """A data directory of somebody else, with keys."""
+    """Make the data directory of an unrelated server, with keys."""
     other = ServerProcess(place, "alone", f"tcp://127.0.0.1:{free_port()}", None).start()
     try:
         fill([other.address], n, start=1000)
@@ -225,7 +226,8 @@ def test_an_empty_server_of_a_pair_begins_alone_only_if_it_is_told_to(tmp_path: 
         until(lambda: state(told) == "active", "it to serve")
     finally:
         told.kill()
-    pair.primary.start()  # now it has a store: it needs no word to serve alone
+    # It has a store now, so it may serve alone.
+    pair.primary.start()
     until(lambda: state(pair.primary) == "active", "it to serve")
 
 
