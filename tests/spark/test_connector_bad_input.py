@@ -46,7 +46,7 @@ def stream_read(spark: Any, folder: Path, options: dict[str, str]) -> None:
 
 
 def rows(spark: Any, folder: Path) -> Any:
-    """A stream of one row."""
+    """Return a stream of one row."""
     (folder / "in").mkdir()
     (folder / "in" / "1.txt").write_text("1\n")
     lines = spark.readStream.schema("id string").text(str(folder / "in"))

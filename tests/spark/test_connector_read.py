@@ -118,11 +118,14 @@ def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: Test
     try:
         for condition, n, held in (
             ("key like '/a/%'", 20, 20),
-            ("key = '/a/1'", 1, 11),  # it begins eleven keys
-            ("key in ('/a/12', '/a/1')", 2, 11),  # so does what these have in common
+            # Eleven keys begin with this one.
+            ("key = '/a/1'", 1, 11),
+            # Eleven keys begin with the common part of these.
+            ("key in ('/a/12', '/a/1')", 2, 11),
             ("key in ('/a/1', '/a/12', '/b/1')", 3, 40),
             ("key > '/b/'", 20, 40),
-            ("value = '/b'", 40, 40),  # says nothing of keys
+            # This filter says nothing of keys.
+            ("value = '/b'", 40, 40),
         ):
             assert reader.load().where(condition).count() == n, condition
             images = core_of(server).requests.images._shared.values()
@@ -198,7 +201,7 @@ class Changes:
         ]
 
     def run(self) -> "Changes":
-        """Up to what is there now."""
+        """Run the query up to the present changes."""
         query = self._writer.trigger(availableNow=True).start()
         query.awaitTermination(120)
         return self

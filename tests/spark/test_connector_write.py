@@ -136,7 +136,7 @@ def test_bad_input(  # noqa: PLR0917
 
 
 def _split(columns: str) -> list[str]:
-    """At commas outside of parentheses."""
+    """Split a text at commas outside of parentheses."""
     parts, depth = [""], 0
     for c in columns:
         depth += (c == "(") - (c == ")")

@@ -1,4 +1,4 @@
-"""What a reader makes of values by a schema: what fits, and what does not is refused by name."""
+"""Tests of a reader that decodes values by a schema: a value that does not fit is refused by name."""
 
 import datetime as dt
 import json
