@@ -240,7 +240,7 @@ def test_some_damages(originals: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_a_damaged_index_is_told_by_a_check(originals: dict[str, Path], tmp_path: Path) -> None:
-    """A start refused what `chp check` had called sound: SQLite's quick check reads no index."""
+    """A start once refused a journal that `chp check` had called sound, since SQLite's quick check reads no index."""
     assert campaign(range(1839, 1840), originals, tmp_path) == {"refused": 1}
 
 
@@ -266,7 +266,7 @@ def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Pat
 
 
 def test_a_damaged_mark_is_refused_and_one_that_is_gone_made_anew(originals: dict[str, Path], tmp_path: Path) -> None:
-    """A journal without a mark is one of before marks; a damaged one can't tell any more that nothing is missing."""
+    """A journal without a mark is older than marks, but a damaged mark cannot tell that nothing is missing."""
     rng = random.Random(1)
     for i, kind in enumerate((flip, zero, garbage, cut, shift, remove)):
         place = tmp_path / str(i)

@@ -65,7 +65,7 @@ def crashed(place: Path, rows: int) -> Path:
 
 
 def marked(file: Path, n: int) -> None:
-    """Let the mark be where it was at row `n`: a process that dies in a commit has not moved it yet."""
+    """Put the mark back to row `n`, as if the process had died in a commit, before it moved the mark."""
     found = read_mark(file)
     assert found is not None
     MarkFile(file, found.store, "always", EPOCH | n).close()
@@ -141,7 +141,7 @@ def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> N
 
 
 def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
-    """Rows 1.1 to 1.4, 2.5 to 5.8, and 5.9: one of epoch 1 is damaged, and the last, of which nothing is sure."""
+    """Epochs of discarded rows are remembered: one row of epoch 1 is damaged, and so is the last row."""
     journal = open_journal(f"sqlite:{tmp_path}")
     assert journal.load().seen_epoch == 0
     for n in range(1, 10):

@@ -610,7 +610,7 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
 
 
 def main() -> None:
-    """As `make test-long` runs it."""
+    """Run the test from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)

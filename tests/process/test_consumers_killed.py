@@ -23,7 +23,7 @@ A_MOMENT_S = 0.02
 
 
 class Publisher(threading.Thread):
-    """Publishes 1, 2, 3, ..., a few at a time, under some keys, until told to end."""
+    """A thread that publishes 1, 2, 3, ..., a few at a time, under some keys, until it is told to end."""
 
     def __init__(self, clone: Clone) -> None:
         super().__init__(daemon=True)
@@ -64,7 +64,7 @@ class Worker:
 
 
 class Group:
-    """Workers that share a topic, a pair and a publisher, of which some are killed while they are at it."""
+    """Workers that share a topic, with a pair and a publisher. Some are killed at work."""
 
     def __init__(self, pair: ProcessPair, clone: Clone, folder: Path, workers: int) -> None:
         self.pair = pair
@@ -92,7 +92,7 @@ class Group:
         until(do, "consumers that share")
 
     def lose(self, victims: list[Worker], *, active: bool) -> None:
-        """Kill these, and the active; start them again when the others have gone on."""
+        """Kill some workers and the active, and start them again when the others have gone on."""
         server = self.pair.active() if active else None
         if server is not None:
             server.kill()

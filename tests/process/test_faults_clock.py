@@ -28,7 +28,7 @@ def faketime() -> str | None:
 
 
 class ShiftedServer:
-    """Lets a test step the wall clock of a server process while it runs; its monotonic clock is left alone."""
+    """A server process whose wall clock a test can step while it runs. Its monotonic clock stays."""
 
     def __init__(self, server: ServerProcess, library: str) -> None:
         self._file = server.log.with_suffix(".clock")
@@ -155,6 +155,6 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
 
 
 def test_faketime_is_used_from_where_it_is() -> None:
-    """A path, not a name, so that LD_PRELOAD finds it."""
+    """LD_PRELOAD needs a path, and not a name."""
     library = faketime()
     assert library is None or os.path.exists(library) or "/" not in library

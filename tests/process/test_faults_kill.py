@@ -144,7 +144,7 @@ def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point:
 
 @pytest.mark.parametrize("point", ["before-publish", "before-ack"])
 def test_a_batch_sent_again_after_a_restart_is_applied_once(tmp_path: Path, point: str) -> None:
-    """Its condition would not hold a second time, so a second application would be refused."""
+    """The batch has a condition that does not hold a second time, so a second application would be refused."""
     server = alone(tmp_path).start()
     try:
         wait_active(server)

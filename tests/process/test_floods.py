@@ -190,7 +190,7 @@ def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: byt
 
 
 def test_more_connections_than_descriptors(server: ServerProcess) -> None:
-    """It ended with exit 70 when it opened a file next; a shell begins with 1,024, and a client has three."""
+    """A server without free descriptors once ended with exit 70. A shell allows 1,024, and a client needs three."""
     assert server.process is not None
     pid = server.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)

@@ -57,7 +57,7 @@ class Worker:
 
 
 class Torment:
-    """Workers of one recipe, and what is done to them and to the pair."""
+    """The workers of one recipe, and the faults that hit them and the pair."""
 
     def __init__(self, pair: ProcessPair, kind: str, path: Path) -> None:
         self.pair, self.path = pair, path

@@ -98,7 +98,7 @@ def test_what_a_row_says(server: TestServer, tmp_path: Path) -> None:
 def test_a_batch_that_is_lost_on_the_way_is_fetched(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """The fourth shows by the `prev` of the fifth, the last of ten by the heartbeat."""
+    """The loss of the fourth batch shows by the `prev` of the fifth, and that of the last by the heartbeat."""
     seen: list[bytes] = []
     with Clone([server.address]) as clone, Feed([server.address], "/n/") as feed:
         hear, batches = Connection.published, itertools.count()
@@ -121,7 +121,7 @@ def test_a_batch_that_is_lost_on_the_way_is_fetched(
 
 
 def count_up(clone: Clone, stop: threading.Event) -> int:
-    """Set one key to 0, 1, 2 ... until told to stop; how many."""
+    """Set one key to 0, 1, 2 ... until told to stop, and return the number of sets."""
     n = 0
     while not stop.is_set():
         for _ in range(200):
@@ -278,7 +278,7 @@ def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
 
 
 def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
-    """No row was ever recorded: only the place."""
+    """The recording has no row yet, only its place."""
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
         mine = set_some(server, 3)
         until(lambda: RecordingWriter(tmp_path, "/b/", 1, 1).reached, "the position")

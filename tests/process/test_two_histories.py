@@ -91,7 +91,7 @@ def lone_store(place: Path, n: int) -> None:
 
 
 def test_two_primaries_end_and_say_so_and_once_one_is_mended_they_are_a_pair(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: both served, and after the mend they were `in sync` with five of five keys different."""
+    """In 0.1 both served, and after the repair they were `in sync` with five of five keys different."""
     wrong = [
         ServerProcess(tmp_path / name, "primary", server.address, other.address, *FLAGS)
         for name, server, other in (("a", *pair.both), ("b", *pair.both[::-1]))
@@ -127,7 +127,7 @@ def test_a_second_primary_does_not_end_one_that_serves(tmp_path: Path, pair: Pro
 
 
 def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: acknowledged `replicated`, in sync, and 20 of 31 keys different."""
+    """In 0.1 sets were acknowledged as `replicated`, while 20 of 31 keys differed."""
     (tmp_path / "other").mkdir()
     lone_store(tmp_path / "other", 20)
     with pair:
@@ -155,7 +155,7 @@ def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp
 
 @pytest.mark.parametrize("later", [40, 3])
 def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(later: int, pair: ProcessPair) -> None:
-    """0.1: it took `later` sets of its own; then 80 keys differed, or the backup ended with exit code 4."""
+    """In 0.1 the server with the new disk took sets; then 80 keys differed, or the backup ended with exit code 4."""
     with pair:
         fill(pair.servers, 40 - later)
         for server in pair.both:
@@ -176,7 +176,7 @@ def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(l
 
 
 def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) -> None:
-    """0.1: the other one ended with exit code 4, `row 1.3 does not follow 1.41`."""
+    """In 0.1 the other server ended with exit code 4, `row 1.3 does not follow 1.41`."""
     pair = ProcessPair(tmp_path, *FLAGS)
     pair.primary = ServerProcess(
         tmp_path, "primary", pair.primary.address, pair.backup.address, "--store", "memory:", *FLAGS
@@ -195,7 +195,7 @@ def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) 
 
 
 def test_a_staging_server_begun_from_a_backup_is_not_productions_peer(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: one store id; it would meet production as a split, and be replayed into it."""
+    """In 0.1 the staging server had production's store id, so its updates would have been replayed into production."""
     with pair:
         fill(pair.servers, 10)
         backup = tmp_path / "backup.db"

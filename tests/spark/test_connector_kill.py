@@ -49,7 +49,7 @@ def points(folder: Path, where: dict[str, tuple[int, str]]) -> Callable[[], bool
 
 
 def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_commit(spark: Any, tmp_path: Path) -> None:
-    """Every way to write, at the same time; and a copy that begins with everything held, killed in that first batch."""
+    """All ways to write run at the same time, with a copy that is killed in its first batch."""
     write_files(tmp_path, 3, A_FILE)
     faults = json.dumps(
         {name: {0: ["staged"], 1: ["committed"]} for name in INCREMENTS} | {"copy": {0: ["staging", "committed"]}}

@@ -165,7 +165,7 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
 
 
 def test_a_failover_between_plan_and_task(spark: Any) -> None:
-    """A frame stays with the snapshot that is gone, and says so each time; a new one is of the new active."""
+    """A frame of a lost snapshot fails each time, and a new frame reads from the new active."""
     with Pair(heartbeat_s=0.1) as pair, Clone(pair.servers) as clone:
         clone.set("/a", b"1").wait(60)
         options = {"servers": ",".join(pair.servers), "timeout": 60}
@@ -287,7 +287,7 @@ def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Cl
 
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, tmp_path: Path, start: str) -> None:
-    """The checkpoint says where the batch ends, in the numbers of a store that is gone."""
+    """The checkpoint names the end of the batch in numbers of a store that is gone."""
 
     class Failing(Changes):
         def _take(self, frame: Any, _: int) -> None:

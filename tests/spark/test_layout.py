@@ -39,7 +39,7 @@ def read(codec: str, field: StructField, *values: bytes | None) -> list[object]:
 
 
 def test_a_map_with_numbers_as_keys() -> None:
-    """Which msgpack has, and json has not."""
+    """msgpack has maps with numbers as keys, and json has not."""
     field = StructField("m", MapType(IntegerType(), StringType()))
     assert read("msgpack", field, msgpack.packb({"m": {7: "x"}})) == [[(7, "x")]]
     with pytest.raises(BadDataFrame, match="column 'm' can't be map<int32"):

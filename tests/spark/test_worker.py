@@ -67,7 +67,7 @@ def test_a_read_notes_that_a_server_has_answered(tmp_path: Path, monkeypatch: py
 
 @errors_first
 class Source:
-    """Raises in each of the ways in which a reader does."""
+    """A source that raises in each way in which a reader does."""
 
     def plan(self) -> None:
         self._fail()

@@ -150,7 +150,8 @@ GROUPED: dict[str, Any] = {
 }
 BY_READ = {name: {what: at for what, at in entry.items() if what != "consume"} for name, entry in GROUPED.items()}
 ACK = [["t", "g", b"l" * 16, [[b"\xff" * 32, 0, 1]]]]
-OF_GROUPS: list[tuple[dict[str, Any], str]] = [  # the columns, and who may by rules that name consume, or do not
+# (columns, users that may by rules with consume / by rules without it)
+OF_GROUPS: list[tuple[dict[str, Any], str]] = [
     ({"group": ["t", "own", {}]}, "worker one / reader writer"),
     ({"group": ["t", "g", {}]}, "worker / reader writer"),
     ({"group": ["t", "g", {"again": True}]}, "worker / writer"),

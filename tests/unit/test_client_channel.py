@@ -59,7 +59,7 @@ def test_what_a_later_version_adds_to_a_header_is_let_be(channel: CopyChannel) -
 
 
 def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
-    """Its server was parted with: the next one says that the batch is over, and its records do not have it."""
+    """The server's answer was lost with its suffix; the next server says that the batch is over, and lacks it."""
     made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     own = Segment(["/a"], [b"own"], None)

@@ -46,7 +46,7 @@ def told_again(talk: Talk, no: int) -> list[tuple[int, int]]:
 
 
 def test_a_batch_that_comes_again_is_told_its_own_revision() -> None:
-    """Told its session's last one, it could set /k on that condition, over the second client's value."""
+    """With its session's last revision, the client could overwrite the second client's value of /k by a condition."""
     talk = Talk()
     for no in (1, 2, 3):
         talk.set(TWO, no, {"/k": b"two"})

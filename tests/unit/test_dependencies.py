@@ -80,7 +80,7 @@ def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["chp_server", "chp_client"])
 def test_pure_modules_lean_on_nothing_impure(package: str) -> None:
-    """A relative import may not bring in by the back door what the front door refuses."""
+    """A pure module may not get an impure one by a relative import either."""
     pure = {name_of(path) for path in pure_files()}
     for path in [*(PACKAGES[package] / "core").rglob("*.py"), *(MODULES[name] for name in PURE_BESIDES[package])]:
         assert knows(path) <= pure, f"{path} imports {knows(path) - pure}"
@@ -168,7 +168,7 @@ FOLDERS = sorted(name for name, path in MODULES.items() if path.stem == "__init_
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_lies_in_a_folder_has_one_direction(folder: str) -> None:
-    """Rooms too: of two folders beside each other, or of a folder and a module, only one knows the other."""
+    """Of two folders side by side, or of a folder and a module, only one imports the other."""
     assert circle(beside(folder)) == set()
 
 

@@ -64,7 +64,7 @@ def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
 
 
 def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_began() -> None:
-    """A turn may take some time before it looks at the collector: 2.0 s were over after 1.979."""
+    """A turn may take some time before it reads the collector, so a ttl of 2.0 s once expired after 1.979 s."""
     pair = Cores()
     pair.p.begin_turn(pair.now, pair.now)
     pair.p.arrived(pair.now + 0.3)
@@ -82,7 +82,7 @@ def test_what_is_left_of_a_ttl_is_rounded_up() -> None:
 
 
 def test_what_is_over_by_time_is_no_suffix() -> None:
-    """Both are active; what ended on the side that gives way lives on the other, where its holder refreshed it."""
+    """A lease that expired on the losing side lives on the other side, where its holder refreshed it."""
     for extras in ({"t": 900}, {"lease": [LEASE, 900], "l": LEASE}):
         pair = held_pair(**extras)
         pair.linked = False

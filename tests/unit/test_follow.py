@@ -87,7 +87,7 @@ def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confir
 
 
 class Wire:
-    """Joins an active that has a large state and a passive that has none; what one says the other hears later."""
+    """A link with a delay between an active with a large state and a passive without one."""
 
     def __init__(self, later_s: float, n: int) -> None:
         limits = replace(DEFAULT, sync_chunk_bytes=100)
@@ -116,7 +116,7 @@ class Wire:
 @pytest.mark.parametrize("n", [0, 1, 300])
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.4, 1.0, 3.0])
 def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
-    """Its question and the first of the answer take longer than it waits before it asks again."""
+    """The question and the first chunk take longer than the passive waits before it asks again."""
     wire = Wire(later_s, n)
     while not wire.passive.ctx.in_sync() and wire.now < 300:
         wire.step()
@@ -153,7 +153,7 @@ def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_
 
 
 def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it() -> None:
-    """With the records one by one it held a store after the first, and took over with that when its peer was silent."""
+    """With single records it had a store after the first one, and could take over with only that."""
     active, back = active_that_was_left(), server("B")
     for no in (1, 2):
         active.begin_turn(0.2 * no, 0.0)
@@ -210,7 +210,7 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
 
 
 def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back() -> None:
-    """It gave way, and the answer to its question of long ago lies before the one to its last (seed 50957)."""
+    """An answer to an old question may come just before the answer to the last one (seed 50957)."""
     active, back = active_that_was_left(), server("B")
     turn(back, 1.1, turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer).to_peer)
     back.link.want_whole()

@@ -366,7 +366,7 @@ def test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowl
 
 
 def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
-    """An active alone died with its acknowledgements: the member has these messages in hand no more."""
+    """A lone active died with its acknowledgements, so the member has dropped these messages, and gets them again."""
     talk = GroupTalk()
     one = talk.member()
     talk.publish("t", *keyed(10))
@@ -530,7 +530,7 @@ def test_slots_of_messages() -> None:
 
 
 def test_a_group_waits_for_what_only_the_other_server_has() -> None:
-    """A server that took over before it had all messages gives none behind a gap: acknowledged, they would be lost."""
+    """A server that lacks messages delivers none after the gap, since the missing ones would be lost."""
     talk = GroupTalk()
     for start in (0, 10, 20):
         talk.publish("t", *keyed(10, start))

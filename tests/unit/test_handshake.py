@@ -251,7 +251,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
 
 class TestClaims:
     def test_one_forged_state_of_a_far_epoch_leaves_a_pair_that_syncs_and_restarts(self) -> None:
-        """0.1 opened 32,767 above it, and could open no other."""
+        """After such a state 0.1 opened epoch 32,767, and could open no other."""
         one, other = server("P"), server("B", 2)
         talk(one, other, 1.0)
         for epoch in (200, 32_765):
@@ -329,7 +329,7 @@ def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() 
 
 
 def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_too(tmp_path: Path) -> None:
-    """0.1 ended with exit code 4: `row 1.3 does not follow 1.41`."""
+    """In 0.1 the server ended with exit code 4: `row 1.3 does not follow 1.41`."""
     for url in (f"sqlite:{tmp_path}", "memory:"):
         journal = open_journal(url)
         journal.load()
@@ -360,7 +360,7 @@ def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> Non
 
 
 def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -> None:
-    """It was about to serve, died, was back with less, and serves now: the last of these words is to come yet."""
+    """The peer may have died and serve again by now, so its old messages do not count."""
     core, peer = restarted("P", alone("P", 3), 2), restarted("B", alone("P", 2), 3)
     said = peer.link.state_message()
     turn(core, 0.1)

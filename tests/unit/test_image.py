@@ -67,7 +67,7 @@ def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str
 
 
 def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> None:
-    """A dict's walk notices that its size has changed, and not that it has changed twice."""
+    """Iteration over a dict notices a changed size, but not a size that has changed twice."""
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
     state.apply(Segment(["/a/0"], [b""], {"d": [0]}), 1000, 0.0)

@@ -108,7 +108,7 @@ def test_what_a_turn_reads_is_bounded_and_the_first_to_ask_are_the_first_to_get(
 
 
 def test_that_the_journal_has_nothing_is_known_for_one_turn_only() -> None:
-    """It may get what it lacks in the next: a reader that passed over it then would miss messages."""
+    """The journal may get the missing messages in the next turn, so a reader must not skip them for ever."""
     pages = MessagePages()
     assert pages.find(1, 0, 9, 100) is None
     [read] = pages.due()
@@ -127,7 +127,7 @@ def test_rows_of_later_records_are_not_shown() -> None:
 
 
 class Parting(Kept):
-    """B follows P; then both are active, and one of them gives way when they meet."""
+    """A pair of which both become active, so that one yields when they meet."""
 
     def __init__(self) -> None:
         super().__init__()

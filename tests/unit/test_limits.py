@@ -49,7 +49,8 @@ def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_
     }  # fmt: skip
     server.peer_message([b"STATE", packb(said)])
     server.end_turn()
-    for n in range(9):  # it hears all the time, and nobody comes
+    # The server hears all the time, and no peer comes.
+    for n in range(9):
         server.begin_turn(n / 4, n / 4)
         server.end_turn()
     assert server.active

@@ -106,7 +106,7 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
 
 
 def test_readers_that_stand_still_keep_a_bounded_number_of_keys_alive() -> None:
-    """Each asks at another number and reads nothing: its image keeps the lists, and the values, of that number."""
+    """Each reader asks at another number and reads nothing, so its image keeps the lists and values of that number."""
     limits = replace(DEFAULT, images_items_max=20, images_maps_max=4, sync_chunk_items=1)
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, limits)
     turns, at = [], 0.1

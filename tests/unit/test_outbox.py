@@ -73,7 +73,7 @@ def test_a_conditional_set_is_not_cut() -> None:
 
 
 def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> None:
-    """The count would begin at 0 again, and a session below one that a server knows is refused for ever."""
+    """Otherwise the count would begin at 0 again, and a server refuses a session below a known one for ever."""
     outbox = Outbox(b"s" * 12 + b"\xff\xff\xff\xfe")
     outbox.reopen()
     assert outbox.session == b"s" * 12 + b"\xff" * 4

@@ -268,7 +268,7 @@ class TestAnswered:
         assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
 
     def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
-        """Its end tells of the session that asked, so it is asked for again in the new one."""
+        """The end of a snapshot tells of the session that asked, so the client asks again in the new session."""
         talk = Talk().joined()
         talk.set({"/a": b"mine"})
         talk.batch(n(0), n(1), {"/a": b"mine"}, origins=[[SESSION, 1]])

@@ -142,7 +142,7 @@ def test_a_journal_and_a_state_bring_them_back_in_their_order(cores: Cores, tmp_
 
 
 def test_a_state_of_an_older_server_has_owners_of_clients_that_are_forgotten() -> None:
-    """It kept them in one table with those of applications, oldest first."""
+    """An older server kept the owners of clients and applications in one table, oldest first."""
     old = ruled().p.state
     (*_, body) = old.rest(1.0)
     _, (*rest, rules, _) = unpackb(body, "state")

@@ -75,7 +75,7 @@ def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cor
 
 
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
-    """It served, alone, while this server stood still with a word of the run before in its socket (seed 70053)."""
+    """The peer's next run may have served alone while this server was stopped (seed 70053)."""
     pair.stopped = "P"
     pair.run(0.5)
     serves = {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}

@@ -66,7 +66,7 @@ def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
 
 
 def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() -> None:
-    """The oldest is answered with the first turn; what comes meanwhile waits its turn."""
+    """The oldest pending set is answered in the first turn, and later sets wait."""
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     pair.stopped = "P"
     session = b"s" * 16

@@ -122,7 +122,7 @@ def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
 
 
 def test_a_pair_without_room_never_calls_it_replicated() -> None:
-    """The passive has confirmed nothing since: behind a cut link it may serve, and have more."""
+    """The passive has confirmed nothing since, and behind a cut link it may serve and have more."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
@@ -146,7 +146,7 @@ def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
 
 
 def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
-    """It has room, and may hold a copy of the set."""
+    """The other server has room, and may hold a copy of the refused set."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)

@@ -60,7 +60,7 @@ def meet(pair: Cores) -> None:
 
 
 def test_a_chain_of_ones_own_conditions_is_replayed() -> None:
-    """The successor has had all ten from its pending list: it did the first, and could not know what the others are."""
+    """The successor had all ten in its pending list, did the first, and refused the others as parted."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
     part(pair)
@@ -122,7 +122,7 @@ def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() 
 
 
 def test_of_a_record_of_two_clients_each_batch_has_its_own_outcome() -> None:
-    """One was done by the other server as well, one only here: neither decides over the other."""
+    """One batch was done by both servers and one only here, and each gets its own outcome."""
     pair = in_sync_with(a=b"0", b=b"0")
     part(pair)
     pair.put("PB", X, 1, {"/a": b"x"})
@@ -179,7 +179,7 @@ def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted
 
 
 def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() -> None:
-    """Else it would send the rest in a new session, beside what the suffix brings: done twice in one epoch."""
+    """Otherwise the client would send the rest in a new session, and the suffix would bring it again."""
     pair = in_sync_with(n=b"0")
     part(pair)
     pair.put("P", X, 1, {"/a": b"1"})
@@ -202,7 +202,7 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
 
 
 def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_again() -> None:
-    """The message is not: but the account called such keys replayed, and they were dropped with it (seed 120140)."""
+    """The message stays out, while the keys must be set as the file says; they were once dropped (seed 120140)."""
     batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
     state = in_sync_with(theirs=b"0").p.state
     # The present value has been written since.
@@ -233,7 +233,7 @@ def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back()
 
 
 def test_what_ended_by_time_where_the_log_does_not_reach_back_is_no_delete() -> None:
-    """It had no time when the histories parted, and had one in a record that is gone (seed 120351)."""
+    """The key got its ttl after the split, in a record that the log has dropped (seed 120351)."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))
     pair.put("PB", Z, 1, {"/ends": b"0", "/deleted": b"0"})
     pair.run(0.3)

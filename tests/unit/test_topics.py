@@ -361,7 +361,7 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
 
 
 def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_journal() -> None:
-    """It is written after readers were given what it has: in that turn they would go on behind the gap (seed 164)."""
+    """The journal is written after readers were served, so in that turn they would skip the gap (seed 164)."""
     pair = Kept()
     pair.publish("P", 1, b"a")
     pair.run(0.5)

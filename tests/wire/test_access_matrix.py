@@ -508,7 +508,7 @@ def test_no_websocket_ends_or_keeps_the_member_of_a_group(stage: Stage, name: st
 
 
 def test_nobody_can_take_the_lease_of_the_next_member(stage: Stage) -> None:
-    """Its name is made of a secret, as well as of what all may know; the name of before was the hash of that."""
+    """The lease's name is made with a secret, since it was once a hash of public facts only."""
     u = stage.unique()
     group(stage, u)
     message(stage, u)

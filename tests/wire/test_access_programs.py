@@ -355,7 +355,7 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
 
 
 def test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more(who_alone: Who) -> None:
-    """He takes, acknowledges and resets by his group; he reads no topic, and touches no other group."""
+    """A user with consume takes, acknowledges and resets in its group; it reads no topic and changes no other group."""
     users = {**RULES["users"], "bob": {"consume": [f"/.chp/topics/{TOPIC}/his/"]}}
     users["root"] = {**users["root"], "consume": [""]}
     who_alone.give({**RULES, "users": users})

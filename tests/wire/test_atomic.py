@@ -154,7 +154,7 @@ def test_a_delete_on_condition(clones: list[Clone]) -> None:
 
 
 def test_what_popitem_costs_does_not_grow_with_the_map(server: TestServer) -> None:
-    """It copies the keys once for all that it takes, not once for each."""
+    """`popitem` copies the keys once for many calls, and not once for each."""
     copies = count()
 
     class Counting(dict[str, bytes]):

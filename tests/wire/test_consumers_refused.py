@@ -57,7 +57,7 @@ def lag(topic: Topic) -> int:
 
 
 def drain(consumer: Consumer, topic: Topic) -> set[bytes]:
-    """Do what comes, as an application that does not wait for what it acknowledges; until all is acknowledged."""
+    """Handle messages without waiting for acknowledgements, until all are acknowledged."""
     done: set[bytes] = set()
     deadline = monotonic() + WAIT_S
     while lag(topic) and monotonic() < deadline:

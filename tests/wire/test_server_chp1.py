@@ -304,7 +304,7 @@ def test_both_kinds_of_subscriber_see_the_same_updates_in_the_same_order(hand: H
 
 
 def test_a_large_batch_reaches_a_chp1_subscriber_whole(hand: Hand) -> None:
-    """Nothing tells a CHP/1 client of a hole, so a batch of any legal size has to reach one that reads."""
+    """A CHP/1 client cannot detect a hole, so a batch of any legal size must reach a client that reads."""
     feed = hand.listen(b"/")
     session = hand.session()
     no = session.send([f"/{i}" for i in range(65_536)], [b"v"] * 65_536)

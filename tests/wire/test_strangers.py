@@ -214,7 +214,7 @@ class Liar:
 def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """It let the channel go: its reader was STALE for 20 s, and one of CHP/1 heard nothing more, ever."""
+    """Such a cancel once ended the channel: its reader was STALE for 20 s, and a CHP/1 reader heard nothing more."""
     monkeypatch.setattr(listeners, "LINGER_S", 0.0)
     reader, plain, writer = hand.follow("/a/"), hand.listen(b"/a/"), hand.session()
     liar = Liar(hand.address)
