@@ -3,7 +3,7 @@
 tcp://HOST:P     P+1 is tcp://HOST:P+1, and so on; tcp://[::1]:P for an IPv6 address; a name may be of either kind
 ipc://DIR/P      files of these names, for programs of the same host
 
-People may leave `tcp://` out, and may write both servers, a subtree and a codec as one URL:
+People may leave `tcp://` out, and the port if it is 5556. Both servers, a subtree and a codec may be one URL:
 chp://a:5556,b:5566/rates/?codec=json
 """
 
@@ -18,7 +18,10 @@ PORT_MAX = 65_535
 IPC_BYTES_MAX = 107
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^:/\s\[\]]+):(?P<port>[0-9]{1,5})")
 _IPC = re.compile(r"ipc://(?P<host>/(?:[^\s,\0]*[^\s,\0/])?)/(?P<port>[0-9]{1,5})")
+# A host without a port. Digits alone are no host, but a port whose host is missing.
+_HOST_ALONE = re.compile(r"(?:tcp://)?(?![0-9]+\Z)(?:\[[0-9A-Fa-f:.%a-z]+\]|[^:/\s\[\]]+)")
 SCHEME = "chp://"
+PORT = 5556
 LOCAL_PAIR = ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566")
 FORMS = "tcp://host:port or ipc:///directory/port"
 
@@ -64,7 +67,9 @@ def beside(address: str, offset: int) -> str:
 
 
 def full(address: str) -> str:
-    """Return an address in full: `host:port` is `tcp://host:port`."""
+    """Return an address in full: `host:port` is `tcp://host:port`, and `host` is `tcp://host:5556`."""
+    if _HOST_ALONE.fullmatch(address):
+        return f"tcp://{address.removeprefix('tcp://')}:{PORT}"
     return f"tcp://{address}" if ":" in address and "://" not in address else address
 
 

@@ -4,9 +4,8 @@ from chp_client import Clone
 with Clone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
     clone["/rates/EUR/USD"] = b"1.0832"
 
-clone    the mapping; its parts are reading, writing and worth
-agent    the thread that owns the sockets          core    what it decides, pure
-watch, changes, tickets, lease, codecs             what their names say
+clone    the mapping and its variants       agent    the thread that owns the sockets, with watches, tickets and leases
+core     the decisions, without any I/O     codecs   the forms of values: bytes, text, JSON, msgpack
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from .agent.lease import Lease
 from .agent.measured import Metrics
 from .agent.tickets import Ticket
 from .agent.watch import Watch
+from .agent.writer import Writer
 from .clientfile import ClientFile
 from .clone.aio import AsyncClone
 from .clone.clone import Clone
@@ -53,7 +53,8 @@ from .topics.reader import Message, MessageBatch
 from .topics.topic import Topic
 from .topics.transaction import Transaction
 
-__version__: str  # as it is installed, "" if it is not; looked up when it is asked for
+# The installed version, or "". `__getattr__` looks it up at the first use.
+__version__: str
 
 __all__ = [
     "Ack",
@@ -107,6 +108,7 @@ __all__ = [
 
 
 shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic, AsyncTopic, ClientFile, Consumer])
+shorten([Writer])  # `clone.set` is its `set`
 
 
 def __dir__() -> list[str]:
@@ -114,11 +116,11 @@ def __dir__() -> list[str]:
     return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__", "__version__"]
 
 
-# With this in sight a checker of types would believe that each name is here.
+# A type checker that saw this function would believe that every name exists here.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Return the version, or raise what tells the new word for an old one."""
+        """Return the version. Raise an error for any other name; for an old one, it tells the new word."""
         if name == "__version__":
             return package_version()
         return renamed.told(name, {"LATEST": 'start="end"'}, __name__)

@@ -1,4 +1,4 @@
-"""`python -m chp_client` is `chp`; it wants the extra `cli`."""
+"""The command `python -m chp_client`, which is `chp`. It needs the extra `cli`."""
 
 from .cli import main
 

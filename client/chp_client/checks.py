@@ -1,6 +1,6 @@
-"""What an application gave, checked before anything is sent: addresses, subtrees, values, times to live.
+"""The checks of what an application passes in: addresses, subtrees, keys, values, times to live and callbacks.
 
-Each error names the thing and what to do about it.
+A check runs before anything is sent. Its error names the argument, and what to do about it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from chp import addresses
@@ -17,13 +19,20 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import Revision
 from chp.properties import ttl_ms
 
-SERVERS_MAX = 2  # of a pair
+# The servers of a pair.
+SERVERS_MAX = 2
 _VALUE_MAX = DEFAULT.value_bytes_max
-FOR_EVER_S = 1e9  # more than a lock can be waited for
+# A longer wait counts as endless, because a lock can't wait for longer.
+FOR_EVER_S = 1e9
+# A number counts seconds.
+Ttl = float | timedelta
 
 
 def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
-    """The three endpoints of each server, from `tcp://host:P`, `host:P` or `ipc://dir/P` (or a text with commas)."""
+    """Return the three endpoints of each server.
+
+    A server is `tcp://host:P`, `host:P` or `ipc://dir/P`. One text may name two, with a comma between them.
+    """
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
     for server in given:
@@ -42,14 +51,14 @@ def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
 
 
 def listed(servers: object) -> list[object]:
-    """The servers given, one by one."""
+    """Return the given servers as a list."""
     if servers is None:
         return []
     return list(servers) if isinstance(servers, Iterable) and not isinstance(servers, bytes) else [servers]
 
 
 def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str]:
-    """The subtrees to hold, none inside another; empty for a write-only Clone."""
+    """Return the subtrees to hold, none of them inside another. A write-only Clone has none."""
     if isinstance(subtrees, str):
         raise BadInput(f"subtrees is a list of texts; use subtree={subtrees!r} for one")
     if subtrees is not None and subtree:
@@ -68,7 +77,7 @@ def subtrees_of(subtree: str | None, subtrees: Sequence[str] | None) -> list[str
 
 
 def limits_with(window_bytes: int | None) -> Limits:
-    """The limits, with this window."""
+    """Return the limits with this window size. None keeps the default."""
     if window_bytes is None:
         return DEFAULT
     if type(window_bytes) is not int or window_bytes < 1024:
@@ -77,7 +86,7 @@ def limits_with(window_bytes: int | None) -> Limits:
 
 
 def seconds(name: str, value: float | None) -> float | None:
-    """A positive number of seconds, or None."""
+    """Return a positive number of seconds, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
@@ -85,30 +94,34 @@ def seconds(name: str, value: float | None) -> float | None:
     return float(value)
 
 
-def wait_s(timeout: float | None) -> float | None:
-    """How long to wait, None for as long as it takes, as for what is more than a life."""
+def wait_s(timeout: float | None, name: str = "timeout") -> float | None:
+    """Return how many seconds to wait, or None for as long as it takes; `BadInput` for a negative number."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not (timeout > 0 or timeout <= 0):
-        raise BadInput(f"timeout={timeout!r:.40} is not a number of seconds; give one, or None to wait for ever")
-    return None if timeout > FOR_EVER_S else max(0.0, float(timeout))
+        raise BadInput(f"{name}={timeout!r:.40} is not a number of seconds; give one, or None to wait for ever")
+    if timeout < 0:
+        raise BadInput(f"{name}={timeout!r:.40} is below 0; give 0 not to wait, or None to wait for ever")
+    return None if timeout > FOR_EVER_S else float(timeout)
 
 
 def callback(what: str, given: Callable[..., object]) -> None:
-    """That it can be called."""
+    """Check that a callback can be called."""
     if not callable(given):
         raise BadInput(f"{what}={given!r:.60} can't be called; give a function")
 
 
-def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...]) -> None:
-    """That there may be something to watch, and a queue to keep it in."""
+def prefix_and_queue(prefix: object, queue_max: object, subtrees: tuple[str, ...], held: Mapping[str, Any]) -> None:
+    """Check that something under a prefix may be watched; raise `BadInput` for a pattern, unless keys held begin so."""
     prefix_held(prefix, subtrees, "watch")
+    if isinstance(prefix, str) and prefix.endswith("*") and not any(map(str.startswith, list(held), repeat(prefix))):
+        raise BadInput(f"no key here begins with {prefix!r:.80}; a watch is by prefix; use {prefix.rstrip('*')!r:.80}")
     if queue_max is not None and (type(queue_max) is not int or queue_max < 1):
         raise BadInput(f"queue_max={queue_max!r:.40} is not a number of at least 1; leave it out for the default")
 
 
 def prefix_held(prefix: object, subtrees: tuple[str, ...], verb: str) -> None:
-    """That something under a prefix may be held, to watch or to read."""
+    """Check that this Clone may hold keys under a prefix. `verb` says what they are wanted for."""
     if not isinstance(prefix, str):
         raise BadInput(f"a prefix is text, not {type(prefix).__name__}")
     if not subtrees:
@@ -119,14 +132,14 @@ def prefix_held(prefix: object, subtrees: tuple[str, ...], verb: str) -> None:
 
 
 def range_of(after: object, until: object) -> None:
-    """That the ends of a range are keys, or None."""
+    """Check that the ends of a range are keys or None."""
     for name, key in (("after", after), ("until", until)):
         if key is not None and not isinstance(key, str):
             raise BadInput(f"{name}={key!r:.60} is not a key; give text, or None")
 
 
 def page(limit: object, after: str | None) -> tuple[int, str | None]:
-    """How many items a page has, and behind which key it begins."""
+    """Check the size of a page and the key after which it begins. Return both."""
     if type(limit) is not int or limit < 1:
         raise BadInput(f"limit={limit!r:.40} is not a number of at least 1")
     range_of(after, None)
@@ -134,7 +147,7 @@ def page(limit: object, after: str | None) -> tuple[int, str | None]:
 
 
 def items_of(items: object) -> tuple[list[str], list[Any]]:
-    """Keys and values of a mapping, or of two columns."""
+    """Return the keys and the values of a mapping, or of a pair of columns."""
     if isinstance(items, Mapping):
         return list(items.keys()), list(items.values())
     if not isinstance(items, tuple) or len(items) != 2:
@@ -150,7 +163,7 @@ def items_of(items: object) -> tuple[list[str], list[Any]]:
 
 
 def keys_of(keys: object) -> list[str]:
-    """A column of keys."""
+    """Return the keys as a list."""
     if isinstance(keys, str):
         raise BadInput(f"keys is a list of texts, not str; use delete({keys!r:.60}) for one, or set")
     if not isinstance(keys, Iterable):
@@ -158,19 +171,25 @@ def keys_of(keys: object) -> list[str]:
     return list(keys)
 
 
-def ttl_in_ms(ttl: float | None) -> int | None:
-    """A time to live in ms, None for none; `BadTtl` for what is not a number above 0 within the limits."""
+def ttl_in_ms(ttl: Ttl | None) -> int | None:
+    """Return a time to live in ms, or None for none; `BadTtl` unless it is above 0 and within the limits."""
     if ttl is None:
         return None
+    ttl = ttl_s(ttl)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-        raise BadTtl(f"ttl={ttl!r:.40} is not a number of seconds; give one above 0, or None")
+        raise BadTtl(f"ttl={ttl!r:.40} is no number of seconds and no timedelta; give one above 0, or None")
     if not ttl > 0:
         raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0, or None for a key that stays")
     return ttl_ms(ttl)
 
 
+def ttl_s(ttl: Ttl) -> Any:
+    """Return a time to live in seconds; it is not checked."""
+    return ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+
+
 def revision(name: str, given: object) -> Revision:
-    """A revision: a number, or text such as 1.42."""
+    """Return a revision, which is given as a number or as text such as 1.42."""
     if isinstance(given, str):
         return Revision(given)
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 1 << 63:
@@ -179,7 +198,7 @@ def revision(name: str, given: object) -> Revision:
 
 
 def value_bytes(value: object) -> bytes:
-    """The value as bytes, within its limit."""
+    """Return a value as bytes. Raise `BadValue` if it is larger than the limit."""
     if type(value) is not bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
             raise BadValue(f"a value is bytes, not {type(value).__name__}; encode it, or use codec='text' or 'json'")
@@ -190,15 +209,21 @@ def value_bytes(value: object) -> bytes:
 
 
 def batch_body(body: bytes) -> bytes:
-    """What travels as one batch, within its limit: 16 MiB, and near one more for keys and all that is beside values."""
+    """Return the body of a batch. Raise `BadInput` if it is larger than the limit.
+
+    The limit allows 16 MiB of values, and almost one more MiB for keys and everything else.
+    """
     if len(body) > DEFAULT.body_bytes_max:
         most = f"{DEFAULT.body_bytes_max:,} bytes as it is sent"
-        raise BadInput(f"what is done together is one batch of at most {most}, not {len(body):,}; do it in parts")
+        raise BadInput(f"one batch may have at most {most}, and this one has {len(body):,}; do it in parts")
     return body
 
 
 def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
-    """A column of values and the longest's length, by C-level passes; one by one only if something is not plain."""
+    """Return a column of values and the length of the longest.
+
+    C-level loops check plain bytes. Other values are converted one by one.
+    """
     if set(map(type, values)) <= {bytes}:
         longest = max(map(len, values), default=0)
         if longest <= _VALUE_MAX:
@@ -208,7 +233,7 @@ def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def held_key(key: object, subtrees: tuple[str, ...]) -> str:
-    """A key that lies in one of the held subtrees (or anywhere, for a write-only Clone)."""
+    """Check that a key lies in one of the held subtrees, and return it. A write-only Clone takes any key."""
     checked = check_key(key)
     if subtrees and not checked.startswith(subtrees):
         raise not_held(checked, subtrees)
@@ -216,7 +241,10 @@ def held_key(key: object, subtrees: tuple[str, ...]) -> str:
 
 
 def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
-    """That a column of checked keys lies in the held subtrees: two comparisons, if it is one subtree."""
+    """Check that all keys of a column lie in the held subtrees.
+
+    For one subtree, two comparisons are enough.
+    """
     if not subtrees or not keys or "" in subtrees:
         return
     if len(subtrees) == 1 and min(keys).startswith(subtrees) and max(keys).startswith(subtrees):
@@ -227,7 +255,7 @@ def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
 
 
 def not_held(key: str, subtrees: tuple[str, ...]) -> BadKey:
-    """The error for a key outside."""
+    """Return the error for a key outside the held subtrees."""
     return BadKey(
         f"key {key!r:.80} is outside what this Clone holds ({', '.join(map(repr, subtrees))}); "
         "use a Clone with subtree=None, which only writes, or one that holds it"

@@ -4,11 +4,11 @@
     secret = "..."
     [[servers]]
     address = "tcp://a:5556"
-    keys = ["..."]               # the server's public key; while it is changed, the new one too
+    keys = ["..."]               # the server's public key; during a change of keys, the new one too
 
-`Clone(client_file=path)` reads one. `ClientFile.read(path)` is a tuple of the addresses, which stands for the servers:
-`Clone(ClientFile.read(path).only([one]))`. It shows no secret. It is pickled as its path, so another process, such as a
-worker of Spark, reads the file itself.
+`Clone(client_file=path)` reads one. `ClientFile.read(path)` returns a tuple of the addresses, which a Clone takes as
+its servers: `Clone(ClientFile.read(path).only([one]))`. Its repr shows no secret. It is pickled as its path, so
+another process, such as a worker of Spark, reads the file itself.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from chp import addresses, keyfiles
 from chp.errors import BadInput
 from chp.keyfiles import KeyPair
 
-SERVER_KEYS_MAX = 2  # the one that is, and the one that is to be
+# The present key, and the next one during a change of keys.
+SERVER_KEYS_MAX = 2
 _KNOWN = {"public", "secret", "servers"}
 _REMEDY = "`chp keygen NAME --server ADDRESS=SERVER.pub` writes such a file"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a connection to one server shows, and whom it expects."""
+    """The keys that a connection to one server needs: this client's pair, and the server's public keys."""
 
     pair: KeyPair
     server_keys: tuple[bytes, ...]
 
     def put_on(self, socket: zmq.Socket[bytes], turn: int = 0) -> None:
-        """What this socket connects to from now on; `turn` counts through the server's keys."""
+        """Set the keys on a socket, for its next connections. `turn` counts through the server's keys."""
         socket.curve_publickey, socket.curve_secretkey = self.pair.public, self.pair.secret
         socket.curve_serverkey = self.server_keys[turn % len(self.server_keys)]
 
 
 class ClientFile(tuple[str, ...]):
-    """The addresses of a client file, with what is needed to be let in there."""
+    """The addresses of a client file, with the keys that these servers ask for."""
 
     path: str
     credentials: dict[str, Credentials]
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read it; `BadInput` names the file, what is wrong and what to do."""
+        """Read a client file. `BadInput` names the file, what is wrong with it, and what to do."""
         return cls._of(str(path), _read(Path(path)))
 
     @classmethod
@@ -62,11 +63,11 @@ class ClientFile(tuple[str, ...]):
         return made
 
     def only(self, servers: Iterable[str]) -> Self:
-        """Some of its servers; `BadInput` for one that is not in it."""
+        """Return a ClientFile with some of its servers. Raise `BadInput` for one that it does not have."""
         chosen = list(servers)
         for server in chosen:
             if server not in self.credentials:
-                raise BadInput(f"{server} is no server of the client file {self.path}: that has {', '.join(self)}")
+                raise BadInput(f"{server} is no server of the client file {self.path}, which has {', '.join(self)}")
         return self._of(self.path, {server: self.credentials[server] for server in chosen})
 
     def __eq__(self, other: object) -> bool:
@@ -87,12 +88,12 @@ def _again(path: str, servers: tuple[str, ...]) -> ClientFile:
 
 
 def credentials_of(servers: object) -> dict[str, Credentials]:
-    """Of each address; none, if no client file was given."""
+    """Return the credentials for each address, or none if no client file was given."""
     return servers.credentials if isinstance(servers, ClientFile) else {}
 
 
 def text_of(name: str, pair: KeyPair, servers: dict[str, bytes]) -> str:
-    """What a client file holds."""
+    """Return the text of a client file."""
     lines = [keyfiles.secret_text(name, pair)]
     for address, key in servers.items():
         lines.append(f'\n[[servers]]\naddress = "{address}"\nkeys = ["{key.decode()}"]\n')
@@ -105,7 +106,7 @@ def _read(path: Path) -> dict[str, Credentials]:
             text = file.read(keyfiles.FILE_BYTES_MAX)
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"the client file {path} can't be read ({why}); {_REMEDY}") from None
     if mode & 0o077:
         raise BadInput(f"the client file {path} can be read by others of this host; chmod 600 it, or make new keys")
@@ -117,10 +118,10 @@ def _read(path: Path) -> dict[str, Credentials]:
 
 def _parsed(table: dict[str, object]) -> dict[str, Credentials]:
     if unknown := sorted(table.keys() - _KNOWN):
-        raise ValueError(f"has {unknown[0]!r}, which it can't have: it has {', '.join(sorted(_KNOWN))}")
+        raise ValueError(f"has {unknown[0]!r}, which is not known; it may have {', '.join(sorted(_KNOWN))}")
     pair = KeyPair(keyfiles.key_of(table, "public"), keyfiles.key_of(table, "secret"))
     if zmq.curve_public(pair.secret) != pair.public:
-        raise ValueError(f"has a public key that is not that of its secret one; {_REMEDY}")
+        raise ValueError(f"has a public key that does not belong to its secret key; {_REMEDY}")
     servers = table.get("servers")
     if not isinstance(servers, list) or not servers:
         raise ValueError(f"names no server: it has no [[servers]] with address and keys; {_REMEDY}")
@@ -135,12 +136,12 @@ def _parsed(table: dict[str, object]) -> dict[str, Credentials]:
 
 def _server(table: object) -> tuple[str, tuple[bytes, ...]]:
     if not isinstance(table, dict) or not isinstance(address := table.get("address"), str):
-        raise ValueError('has one of [[servers]] without a line address = "tcp://HOST:PORT"')
+        raise ValueError('has a [[servers]] entry without a line address = "tcp://HOST:PORT"')
     try:
         addresses.parse(address)
     except ValueError as error:
         raise ValueError(f"has the address {address!r}, which {error}") from None
     keys = table.get("keys")
     if not isinstance(keys, list) or not 1 <= len(keys) <= SERVER_KEYS_MAX:
-        raise ValueError(f'has no keys = ["..."] for {address}: that is what stands in its server.pub (one, or two)')
+        raise ValueError(f'has no keys = ["..."] for {address}; copy one or two keys from its server.pub')
     return address, tuple(keyfiles.key_of({"server's": key}, "server's") for key in keys)

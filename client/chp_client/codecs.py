@@ -1,7 +1,7 @@
-"""What a value is to the application: bytes as they are, text, JSON, or msgpack. Never pickle.
+"""The codecs of values: raw bytes, text, JSON or msgpack. Pickle is never used.
 
-A codec is any object with `encode(value) -> bytes` and `decode(bytes) -> value`; `typed.codec_of` finds one by name, or
-of a type of values.
+A codec is any object with `encode(value) -> bytes` and `decode(bytes) -> value`. `typed.codec_of` returns the codec for
+a name, or for a type of values. `Decoding` decides what happens to a value that the codec can't decode.
 """
 
 from __future__ import annotations
@@ -15,57 +15,62 @@ import msgpack
 from chp.errors import BadInput, BadValue
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # of the checker, for the default
+    # The type checker needs this one, because of its `default`.
+    from typing_extensions import TypeVar
 
     V = TypeVar("V", default=Any)
 else:
     from typing import TypeVar
 
-    V = TypeVar("V")  # of what values are
+    # The type of values.
+    V = TypeVar("V")
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """Values to bytes and back."""
+    """A codec: it turns values into bytes and back."""
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value."""
+        """Return the bytes of a value."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The value of some bytes."""
+        """Return the value of some bytes."""
         ...
 
 
 class Text:
-    """str as UTF-8."""
+    """A codec for str as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
-        """UTF-8 of a str."""
+        """Return a str as UTF-8."""
         if not isinstance(value, str):
             raise BadValue(f"codec 'text' takes str, not {type(value).__name__}; format it first")
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise BadValue(f"codec 'text' can't take this value ({error}); mend it first") from None
+            raise BadValue(f"codec 'text' can't take this value ({error}); give text that UTF-8 can hold") from None
 
     def decode(self, data: bytes) -> str:
-        """The text; what is not UTF-8 shows as U+FFFD, since somebody else wrote it."""
+        """Return the text. Bytes that are not UTF-8 become U+FFFD, as another client may have written them."""
         return data.decode(errors="replace")
 
 
 class Json:
-    """Anything JSON can say, compactly; NaN and infinity are no JSON, and few other languages would read them."""
+    """A codec for anything that JSON can hold, in its compact form.
+
+    NaN and infinity are refused: they are not JSON, and few other languages would read them.
+    """
 
     def encode(self, value: Any) -> bytes:
-        """JSON as UTF-8."""
+        """Return a value as JSON in UTF-8."""
         try:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadValue(f"codec 'json' can't take this value ({error}); give what JSON can say") from None
+            raise BadValue(f"codec 'json' can't take this value ({error}); give a value that JSON can hold") from None
 
     def decode(self, data: bytes) -> Any:
-        """The value; `BadValue` for bytes that are not JSON."""
+        """Return the value. Raise `BadValue` for bytes that are not JSON."""
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -73,10 +78,10 @@ class Json:
 
 
 class Msgpack:
-    """Anything msgpack can say."""
+    """A codec for anything that msgpack can hold."""
 
     def encode(self, value: Any) -> bytes:
-        """msgpack."""
+        """Return a value as msgpack."""
         try:
             packed: bytes = msgpack.packb(value)
         except (TypeError, ValueError, OverflowError) as error:
@@ -84,7 +89,7 @@ class Msgpack:
         return packed
 
     def decode(self, data: bytes) -> Any:
-        """The value; `BadValue` for bytes that are not one msgpack object."""
+        """Return the value. Raise `BadValue` for bytes that are not one msgpack object."""
         try:
             return msgpack.unpackb(data, strict_map_key=False)
         except Exception as error:
@@ -92,19 +97,20 @@ class Msgpack:
 
 
 def undecodable(key: str, error: Exception) -> BadValue:
-    """The error for a value that somebody else wrote, with the key it is at."""
+    """Return the error for a value that can't be decoded, with its key."""
     return BadValue(f"key {key!r:.80}: {error}")
 
 
 OnBad = Literal["raise", "skip"] | Callable[[str, bytes, Exception], Any]
-SKIPPED: Final = object()  # in the place of a value that is left out
+# This stands in the place of a value that is left out.
+SKIPPED: Final = object()
 
 
 class Decoding:
-    """A codec's `decode`, and what becomes of a value that it can't take: somebody else wrote it.
+    """The `decode` of a codec, and what happens to a value that it can't decode. Another client may have written it.
 
-    on_bad   "raise" (`BadValue` names the key), "skip" (its item is left out), or a callable: what it returns for the
-             key, the bytes and the error stands in the value's place, and what it raises is raised
+    on_bad   "raise" (`BadValue` names the key), "skip" (the item is left out), or a callable: it gets the key, the
+             bytes and the error, and returns the value to use instead, or raises
     """
 
     def __init__(self, decode: Callable[[bytes], Any], on_bad: OnBad = "raise") -> None:
@@ -113,18 +119,22 @@ class Decoding:
         self.decode, self.on_bad = decode, on_bad
 
     def value(self, key: str, data: bytes) -> Any:
-        """The value of a key; SKIPPED if it is to be left out."""
+        """Return the value of a key, or SKIPPED if it is left out."""
         try:
             return self.decode(data)
         except BadValue as error:
             return self._bad(key, data, error)
-        except Exception as error:  # of a codec of the application's own
+        except Exception as error:
+            # A codec of the application may raise anything.
             if self.on_bad == "raise":
                 raise
             return self._bad(key, data, error)
 
     def column(self, keys: Sequence[str], values: Sequence[Any], empty: Sequence[int] = ()) -> list[Any]:
-        """The values of several keys, None at the places `empty`; no line runs for each if `decode` takes them all."""
+        """Return the values of several keys, with None at the places `empty`.
+
+        If `decode` takes them all, no other Python code runs for each value.
+        """
         out: list[Any] = []
         start = 0
         try:

@@ -1,51 +1,70 @@
-"""What a Clone may raise besides the input errors of `chp.errors`, each naming the thing and the remedy.
+"""The errors that a Clone may raise, in addition to those of `chp.errors`. Each names the problem and the remedy.
 
-    Closed      the Clone has been closed                  Full      the window of unacknowledged sets is full
-    Forked      used in a child of the process it lives in  Lagging   a watcher, or the Clone, fell too far behind
-    Refused     the server took none of a batch of sets, or answers a question with no
-    Conflict    ... because a key's revision was another
-    Fenced      ... because what it acknowledges is not the consumer's any more
-    NotRetained the log of the server does not reach back to where a watch, or a feed, is to begin
-    NoSuchTopic, NoSuchGroup, AlreadyThere  ... because there is no topic or group of that name, or there is one
-    GoneMeanwhile  a KeyError of a Clone, where the key may have gone during an iteration
-    Unanswered  no server answered a question, or not to its end
+    Closed         the Clone has been closed
+    Forked         the Clone is used in a child of the process in which it was made
+    Full           the window of unacknowledged sets is full
+    Lagging        a watch, or the Clone, fell too far behind
+    NotRetained    the log of the server begins after the place where a watch or a feed is to begin
+    Unanswered     no server answered a question completely
+    NotHeld        a BadKey and a KeyError: a key that is read lies outside the subtrees of the Clone
+    GoneMeanwhile  a KeyError during an iteration over a Clone: the key may have been deleted
+    Refused        the server took nothing of a batch of sets, or refused to answer a question
+    Conflict       a Refused: a key had another revision
+    Fenced         a Refused: the batch acknowledges messages that the consumer does not have any more
+    NoSuchTopic, NoSuchGroup, AlreadyThere   a Refused: the topic or group does not exist, or exists already
 
-A wait that runs out raises the built-in `TimeoutError`, which says what it waited for and how the servers look.
+A wait that runs out of time raises the built-in `TimeoutError`. It tells what was waited for, and the state of the
+servers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from chp.errors import ChpError
+from chp.errors import BadKey, ChpError
 from chp.numbers import Revision, describe
 
 
 class GoneMeanwhile(KeyError):
-    """A key is not there, and an iteration over the Clone began a moment ago: the key may have gone meanwhile."""
+    """The error for an absent key if an iteration over the Clone began a moment ago. The key may be deleted since."""
 
     def __str__(self) -> str:
         return f"{self.args[0]!r} is not there; if it went while you iterated, use clone.snapshot()"
 
 
+class NotHeld(BadKey, KeyError):
+    """A Clone was asked for a key that lies outside its subtrees, so it can't tell whether the servers have it."""
+
+    __str__ = ChpError.__str__
+
+
+def outside(key: str, subtrees: tuple[str, ...]) -> NotHeld:
+    """Return the error for reading a key outside the subtrees, of which a Clone that only writes has none."""
+    held = f"holds ({', '.join(map(repr, subtrees))})" if subtrees else "holds: it only writes"
+    return NotHeld(f"key {key!r:.80} is outside what this Clone {held}; read it with a Clone that holds it")
+
+
 class Closed(ChpError):
-    """The Clone is closed: what it held can still be read, but nothing can be set."""
+    """The error of a closed Clone. Its copy can still be read, but nothing can be set."""
 
 
 class Forked(ChpError):
-    """A Clone was used in a forked child, where its agent does not run."""
+    """The error of a Clone in a forked child process, where its agent does not run."""
 
 
 class Full(ChpError):
-    """The window of unacknowledged sets is full and `on_full` is "raise"."""
+    """The error for a full window of unacknowledged sets, if `on_full` is "raise"."""
 
 
 class Lagging(ChpError):
-    """A reader is further behind than it allowed itself to be."""
+    """The error for a reader that is further behind than its limit."""
 
 
 class NotRetained(ChpError):
-    """The records after `after` can't be had; `oldest` is the oldest number the active's log follows on, if known."""
+    """The error for records after `after` that the server does not have.
+
+    `oldest` is the number after which the active's log begins, if it is known.
+    """
 
     def __init__(self, after: int, oldest: int | None) -> None:
         known = f"; its log begins after {describe(oldest)}" if oldest else ""
@@ -58,10 +77,11 @@ class NotRetained(ChpError):
 
 
 class Refused(ChpError):
-    """The server took nothing of the batch, or won't answer; `code` is the protocol's word for why, `detail` says more.
+    """The error for a batch that the server did not take, or for a question that it does not answer.
 
-    With the code `parted` something of it may be set: two servers were active, and others wrote some of its keys. Where
-    one server was asked, `server` says which.
+    `code` is the protocol's word for the reason, and `detail` has more. With the code `parted` a part of the batch may
+    be set: two servers were active, and other clients wrote some of its keys. `server` names the server if only one was
+    asked.
     """
 
     def __init__(self, text: str, code: str = "", detail: Any = None, server: str = "") -> None:
@@ -73,25 +93,26 @@ class Refused(ChpError):
 
 
 class Unanswered(ChpError):
-    """No server answered a question, or not to its end."""
+    """The error for a question that no server answered completely."""
 
 
 class NoSuchTopic(Refused):
-    """There is no topic of that name."""
+    """The error for a topic that does not exist."""
 
 
 class NoSuchGroup(Refused):
-    """There is no group of that name."""
+    """The error for a group that does not exist."""
 
 
 class AlreadyThere(Refused):
-    """What was to be made is there."""
+    """The error for a topic or group that exists already."""
 
 
 class Conflict(Refused):
-    """A conditional set found another revision; `revisions` are the present ones (0: the key is absent).
+    """The error for a conditional set that found another revision.
 
-    With the code `parted` the set may still be done, if nobody writes these keys before the other server is back.
+    `revisions` has the present ones (0: the key is absent). With the code `parted` the set may still be done, if no
+    client writes these keys before the other server is back.
     """
 
     @property
@@ -102,10 +123,11 @@ class Conflict(Refused):
 
 
 class Fenced(Refused):
-    """A batch acknowledges messages that are somebody else's by now, or acknowledged; nothing of it was done.
+    """The error for an acknowledgement of messages that another consumer has by now, or that are acknowledged.
 
-    `detail` tells what differed: topic, group, whether the consumer is a `member`, the offset that it went on `from`,
-    and `at`: where the slots are, and whether they are its own.
+    Nothing of the batch was done. `detail` tells what differed: the topic, the group, whether the consumer is a
+    `member`, the offset it continued `from`, and `at`, which has the positions of the slots and whether they are its
+    own.
     """
 
 
@@ -113,23 +135,24 @@ def _fenced(detail: object) -> Fenced:
     told = detail if isinstance(detail, dict) else {}
     at = [each for each in told.get("at", ()) if isinstance(each, list) and len(each) == 3]
     if told.get("member") is False:
-        why = "this consumer was taken for gone, or the group begun anew, and they are given again"
+        why = "the group took this consumer for gone or began anew, and they are given again"
     elif any(own for _, _, own in at):
-        why = "they are acknowledged already" if at and at[0][1] > told.get("from", 0) else "they are to come again"
+        why = "they are acknowledged already" if at and at[0][1] > told.get("from", 0) else "they will come again"
     else:
-        why = "others have its messages by now"
+        why = "other consumers have them by now"
     where = f" of group {told.get('group')} of topic {told.get('topic')}" if told else ""
-    return Fenced(f"nothing was done: the messages{where} from {told.get('from', 'there')} on: {why}", "fenced", detail)
+    start = told.get("from", "there")
+    return Fenced(f"nothing was done with the messages{where} from {start} on: {why}", "fenced", detail)
 
 
 def refusal(code: str, detail: object) -> Refused:
-    """The error for a REFUSED."""
+    """Return the error for a REFUSED."""
     if code == "fenced":
         return _fenced(detail)
     conditions = code == "parted" and isinstance(detail, dict)
     if code == "revision" or conditions:
         found = list(Conflict("", code, detail).revisions.items())[:4]
         shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
-        why = "the revision named is another active server's, which may still hand it over" if conditions else ""
+        why = "the named revision is from another active server, which may still hand it over" if conditions else ""
         return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
     return Refused(f"the server refused the batch ({code}): {detail}", code, detail)

@@ -6,6 +6,9 @@
         @renamed(stale_s="silence_s")              # Clone(stale_s=1) raises BadInput: use silence_s
         def __init__(self, silence_s=None): ...
 
+    class Clone:
+        incr = RedisName("recipes.Counter(clone, key).add()")    # clone.incr raises AttributeError: use recipes.Counter
+
 An old name costs nothing where nobody uses it. It is a descriptor in the class, because `__getattr__` would make each
 attribute of an instance slower. `dir` does not show it.
 """
@@ -13,18 +16,19 @@ attribute of an instance slower. `dir` does not show it.
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from chp.errors import BadInput
 
+NeverGiven = Any  # the type of a parameter that is there to be refused; `help` does not show it
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class OldName:
-    """An attribute that is gone; `now` says what to write."""
+    """An attribute that is gone; `now` says what to write instead."""
 
     def __init__(self, now: str) -> None:
         self._now, self._name = now, ""
@@ -36,21 +40,67 @@ class OldName:
         raise AttributeError(f"{self._name} is gone; use {self._now}")
 
 
+class RedisName(OldName):
+    """A word of Redis's clients; `now` says what to write here."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise AttributeError(f"{self._name} is a word of Redis; use {self._now} (docs/from/redis.md)")
+
+
+REDIS_ARGUMENTS: dict[str, str] = {
+    "ex": "ttl=, in seconds",
+    "px": "ttl=, in seconds",
+    "nx": "if_revision=0, or setdefault(key, value)",
+    "xx": "if_revision=entry(key).revision",
+}
+
+
+def unknown_argument(function: str, name: str) -> TypeError:
+    """Return the error for an argument that a function has not, with our word for one of Redis's."""
+    if name in REDIS_ARGUMENTS:
+        return TypeError(f"{function}() has no {name}=; use {REDIS_ARGUMENTS[name]} (docs/from/redis.md)")
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def refusing_redis(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Raise TypeError with our word for an argument of Redis's `set`."""
+
+    @wraps(function)
+    async def called(*arguments: P.args, **named: P.kwargs) -> R:
+        for name in named.keys() & REDIS_ARGUMENTS:
+            raise unknown_argument(function.__name__, name)
+        return await function(*arguments, **named)
+
+    return called
+
+
+def refusing_pattern(function: Callable[P, R]) -> Callable[P, R]:
+    """Raise TypeError that names `prefix` for an argument of a method that takes none, as Redis's `keys` takes one."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        if len(arguments) > 1:
+            raise TypeError(f'{function.__name__}() takes no pattern; use prefix("/a/").keys() (docs/from/redis.md)')
+        return function(*arguments, **named)
+
+    return called
+
+
 def public_names(owner: type, names: Iterable[str]) -> list[str]:
-    """Return those of an object's `names` that its users may use: no old one, and no private one."""
+    """Return those of an object's `names` that its users may use: no old names and no private ones."""
     gone = {name for each in owner.__mro__ for name, thing in vars(each).items() if isinstance(thing, OldName)}
     return [name for name in names if name not in gone and (name.startswith("__") or not name.startswith("_"))]
 
 
 class PublicNames(ABCMeta):
-    """The kind of a class whose `dir` shows what users may use."""
+    """The metaclass of a class whose `dir` shows only what users may use."""
 
     def __dir__(cls) -> list[str]:
         return public_names(cls, super().__dir__())
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Raise `BadInput` that names the new word for an argument that had each of these names."""
+    """Return a decorator that raises `BadInput` for an old argument name, and names the new one."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -65,7 +115,7 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def told(name: str, now: dict[str, str], module: str) -> Any:
-    """Raise what the `__getattr__` of a module raises for a name that it has not.
+    """Raise the error that a module's `__getattr__` raises for a name that the module does not have.
 
     For an old name it is an `ImportError`, since `from module import name` shows no text of an `AttributeError`.
     """

@@ -1,9 +1,9 @@
-"""What `help()` shows: a signature has names and defaults, and not a screen of types.
+"""The signatures that `help()` shows: names and defaults, instead of a screen full of types.
 
     set(self, key, value, ttl=None, if_revision=None, timeout=None)
 
-Types are where an editor and a checker look for them, in the source; `__annotations__` stay as they are. What a method
-takes stands in its own words below.
+The types stay in the source and in `__annotations__`, where editors and type checkers look for them. The docstring
+below a signature says what each argument may be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FunctionType
 
 
 def shorten(classes: Iterable[type]) -> None:
-    """Give the public methods of these, and of what of this package they stand on, short signatures."""
+    """Give short signatures to the public methods of these classes, and of their base classes in this package."""
     seen: set[type] = set()
     for kind in classes:
         for each in kind.__mro__:
@@ -28,5 +28,6 @@ def shorten(classes: Iterable[type]) -> None:
 
 def _shorten(function: FunctionType) -> None:
     named = signature(function).parameters.values()
-    plain = [each.replace(annotation=Parameter.empty) for each in named]
-    function.__signature__ = Signature(plain)  # type: ignore[attr-defined]  # help() looks for it; typeshed doesn't know
+    plain = [each.replace(annotation=Parameter.empty) for each in named if each.annotation != "NeverGiven"]
+    # help() looks for this attribute, which typeshed does not know.
+    function.__signature__ = Signature(plain)  # type: ignore[attr-defined]

@@ -21,7 +21,8 @@ from . import checks
 KeyStart = int | str
 TopicStart = int | str
 END, SNAPSHOT, BEGIN = "end", "snapshot", "begin"
-AT_END = -1  # the offset by which servers know the end of a topic
+# The offset by which servers know the end of a topic.
+AT_END = -1
 _OFFSET_MAX = (1 << 61) - 1
 _GONE = {"now": END, "latest": END, "earliest": BEGIN}
 

@@ -1,12 +1,12 @@
-"""Which servers a caller means, and what a Clone of them holds.
+"""The servers that an application means, and what a Clone of them holds.
 
-    Clone()                                             the environment, or else the pair of this machine
+    Clone()                                             the environment, or else the pair on this machine
     Clone("a:5556,b:5566")   Clone(["tcp://a:5556"])    these servers
-    Clone("chp://a:5556,b:5566/rates/?codec=json")      servers, subtree and codec in one text
+    Clone("chp://a:5556,b:5566/rates/?codec=json")      the servers, the subtree and the codec in one text
     Clone(client_file="alice.toml")                     the servers of a client file, with their keys
 
-`CHP_SERVERS` and `CHP_CLIENT_FILE` are read here, and only if neither servers nor a client file is given. The value of
-`CHP_SERVERS` may have each form of a text.
+The variables `CHP_SERVERS` and `CHP_CLIENT_FILE` are read only if neither servers nor a client file is given. The value
+of `CHP_SERVERS` may have any of these forms of text.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ FilePath = str | os.PathLike[str]
 
 
 class Target(NamedTuple):
-    """What a Clone connects to and holds; the subtrees are not checked yet."""
+    """The servers and the content of a Clone. The subtrees are not checked yet."""
 
-    servers: Sequence[str]  # the addresses; a `ClientFile` has their keys
+    # The addresses. If there are keys, this is a `ClientFile`.
+    servers: Sequence[str]
     endpoints: list[tuple[str, str, str]]
     subtree: str | None
     codec: str | Codec | type[Any]
@@ -45,7 +46,10 @@ def target(
     *,
     several: bool,
 ) -> Target:
-    """Return what a Clone's arguments mean; `several` says that subtrees are given too. Raises `BadInput`."""
+    """Return what the arguments of a Clone mean. `several` says that `subtrees` is given too.
+
+    Raises `BadInput`.
+    """
     named, variable = _named(servers, client_file)
     try:
         return _meant(named, subtree, codec, several)
@@ -56,15 +60,15 @@ def target(
 
 
 def servers_of(servers: Servers | None, client_file: FilePath | None) -> Sequence[str]:
-    """Return the addresses that the arguments or the environment mean; a `ClientFile` if keys belong to them.
+    """Return the addresses that the arguments or the environment mean, as a `ClientFile` if keys belong to them.
 
-    The subtree and the codec of a `chp://` URL are a Clone's, and are left out. Raises `BadInput`.
+    The subtree and the codec of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
     """
     return target(servers, client_file, "", "raw", several=False).servers
 
 
 def _named(servers: Servers | None, client_file: FilePath | None) -> tuple[Servers, str]:
-    """Return what names the servers, and the variable it comes from, or ""."""
+    """Return the text or file that names the servers, and the variable that it comes from, or ""."""
     if client_file is not None:
         if servers is not None:
             raise BadInput("both servers and client_file are given; the file names the servers: leave servers out")

@@ -1,14 +1,15 @@
-"""What is measured of Clones, for OpenTelemetry or Prometheus, whichever is installed; nothing is imported before.
+"""Metrics of Clones for OpenTelemetry or Prometheus. The package is imported only when one of these classes is used.
 
-    Clone(metrics=telemetry.installed())            # OpenTelemetry, else Prometheus, else nothing
+    Clone(metrics=telemetry.installed())            # OpenTelemetry, else Prometheus, else no metrics
     Clone(metrics=telemetry.OpenTelemetry())        Clone(metrics=telemetry.Prometheus())
 
     chp.client.ack       seconds from a batch to its acknowledgement, by durability; `sync` is a batch too
-    chp.client.refused   batches that were refused, by code; "closed" if nobody will ever answer
+    chp.client.refused   batches that were refused, by code; "closed" if no answer will ever come
     chp.client.synced    how many Clones of this process are complete and current
     chp.client.changes   changes told to watches and callbacks
 
-In Prometheus the dots are underscores. All Clones of a process share the instruments; each has an object of its own.
+In Prometheus the names have underscores in place of dots. All Clones of a process share the instruments. Each Clone
+needs an object of its own.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ WORDS = {
 
 
 def installed() -> Metrics | None:
-    """What there is here: OpenTelemetry, Prometheus, or None."""
+    """Return the metrics for OpenTelemetry, else for Prometheus, else None."""
     for package, made in (("opentelemetry", OpenTelemetry), ("prometheus_client", Prometheus)):
         if find_spec(package) is not None:
             try:
                 return made()
-            except ImportError:  # another part of that name
+            # Only another part of that package is installed.
+            except ImportError:
                 continue
     return None
 
 
 class _Told(ABC):
-    """A state is counted by its changes."""
+    """The count of synced Clones, which changes with the state of each."""
 
     _synced = False
 
     def state(self, state: str) -> None:
-        """The state changed."""
+        """Note a new state."""
         if (state == SYNCED) != self._synced:
             self._synced = state == SYNCED
             self._count_synced(1 if self._synced else -1)
@@ -57,21 +59,21 @@ class _Told(ABC):
 
 
 class OpenTelemetry(_Told):
-    """By the meter "chp_client" of the provider that the program has set up."""
+    """The metrics by the meter "chp_client" of the provider that the program has set up."""
 
     def __init__(self) -> None:
         self._ack, self._refused, self._clones, self._changes = _meter()
 
     def acknowledged(self, durability: str, seconds: float) -> None:
-        """A batch was acknowledged."""
+        """Note that a batch was acknowledged."""
         self._ack.record(seconds, {"durability": durability})
 
     def refused(self, code: str) -> None:
-        """A batch was refused."""
+        """Note that a batch was refused."""
         self._refused.add(1, {"code": code})
 
     def changes(self, n: int) -> None:
-        """So many went to watches."""
+        """Note that `n` changes went to watches and callbacks."""
         self._changes.add(n)
 
     def _count_synced(self, by: int) -> None:
@@ -79,21 +81,21 @@ class OpenTelemetry(_Told):
 
 
 class Prometheus(_Told):
-    """In the default registry."""
+    """The metrics in Prometheus's default registry."""
 
     def __init__(self) -> None:
         self._ack, self._refused, self._clones, self._changes = _registered()
 
     def acknowledged(self, durability: str, seconds: float) -> None:
-        """A batch was acknowledged."""
+        """Note that a batch was acknowledged."""
         self._ack.labels(durability).observe(seconds)
 
     def refused(self, code: str) -> None:
-        """A batch was refused."""
+        """Note that a batch was refused."""
         self._refused.labels(code).inc()
 
     def changes(self, n: int) -> None:
-        """So many went to watches."""
+        """Note that `n` changes went to watches and callbacks."""
         self._changes.inc(n)
 
     def _count_synced(self, by: int) -> None:

@@ -1,15 +1,15 @@
-"""Values with a type of the application's: `Clone[Rate](...)`, or `Clone(codec=Rate)`.
+"""Values of a type of the application: `Clone[Rate](...)`, or `Clone(codec=Rate)`.
 
-    bytes                 as they are            str                    as UTF-8
-    a dataclass           JSON, with the fields by their names; a field may be a number, text, a day, a time, a Decimal,
-                          an Enum, another dataclass, None, or a list, tuple or dict of these
-    a pydantic model      by its own methods, `model_dump_json` and `model_validate_json`; nothing is imported for it
-    a class of a codec    one that can be made without arguments, with `encode` and `decode`
+    bytes                 raw                        str                    UTF-8
+    a dataclass           JSON, with the fields by their names; a field may be a number, text, a date, a time, a
+                          Decimal, an Enum, another dataclass, None, or a list, tuple or dict of these
+    a pydantic model      its own methods, `model_dump_json` and `model_validate_json`; nothing is imported for it
+    a class of a codec    a class without arguments that has `encode` and `decode`
     dict, list, ...       JSON
 
-What a field can't carry is said when the Clone is made, and not with the first value. A value that somebody else wrote
-may have more fields than are known here: they are passed over, so that a writer may be newer than its readers. One that
-is missing has its default, or the value is none of that type (`BadValue`; `on_bad` says what becomes of it).
+A type that can't be carried is an error when the Clone is made, not at the first value. Fields that are not known here
+are ignored, so a writer may be newer than its readers. A missing field gets its default. Without a default the value
+is not of that type: that is a `BadValue`, and `on_bad` decides what happens.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import enum
 import types
 import typing
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from chp.errors import BadInput, BadValue
@@ -37,12 +38,17 @@ Read = Callable[[Any], Any]
 
 
 def codec_of(codec: str | Codec | type[Any]) -> Codec | None:
-    """The codec meant, by its name, as it is, or for values of a type; None for "raw", which costs nothing."""
+    """Return the codec for a name, for a type of values, or as it is given.
+
+    Returns None for "raw", which needs no codec.
+    """
     if codec in ("raw", bytes):
         return None
     if isinstance(codec, str):
         if codec not in _BY_NAME:
-            raise BadInput(f"codec {codec!r} is not known; use raw, text, json or msgpack, or an object with both")
+            near = get_close_matches(codec, ["raw", *_BY_NAME], 1)
+            names = "use raw, text, json or msgpack, an object with encode and decode, or a type of values"
+            raise BadInput(f"codec {codec!r:.60} is not known; {f'did you mean {near[0]!r}?' if near else names}")
         return _BY_NAME[codec]()
     if isinstance(codec, type) or typing.get_origin(codec) is not None:
         return codec_of_type(codec)
@@ -52,7 +58,7 @@ def codec_of(codec: str | Codec | type[Any]) -> Codec | None:
 
 
 def codec_of_type(kind: Any) -> Codec:
-    """The codec for values of a type; raises `BadInput` for one that has none."""
+    """Return the codec for values of a type. Raises `BadInput` if the type has none."""
     origin = typing.get_origin(kind) or kind
     if origin is str:
         return Text()
@@ -66,7 +72,9 @@ def codec_of_type(kind: Any) -> Codec:
         try:
             made: Codec = kind()
         except TypeError as error:
-            raise BadInput(f"codec {kind.__name__} can't be made without arguments ({error}); give one made") from None
+            raise BadInput(
+                f"codec {kind.__name__} can't be made without arguments ({error}); give an object of it"
+            ) from None
         return made
     name = getattr(kind, "__name__", repr(kind))
     raise BadInput(
@@ -76,19 +84,19 @@ def codec_of_type(kind: Any) -> Codec:
 
 
 class OfModel:
-    """A pydantic model's own JSON."""
+    """A codec by the JSON methods of a pydantic model."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
 
     def encode(self, value: Any) -> bytes:
-        """JSON, as the model writes it."""
+        """Return the JSON that the model writes."""
         _check(value, self._kind)
         text: str = value.model_dump_json()
         return text.encode()
 
     def decode(self, data: bytes) -> Any:
-        """The model; `BadValue` for what it does not validate."""
+        """Return the model. Raise `BadValue` for bytes that it does not validate."""
         try:
             return self._kind.model_validate_json(data)
         except ValueError as error:
@@ -96,19 +104,19 @@ class OfModel:
 
 
 class OfDataclass:
-    """A dataclass as JSON."""
+    """A codec for a dataclass as JSON."""
 
     def __init__(self, kind: type) -> None:
         self._kind, self._json = kind, Json()
         self._read = _reader_of(kind, kind.__name__)
 
     def encode(self, value: Any) -> bytes:
-        """JSON, with the fields by their names."""
+        """Return JSON with the fields by their names."""
         _check(value, self._kind)
         return self._json.encode(_plain(value))
 
     def decode(self, data: bytes) -> Any:
-        """The dataclass; `BadValue` for what is none."""
+        """Return the dataclass. Raise `BadValue` for bytes that are not one."""
         thing = self._json.decode(data)
         try:
             return self._read(thing)
@@ -122,7 +130,7 @@ def _check(value: Any, kind: Any) -> None:
 
 
 def _plain(thing: Any) -> Any:
-    """What JSON can say, of what a field may have."""
+    """Return a field's value in the types of JSON."""
     if dataclasses.is_dataclass(thing):
         return {field.name: _plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
     if isinstance(thing, enum.Enum):
@@ -137,7 +145,10 @@ def _plain(thing: Any) -> Any:
 
 
 def _reader_of(kind: Any, at: str) -> Read:
-    """What makes a value of `kind` of what JSON said; `at` names the field, for who has to change it."""
+    """Return a function that makes a value of `kind` from JSON's types.
+
+    `at` names the field in errors.
+    """
     if kind in (str, *PLAIN, type(None)):
         return _exactly(kind)
     if kind in _AS_TEXT:
@@ -156,7 +167,7 @@ def _reader_of(kind: Any, at: str) -> Read:
 
 
 def _reader_of_many(origin: Any, arguments: tuple[Any, ...], at: str) -> Read | None:
-    """Of a list, a tuple of equal things, a dict, or a choice."""
+    """Return the reader of a union, a list, a tuple of equal items or a dict; None for any other type."""
     if origin in (typing.Union, types.UnionType):
         return _first_of([_reader_of(each, at) for each in arguments], at)
     if origin in (list, tuple) and (len(arguments) == 1 or arguments[1:] == (...,)):
@@ -230,13 +241,13 @@ def _of_fields(kind: type, at: str) -> Read:
 
 
 class Typed:
-    """`Clone[Rate]`: makes Clones whose values are of that type; in an annotation it says the same to a checker."""
+    """The result of `Clone[Rate]`. It makes Clones with values of that type, and is an annotation for type checkers."""
 
     def __init__(self, made: Any, kind: Any) -> None:
         self._made, self._kind = made, kind
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """A Clone."""
+        """Make a Clone."""
         return self._made(*arguments, **self._with_codec(named))
 
     def _with_codec(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -248,7 +259,8 @@ class Typed:
         return (self._made,)
 
     def __or__(self, other: Any) -> Any:
-        return typing.Union[self, other]  # noqa: UP007 (of what is no type there is no other)
+        # `self | other` would need a type on the left side.
+        return typing.Union[self, other]  # noqa: UP007
 
     def __repr__(self) -> str:
         return f"{self._made.__name__}[{getattr(self._kind, '__name__', self._kind)}]"

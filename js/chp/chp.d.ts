@@ -1,4 +1,4 @@
-/** "epoch.sequence", as text: as a number it would be beyond what JavaScript keeps exactly. */
+/** "epoch.sequence" as text: JavaScript does not keep such large numbers exactly. */
 export type Revision = string;
 export type Value = string | Uint8Array;
 export interface Entry { value: Value; revision: Revision }
@@ -16,7 +16,7 @@ export class Refused extends Error {
   readonly detail: unknown;
   readonly revisions: Record<string, Revision> | null;
 }
-/** Nobody answered in time, or the Clone was closed; what was set may have been done. */
+/** No server answered in time, or the Clone was closed. A pending set may or may not have taken effect. */
 export class Unanswered extends Error {}
 
 export function reaches(a: Revision, b: Revision): boolean;

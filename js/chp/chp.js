@@ -1,13 +1,13 @@
-// A Clone for the browser and for Node (22 or newer): a subtree in this program's memory, live, proved, with awaited sets.
+// A Clone for the browser and for Node (22 or newer): a live copy of a subtree in this program's memory, with awaited sets.
 //
 //   const clone = await Clone.open(["http://127.0.0.1:8080"], { subtree: "/rates/" });
 //   clone.get("/rates/USD");                                   // from memory: never waits
 //   clone.watch(({ key, value }) => console.log(key, value));
 //   await clone.set("/rates/USD", "1.08", { ifRevision: clone.entry("/rates/USD").revision });
 //
-// It speaks CHP/2 with the pair itself, over a gateway's WebSocket (SPEC.md, section 37): core.js decides, this file has
-// the WebSocket, the clock and the promises. A gateway that says nothing for SILENCE_MS (each says something each 2 s) is
-// given up, and the next one asked: nothing is missed, nothing seen twice, and what was set is done once.
+// It speaks CHP/2 with the pair over a gateway's WebSocket (SPEC.md, section 37). core.js decides; this file has the
+// WebSocket, the clock and the promises. A gateway sends something every 2 s. If a gateway is silent for SILENCE_MS, the
+// Clone goes on with the next one. It misses no change, sees none twice, and each set takes effect once.
 
 import { Core, described, numberOf, Refused } from "./core.js";
 
@@ -17,10 +17,10 @@ const SILENCE_MS = 6000, TICK_MS = 50, ABOUT = 3, DENIED = 1008;
 const RETRY_MS = [50, 100, 250, 500, 1000, 2000];
 const encoder = new TextEncoder();
 
-/** Whether revision a ("epoch.sequence") is at least b; as a number it would be beyond what JavaScript keeps exactly. */
+/** Return whether revision a ("epoch.sequence") is at least b. Revisions are text: JavaScript does not keep such large numbers exactly. */
 export function reaches(a, b) { return numberOf(a) >= numberOf(b); }
 
-/** What is wrong, where the gateway or this machine says so: not a word of the servers. */
+/** An error of the gateway or of this machine: no server has answered. */
 export class Unanswered extends Error {
   constructor(text) { super(text); this.name = "Unanswered"; }
 }
@@ -29,7 +29,7 @@ export class Clone {
   #gateways; #subtree; #token; #core = null; #socket = null; #open = false; #turn = 0; #failures = 0; #heardAt = 0; #tick = null; #again = null;
   #listeners = new Set(); #onState; #timeoutMs; #closed = false; #ready; #settle; #room = []; #why = ""; #pending = new Set();
 
-  /** Connect; use `open` to wait until the copy is there too. `gateways`: a URL or several of the same pair. */
+  /** Connect. Use `open` to wait for the copy too. `gateways` is a URL, or several of the same pair. */
   constructor(gateways, { subtree = "", onState = () => {}, timeoutMs = 30_000, token = "" } = {}) {
     this.#gateways = [gateways].flat().map((each) => new URL(each).origin);
     if (!this.#gateways.length) throw new TypeError("a Clone needs a gateway's URL, such as http://127.0.0.1:8080");
@@ -44,14 +44,14 @@ export class Clone {
     this.#begin();
   }
 
-  /** A Clone whose copy is there. */
+  /** Return a Clone whose copy is complete. */
   static async open(gateways, options = {}) {
     const clone = new Clone(gateways, options);
     try { await clone.synced(options.timeoutMs); } catch (error) { clone.close(); throw error; }
     return clone;
   }
 
-  /** "connecting", "synced", "stale" (the copy is there, and nobody says whether it is current), "closed". */
+  /** "connecting", "synced", "stale" (the copy is complete, but may not be current) or "closed". */
   get state() { return this.#closed ? "closed" : (this.#core?.state ?? "connecting"); }
   /** The number up to which the copy is known to be complete. */
   get number() { return described(this.#core?.at ?? 0n); }
@@ -60,32 +60,32 @@ export class Clone {
   get size() { return this.#core?.entries.size ?? 0; }
   get stats() { return { ...this.#core?.stats }; }
 
-  /** The value: text, or a Uint8Array if it is not UTF-8; undefined if there is none. */
+  /** Return the value: text, or a Uint8Array if it is not UTF-8; undefined for an absent key. */
   get(key) { const entry = this.#core?.entries.get(key); return entry && shown(entry.bytes); }
   has(key) { return this.#core?.entries.has(key) ?? false; }
-  /** { value, revision }, or undefined. */
+  /** Return { value, revision }, or undefined for an absent key. */
   entry(key) { const entry = this.#core?.entries.get(key); return entry && { value: shown(entry.bytes), revision: described(entry.revision) }; }
   keys() { return [...(this.#core?.entries.keys() ?? [])]; }
   *[Symbol.iterator]() { for (const key of this.keys()) yield [key, this.get(key)]; }
 
-  /** Call `listener({ key, value, deleted, revision })` for each change; the function that is returned ends it. */
+  /** Call `listener({ key, value, deleted, revision })` for each change. Return a function that ends the watch. */
   watch(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 
-  /** Until the copy is there. */
+  /** Wait until the copy is complete. */
   async synced(timeoutMs = this.#timeoutMs) {
     await within(this.#ready, timeoutMs, () => `no copy within ${timeoutMs} ms from ${this.#gateways.join(", ")}; ${this.#why || this.#core?.refusal || "no server is heard"}`);
   }
 
-  /** Set a key to text or bytes; { revision, durability } when the pair has it and, in the subtree, so has this copy. */
+  /** Set a key to text or bytes. Resolve to { revision, durability } when the pair has it, and this copy if it is in the subtree. */
   set(key, value, { ttl, ifRevision } = {}) { return this.batch([{ set: key, value, ttl, if: ifRevision }]); }
 
-  /** Delete a key, whether it is there or not. */
+  /** Delete a key, present or absent. */
   delete(key, { ifRevision } = {}) { return this.batch([{ delete: key, if: ifRevision }]); }
 
-  /** Many in one record: rows { set, value, ttl, if } or { delete, if }; `if` is a revision, or null for no such key. */
+  /** Change several keys in one record: rows { set, value, ttl, if } or { delete, if }. `if` is a revision, or null for an absent key. */
   async batch(rows) {
     const { keys, values, extras } = columns(rows);
     if (this.#closed) throw new Unanswered("this Clone was closed");
@@ -102,7 +102,7 @@ export class Clone {
     try { return await within(done, until - Date.now(), late); } finally { this.#pending.delete(handle); }
   }
 
-  /** Whether what is held has the sums that are compared with each of the servers' heartbeats, counted anew. */
+  /** Count the sums of the copy anew. Return whether they equal those that are compared with each heartbeat of the servers. */
   verify() { return this.#core?.verify() ?? false; }
 
   close() {
@@ -154,7 +154,7 @@ export class Clone {
     this.#again = setTimeout(() => this.#connect(), RETRY_MS[Math.min(this.#failures++, RETRY_MS.length - 1)]);
   }
 
-  // the gateway lets something not pass: whoever waits is told, and it is not sent again
+  // The gateway refused to pass a message on: reject the promises that wait for it, and do not send it again.
   #denied(why) {
     const error = new Refused("access", why);
     this.#settle.reject(error);

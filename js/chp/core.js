@@ -1,22 +1,23 @@
-// The client's side of CHP/2 without sockets or clocks, written from SPEC.md alone (sections 12 to 18, 37 and 39).
+// The client's side of CHP/2 without sockets or clocks, written from the specification alone (sections 12 to 18, 37 and 39).
 //
-//   opened(servers, now)                    a line to the pair is there; closed(now): it is not
-//   receive(server, port, frames, now)      what a server said
-//   submit(columns, handle, now)            a batch of own sets
-//   timer(now)                              now and then; all times are milliseconds
-//   take()                                  { send: [server, port, frames], settled, changes, states } since it was asked last
+//   opened(servers, now), closed(now)       the connection to the pair has opened, or closed
+//   receive(server, port, frames, now)      take a message of a server
+//   submit(columns, handle, now)            take a batch of own sets
+//   timer(now)                              call this now and then; all times are milliseconds
+//   take()                                  return { send: [server, port, frames], settled, changes, states } since the last call
 //
-// It follows one server (the table of section 39), holds one subtree, notices gaps and differences and heals them
-// (section 16), and keeps own batches until they are answered, over failovers and other gateways (section 14).
+// The core follows one server (the table of section 39) and holds one subtree. It notices gaps and differences and heals them
+// (section 16). It keeps own batches until they are answered, over failovers and other gateways (section 14).
 
 import { Malformed, pack, unpack } from "./msgpack.js";
 
-export const P = 0, UPDATES = 1, COLLECTOR = 2;  // the ports of a server
+export const P = 0, UPDATES = 1, COLLECTOR = 2;
 const [GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED] = [0, 1, 2, 3, 4, 5, 6, 7];
 const ACTIVE = 3, VERSION = 4, VERSION_MIN = 3, CREDIT = 16, GRANT = 8;
 const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100;
 const WINDOW_BATCHES = 4096, WINDOW_BYTES = 64 << 20, UNANSWERED = 1000, HELD_BYTES = 256 << 20;
-const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2; // what is told, and how often before a new session
+// OLDEST_HELD marks the oldest batch that is held. After SKIPS_MAX marks without an answer a new session begins.
+const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2;
 const NOTHING = new Uint8Array(0), RESERVED = Uint8Array.of(2, 3), DURABILITY = ["applied", "journaled", "replicated"];
 const encoder = new TextEncoder(), decoder = new TextDecoder();
 
@@ -57,7 +58,8 @@ export class Refused extends Error {
   }
 }
 
-class Link {  // what is known of one server
+// What is known of one server.
+class Link {
   greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity; skips = 0; skipsTo = 0;
 }
 
@@ -100,7 +102,7 @@ export class Core {
     return BigInt.asUintN(64, sum) === this.#sum;
   }
 
-  // -- the line to the pair
+  // -- the connection to the pair
 
   opened(servers, now) {
     this.#links = Array.from({ length: servers }, () => new Link());
@@ -136,7 +138,8 @@ export class Core {
       }
     } catch (error) {
       if (!(error instanceof Malformed || error instanceof TypeError || error instanceof RangeError || error instanceof SyntaxError)) throw error;
-      this.stats.garbage++;  // counted and dropped: what is lacking for that shows as a gap
+      // A bad message is counted and dropped. If an update was in it, the gap shows later.
+      this.stats.garbage++;
     }
     this.#update(now);
   }
@@ -180,7 +183,7 @@ export class Core {
     this.#pump(now);
   }
 
-  // a greeting may be lost: a HEARTBEAT says as much, and two as much as that of the own channel
+  // A GREETING may be lost. A HEARTBEAT tells as much, and two of them as much as the GREETING of the reply channel.
   #greetedByHeartbeat(link, where, beatMs, now) {
     link.greeted.add(where);
     link.paceMs = Math.max(1, beatMs);
@@ -196,13 +199,14 @@ export class Core {
   }
 
   #hold(said, now) {
-    if (!this.#sync) return;  // nothing is asked: what comes is part of the answer when it is
+    // Without a pending question, the answer to the next one will have these updates.
+    if (!this.#sync) return;
     if (said.kind === BATCH && (this.#heldBytes += said.body.length) > HELD_BYTES) { this.#ask(0n, now); return; }
     if (said.kind === BATCH || !this.#held.length || this.#held.at(-1).kind === BATCH) this.#held.push(said);
     else this.#held[this.#held.length - 1] = said;
   }
 
-  // the table of section 16: the first line that fits counts
+  // This is the table of section 16: the first line that fits counts.
   #look(said, now) {
     const number = said.kind === BATCH ? said.last : said.number;
     if (epochOf(number) < epochOf(this.at)) return;
@@ -243,7 +247,7 @@ export class Core {
     this.#mends = 0;
   }
 
-  // at once, then ever later, so that what can't be mended is not asked for in a loop
+  // Ask at once, and then ever later, so that a difference that cannot be healed causes no loop of questions.
   #mend(now) {
     this.stats.mismatches++;
     this.#live = false;
@@ -265,7 +269,7 @@ export class Core {
     this.#sum = BigInt.asUintN(64, this.#sum);
   }
 
-  // -- whom to follow: the table of section 39
+  // -- which server to follow: the table of section 39
 
   #silenceMs(link) { return Math.max(SILENCE_MS, 4 * link.paceMs); }
   #isSilent(now) { return this.#active === null || now - this.#active.heardAt > this.#silenceMs(this.#active); }
@@ -295,7 +299,8 @@ export class Core {
     this.#ourEpochAt = link.heardAt = this.#heardAt = now;
     this.#live = false;
     this.#sync = this.#parts = null;
-    for (const each of this.#links) each.sent = 0;  // all that is not answered is sent again
+    // Every batch without an answer is sent again.
+    for (const each of this.#links) each.sent = 0;
     if (anew) { this.at = 0n; this.#proof = [NOTHING, NOTHING]; this.#settleAll(); }
     if (link.greeted.has(decoder.decode(this.#channel))) this.#ask(this.at, now);
     this.#pump(now);
@@ -324,7 +329,8 @@ export class Core {
     if (![SYNC, RECORDS, KTHXBAI, REFUSED].includes(kind)) return;
     if (!sync || id !== sync.id || link !== sync.link) {
       if (kind === REFUSED && link === this.#active && header[2] === "passive") this.#told(link, header[3], 0n, false, now);
-      else if (kind !== REFUSED) this.#told(link, ACTIVE, number, false, now);  // who serves is active
+      // Only the active server answers.
+      else if (kind !== REFUSED) this.#told(link, ACTIVE, number, false, now);
       return;
     }
     link.heardAt = this.#heardAt = now;
@@ -460,7 +466,7 @@ export class Core {
     this.#pump(now);
   }
 
-  // another server has answered what this one lacks: it is told which batch is the oldest that is held
+  // Another server answered batches that this one lacks. Mark the oldest batch that is held, so that this server skips them.
   #skip(link, first, now) {
     if (link.skipsTo === first && now - link.wantedAt < RESEND_MS) return;
     link.skips = link.skipsTo === first ? link.skips + 1 : 1;
@@ -471,7 +477,7 @@ export class Core {
     this.#pump(now);
   }
 
-  // what this server knows nothing of is numbered from 1 in a session that is counted up
+  // This server does not know the session: open the next one, and number the batches from 1.
   #newSession(now) {
     this.stats.sessions++;
     const count = new DataView(this.#session.buffer, 12);
@@ -500,7 +506,8 @@ export class Core {
     });
   }
 
-  #settleAll() {  // another history: its numbers may never be reached
+  // Settle everything: in another history the awaited numbers may never come.
+  #settleAll() {
     for (const { handle, result } of this.#waiting) this.#out.settled.push([handle, result]);
     this.#waiting = [];
   }

@@ -1,15 +1,15 @@
 // msgpack as CHP/2 uses it: nil, booleans, integers, text, bytes, arrays, maps; no floats, no extension types.
 //
-// What comes is checked against what is there: a length never makes room for more than came. Integers beyond 2^53 are
-// BigInts, both ways; text is str, a Uint8Array is bin. What is written is in its shortest form.
+// The reader checks each length against the bytes that are left, and never allocates more. Integers beyond 2^53 are
+// BigInts, both ways. Text is str, a Uint8Array is bin. The writer uses the shortest form.
 
 const DEPTH_MAX = 16;
 const encoder = new TextEncoder(), decoder = new TextDecoder("utf-8", { fatal: true });
 
-/** What is no body of CHP/2. */
+/** An error for bytes that are no body of CHP/2. */
 export class Malformed extends Error {}
 
-/** The one object that `bytes` are. */
+/** Return the one object in `bytes`. */
 export function unpack(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), size = bytes.byteLength;
   let at = 0;
@@ -77,7 +77,7 @@ export function unpack(bytes) {
   return made;
 }
 
-/** The bytes of a value. */
+/** Return the bytes of a value. */
 export function pack(value) {
   let room = new Uint8Array(256), view = new DataView(room.buffer), at = 0;
 

@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from chp_client import Clone, Conflict, Lagging, Refused
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin, AdminError
 from tests.talk import WAIT_S, join_all, until
 
@@ -125,7 +126,7 @@ class Load:
             lease.close()
         else:
             # The lease is not refreshed any more, as if its process were gone, so it expires.
-            clone.writer.drop_lease(lease.id)
+            internals(clone).writer.drop_lease(lease.id)
         self._count("leases")
 
     def _visit(self, _: Clone, chance: random.Random) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from chp.addresses import LOCAL_PAIR, Url, beside, parse, parse_url
+from chp.addresses import LOCAL_PAIR, Url, beside, full, parse, parse_url
 from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin
 from chp_client.port.feed import Feed
 from chp_server.settings.sources import ConfigError, load
@@ -96,7 +97,9 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
     assert list(read_servers(text)) == servers
     with Clone(text) as clone:
         assert clone.subtrees == (subtree,) and (clone.codec is None) is (not codec)
-        assert [link.address for link in clone.mailbox.core.links] == [beside(server, 0) for server in servers]
+        assert [link.address for link in internals(clone).mailbox.core.links] == [
+            beside(server, 0) for server in servers
+        ]
         clone.close(0.0)
 
 
@@ -110,7 +113,7 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
         ("chp://a:5556?codec=json&codec=text", {}, "has not one codec"),
         ("chp://a:5556?window=3", {}, "has 'window' behind '\\?', where only codec can stand"),
         ("chp://a:5556?codec=xml", {}, "codec 'xml'"),
-        ("chp://a", {}, "server 'a' is not tcp://host:port"),
+        ("chp://a:", {}, "server 'tcp://a:' is not tcp://host:port"),
         ("chp://a:5556/r/", {"subtree": "/x/"}, "names the subtree '/r/', and another is given"),
         ("chp://a:5556/r/", {"subtree": None}, "names the subtree"),
         ("chp://a:5556/r/", {"subtrees": ["/x/"]}, "names the subtree"),
@@ -126,15 +129,33 @@ def test_a_url_that_says_too_much_or_too_little_is_refused(text: str, options: d
 @pytest.mark.parametrize("given", ["a:5556, b:5566", ["a:5556", "tcp://b:5566"], ("tcp://a:5556", "b:5566")])
 def test_tcp_may_be_left_out(given: str | list[str]) -> None:
     with Clone(given) as clone:
-        assert [link.address for link in clone.mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
+        assert [link.address for link in internals(clone).mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
         clone.close(0.0)
 
 
 def followed(clone: Clone) -> list[str]:
     try:
-        return [link.address for link in clone.mailbox.core.links]
+        return [link.address for link in internals(clone).mailbox.core.links]
     finally:
         clone.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("a", "tcp://a:5556"),
+        ("tcp://a", "tcp://a:5556"),
+        ("10.0.0.1", "tcp://10.0.0.1:5556"),
+        ("[::1]", "tcp://[::1]:5556"),
+        ("a:1", "tcp://a:1"),
+        ("ipc:///x/1", "ipc:///x/1"),
+        ("5556", "5556"),
+        ("a/b", "a/b"),
+        ("a:", "tcp://a:"),
+    ],
+)
+def test_a_host_without_a_port_has_the_default_one(given: str, address: str) -> None:
+    assert full(given) == address
 
 
 def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +169,8 @@ def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypa
     monkeypatch.setenv("CHP_SERVERS", "chp://a:5556/r/?codec=json")
     clone = Clone()
     assert followed(clone) == ["tcp://a:5556"] and clone.subtrees == ("/r/",) and clone.codec is not None
-    monkeypatch.setenv("CHP_SERVERS", "nonsense")
-    with pytest.raises(BadInput, match="CHP_SERVERS: server 'nonsense' is not tcp://host:port"):
+    monkeypatch.setenv("CHP_SERVERS", "non/sense")
+    with pytest.raises(BadInput, match="CHP_SERVERS: server 'non/sense' is not tcp://host:port"):
         Clone()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,6 +33,10 @@ class Late:
         revision = UNKNOWN if key in self.pending else Revision(7)
         return None if value is None else Entry(key, value, revision, None)
 
+    def stored(self, key: str) -> tuple[bytes, Revision] | None:
+        entry = self.entry(key)
+        return None if entry is None else (entry.value, entry.revision)
+
     def some_key(self) -> str | None:
         return next(iter(self.copy), None)
 
@@ -49,6 +54,10 @@ class Late:
         self.asked.append(f"set {key}")
         self._as_seen(key)
         self.servers[key] = value
+
+    def touch(self, key: str, ttl: float | None, held: bytes, revision: int) -> None:
+        self.asked.append(f"touch {key} {held!r} for {ttl}")
+        self._as_seen(key)
 
     def _as_seen(self, key: str) -> None:
         if self.copy.get(key) != self.servers.get(key):
@@ -69,7 +78,7 @@ class Late:
 
 
 def taking(late: Any) -> AtomicOperations:
-    return AtomicOperations(late, late, late)
+    return AtomicOperations(late, Mock(), late, late)
 
 
 def test_a_key_that_is_not_there_is_looked_for_again_after_a_sync() -> None:
@@ -117,6 +126,33 @@ def test_an_own_set_that_is_not_confirmed_is_not_the_answer() -> None:
     assert late.asked == ["sync"]
 
 
+def test_a_key_that_a_late_copy_has_not_is_touched_after_a_sync() -> None:
+    late = Late({}, {"/a": b"1"})
+    at_once(taking(late).touch("/a", 30))
+    with pytest.raises(KeyError, match="/b"):
+        at_once(taking(late).touch("/b", 30))
+    assert late.asked == ["sync", "touch /a b'1' for 30", "sync"]
+
+
+def test_a_touch_sends_what_it_finds_after_a_conflict_and_an_own_set() -> None:
+    late = Late({"/a": b"old"}, {"/a": b"new"})
+    at_once(taking(late).touch("/a", None))
+    late.pending.add("/a")
+    at_once(taking(late).touch("/a", None))
+    assert late.asked == ["touch /a b'old' for None", "touch /a b'new' for None", "touch /a b'new' for None"]
+
+
+def test_a_touch_gives_up_after_three_more_conflicts() -> None:
+    class Contended(Late):
+        def _as_seen(self, key: str) -> None:
+            raise Conflict("", "revision", {key: 8})
+
+    late = Contended({"/a": b"1"}, {"/a": b"1"})
+    with pytest.raises(Conflict):
+        at_once(taking(late).touch("/a", 30))
+    assert len(late.asked) == 4
+
+
 def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
     late = Late({}, {"/a": b"1"})
     assert at_once(taking(late).popitem()) == ("/a", b"1")
@@ -125,7 +161,15 @@ def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
     assert late.asked == ["sync", "delete /a", "sync"]
 
 
-@pytest.mark.parametrize("act", [lambda t: t.pop("/a", None), lambda t: t.popitem(), lambda t: t.setdefault("/a", b"")])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda t: t.pop("/a", None),
+        lambda t: t.popitem(),
+        lambda t: t.setdefault("/a", b""),
+        lambda t: t.touch("/a", 5),
+    ],
+)
 def test_a_clone_that_only_writes_can_not_tell(act: Callable[[AtomicOperations], Any]) -> None:
     with pytest.raises(BadInput, match="only writes"):
         at_once(act(taking(Late({}, {}, subtrees=()))))

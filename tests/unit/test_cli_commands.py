@@ -473,10 +473,10 @@ def test_which_servers(
 
 
 def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    monkeypatch.setenv("CHP_SERVERS", "non/sense")
     wrong = run("ls")
     assert wrong.exit_code == 2
-    assert one_line(wrong).startswith("chp ls: CHP_SERVERS: 'nonsense' is not tcp://host:port")
+    assert one_line(wrong).startswith("chp ls: CHP_SERVERS: 'non/sense' is not tcp://host:port")
     assert run("ls", "--servers", "a:1").exit_code == run("--servers", "a:1", "ls").exit_code == 0
     assert run("ls", "--help").exit_code == 0
 

@@ -49,9 +49,9 @@ def test_no_secret_is_shown_and_pickled_is_only_the_path(file: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("secret = ", "scret = ", "'scret', which it can't have"),
+        ("secret = ", "scret = ", "'scret', which is not known"),
         (f'secret = "{ALICE.secret.decode()}"\n', "", 'no line secret = "..."'),
-        (ALICE.public.decode(), OTHER.public.decode(), "not that of its secret one"),
+        (ALICE.public.decode(), OTHER.public.decode(), "does not belong to its secret key"),
         ("[[servers]]", "[[", "is not TOML"),
         (SERVERS[0], "5556", "the address '5556', which is not"),
         (SERVERS[0], SERVERS[1], "twice"),

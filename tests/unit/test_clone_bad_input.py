@@ -5,18 +5,23 @@ There is no server. A refused call is not shown, not queued and not half done.
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from chp.errors import BadKey, BadTtl, BadValue
-from chp_client import BadInput, Clone, Closed
+from chp_client import AsyncClone, BadInput, Clone, Closed, recipes
+from chp_client.clone.base import internals
+from chp_client.port.admin import Admin
 from tests.talk import NOBODY, unconnected
 
 
@@ -38,12 +43,19 @@ def clone() -> Iterator[Clone]:
         ({"subtree": "/a/", "subtrees": ["/b/"]}, "both subtree and subtrees"),
         ({"stale_s": 2}, "the argument stale_s is gone; use silence_s"),
         ({"on_state": 5}, "on_state=5 can't be called"),
+        ({"codec": "jsno"}, r"codec 'jsno' is not known; did you mean 'json'\?"),
+        ({"codec": "pickle"}, "codec 'pickle' is not known; use raw, text, json or msgpack, an object with encode and"),
         ({"codec": object}, "values can't be of object: it is no dataclass, no pydantic model and no codec"),
     ],
 )
 def test_settings(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         Clone(**({"servers": NOBODY} | settings))
+
+
+def as_redis(word: str, value: object) -> Callable[[Any], object]:
+    """Return a `set` with an argument of Redis's."""
+    return lambda clone: clone.set("/a/1", b"", **{word: value})
 
 
 WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
@@ -57,9 +69,44 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("delete nothing", lambda c: c.delete_many(None), BadInput, "keys is a list of texts, not NoneType"),  # type: ignore[arg-type]
     ("a lease without ttl", lambda c: c.lease(None), BadTtl, "a lease needs a ttl"),  # type: ignore[arg-type]
     ("a ttl that is none", lambda c: c.set("/a/1", b"", ttl=math.nan), BadTtl, "or None for a key that stays"),
+    ("a ttl of text", lambda c: c.set("/a/1", b"", ttl="5"), BadTtl, "no number of seconds and no timedelta"),  # type: ignore[arg-type]
+    ("a timedelta below 0", lambda c: c.set("/a/1", b"", ttl=timedelta(seconds=-1)), BadTtl, "is no time to live"),
     ("a ttl below 0", lambda c: c.set("/a/1", b"", ttl=-1), BadTtl, "or None for a key that stays"),
     ("a wait of text", lambda c: c.set("/a/1", b"").wait("5"), BadInput, "timeout='5' is not a number of seconds"),  # type: ignore[arg-type]
     ("a wait of no number", lambda c: c.set("/a/1", b"").wait(math.nan), BadInput, "timeout=nan is not a number"),
+    ("a wait below 0", lambda c: c.set("/a/1", b"").wait(-1), BadInput, "timeout=-1 is below 0; give 0 not to wait"),
+    ("a set below 0", lambda c: c.set("/a/1", b"", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("many below 0", lambda c: c.set_many({"/a/1": b""}, timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a delete below 0", lambda c: c.delete("/a/1", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("many deletes below 0", lambda c: c.delete_many(["/a/1"], timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a lease below 0", lambda c: c.lease(5, timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a pop below 0", lambda c: c.pop("/a/1", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a flush below 0", lambda c: c.flush(-1), BadInput, "timeout=-1 is below 0"),
+    ("a sync below 0", lambda c: c.sync(-1), BadInput, "timeout=-1 is below 0"),
+    ("synced below 0", lambda c: c.wait_until_synced(-1), BadInput, "timeout=-1 is below 0"),
+    ("a change below 0", lambda c: c.watch().get(-1), BadInput, "timeout=-1 is below 0"),
+    ("verified below 0", lambda c: c.verify(-1), BadInput, "timeout=-1 is below 0"),
+    ("a history below 0", lambda c: c.history("/a/1", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("topics below 0", lambda c: c.topics(-1), BadInput, "timeout=-1 is below 0"),
+    ("facts below 0", lambda c: c.topic("t").facts(-1), BadInput, "timeout=-1 is below 0"),
+    ("groups below 0", lambda c: c.topic("t").groups(-1), BadInput, "timeout=-1 is below 0"),
+    ("a message below 0", lambda c: c.topic("t").publish(b"", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("messages below 0", lambda c: c.topic("t").publish_many([b""], timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a creation below 0", lambda c: c.topic("t").create(timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a transaction below 0", lambda c: c.transaction(-1), BadInput, "timeout=-1 is below 0"),
+    ("close below 0", lambda c: c.close(-1), BadInput, "timeout=-1 is below 0"),
+    ("servers' answers below 0", lambda c: Admin([NOBODY], -1), BadInput, "timeout_s=-1 is below 0"),
+    ("a lock below 0", lambda c: recipes.Lock(c, "/a/l").acquire(-1), BadInput, "timeout=-1 is below 0"),
+    ("a pattern", lambda c: c.watch("/a/*"), BadInput, "no key here begins with '/a/*'; a watch is by prefix"),
+    ("a pattern to call for", lambda c: c.on("/a/*")(print), BadInput, "a watch is by prefix; use '/a/'"),
+    ("a touch of what is elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "outside what this Clone holds ('/a/')"),
+    ("a touch of no time", lambda c: c.touch("/a/1", 0), BadTtl, "is no time to live"),
+    ("set ex", as_redis("ex", 30), TypeError, "set() has no ex=; use ttl=, in seconds (docs/from/redis.md)"),
+    ("set nx", as_redis("nx", True), TypeError, "set() has no nx=; use if_revision=0, or setdefault(key, value)"),
+    ("keys of a pattern", lambda c: c.keys("/a/*"), TypeError, 'keys() takes no pattern; use prefix("/a/").keys()'),  # type: ignore[call-arg]
+    ("a value outside", lambda c: c["/b/1"], BadKey, "key '/b/1' is outside what this Clone holds ('/a/'); read it"),
+    ("a value outside, as a dict's", lambda c: c["/b/1"], KeyError, "key '/b/1' is outside what this Clone holds"),
+    ("a delete outside", lambda c: c.__delitem__("/b/1"), BadKey, "key '/b/1' is outside what this Clone holds"),
     ("a flush of text", lambda c: c.flush("5"), BadInput, "timeout='5' is not a number of seconds"),  # type: ignore[arg-type]
     ("synced by text", lambda c: c.wait_until_synced("5"), BadInput, "timeout='5' is not"),  # type: ignore[arg-type]
     ("a change by text", lambda c: c.watch().get("5"), BadInput, "timeout='5' is not"),  # type: ignore[arg-type]
@@ -84,6 +131,92 @@ def test_mistakes(clone: Clone, act: Callable[[Clone], object], kind: type[Excep
 def test_a_clone_that_only_writes_has_nothing_to_watch() -> None:
     with Clone(NOBODY, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
         clone.watch()
+
+
+def test_a_key_outside_is_absent_for_get_and_in(clone: Clone) -> None:
+    assert clone.get("/b/1") is None and clone.get("/b/1", b"x") == b"x" and "/b/1" not in clone
+    with pytest.raises(KeyError) as missed:
+        _ = clone["/a/1"]
+    assert type(missed.value) is KeyError, "inside it is absent"
+    with Clone(NOBODY, None) as writer, pytest.raises(BadKey, match="'/a/1' is outside what this Clone holds: it only"):
+        _ = writer["/a/1"]
+
+
+def test_a_prefix_that_ends_with_a_star_is_watched_if_a_key_begins_so(clone: Clone) -> None:
+    clone["/a/*x"] = b""
+    clone.watch("/a/*").close()
+    clone.on("/a/*")(print)
+
+
+REDIS = ["decr", "exists", "expire", "incr", "mget", "mset"]
+REDIS += ["persist", "pipeline", "scan", "scan_iter", "setex", "setnx"]
+
+
+@pytest.mark.parametrize("word", REDIS)
+def test_words_of_redis_name_ours(clone: Clone, word: str) -> None:
+    for each in (Clone, AsyncClone, clone):
+        with pytest.raises(AttributeError, match=rf"^{word} is a word of Redis; use .* \(docs/from/redis.md\)$"):
+            getattr(each, word)
+        assert word not in dir(each) and not hasattr(each, word)
+
+
+def test_help_does_not_show_what_is_refused(clone: Clone) -> None:
+    assert str(inspect.signature(clone.set)) == "(key, value, ttl=None, if_revision=None, timeout=None)"
+    assert str(inspect.signature(Clone.keys)) == str(inspect.signature(AsyncClone.keys)) == "(self)"
+    assert inspect.iscoroutinefunction(AsyncClone.set)
+
+
+def test_mistakes_with_an_async_clone() -> None:
+    async def main() -> None:
+        clone = AsyncClone(NOBODY, "/a/")
+        acts: list[tuple[Callable[[Any], object], type[Exception], str]] = [
+            (lambda c: c.__enter__(), TypeError, "use: async with AsyncClone(...)"),
+            (lambda c: c.__setitem__("/a/1", b""), TypeError, "use: await clone.set(key, value)"),
+            (lambda c: c.__delitem__("/a/1"), TypeError, "use: await clone.delete(key)"),
+            (lambda c: c["/b/1"], BadKey, "key '/b/1' is outside what this Clone holds"),
+            (lambda c: c.watch("/a/*"), BadInput, "a watch is by prefix; use '/a/'"),
+            (lambda c: c.on("/a/*")(print), BadInput, "a watch is by prefix; use '/a/'"),
+            (lambda c: c.keys("/a/*"), TypeError, "keys() takes no pattern"),
+        ]
+        for act, kind, says in acts:
+            with pytest.raises(kind, match=re.escape(says)):
+                act(clone)
+        waits: list[tuple[Coroutine[Any, Any, object], type[Exception], str]] = [
+            (clone.set("/a/1", b"", ex=30), TypeError, "set() has no ex=; use ttl=, in seconds (docs/from/redis.md)"),  # type: ignore[call-arg]
+            (clone.set("/a/1", b"", px=30), TypeError, "set() has no px="),  # type: ignore[call-arg]
+            (clone.set("/a/1", b"", timeout=-1), BadInput, "timeout=-1 is below 0"),
+            (clone.flush(-1), BadInput, "timeout=-1 is below 0"),
+            (clone.wait_until_synced(-1), BadInput, "timeout=-1 is below 0"),
+            (clone.touch("/b/1", 5), BadKey, "outside what this Clone holds"),
+            (clone.close(-1), BadInput, "timeout=-1 is below 0"),
+        ]
+        for wait, kind, says in waits:
+            with pytest.raises(kind, match=re.escape(says)):
+                await wait
+        with pytest.raises(TypeError, match="use: async with AsyncClone"), clone:  # type: ignore[attr-defined]
+            pass
+        await clone.close(0.0)
+        with pytest.raises(TypeError, match="use: with Clone"):
+            async with Clone(NOBODY):  # type: ignore[attr-defined]
+                pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("given", ["localhost", "tcp://localhost", "chp://localhost/a/", ["localhost"]])
+def test_the_port_may_be_left_out(given: Any) -> None:
+    with Clone(given) as clone:
+        assert "tcp://localhost:5556" in clone.describe()
+        clone.close(0.0)
+
+
+def test_a_timedelta_is_a_ttl() -> None:
+    with Clone(NOBODY, "/a/") as clone:
+        clone.set("/a/1", b"", ttl=timedelta(milliseconds=1500))
+        assert internals(clone).mailbox.batch.draft.ttls[1] == [1500]
+        assert clone.lease(timedelta(minutes=1)).ttl_s == 60.0
+        assert recipes.Lock(clone, "/a/lock", ttl=timedelta(seconds=5)).held is False
+        clone.close(0.0)
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "/a", "/a/", "/a/b"])
@@ -118,8 +251,10 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
         with Clone(NOBODY, codec=codec) as clone:
             with pytest.raises(BadValue, match=f"codec '{codec}'"):
                 clone["/a"] = deep
-            # Another client has set this value.
-            clone.mailbox.core.shown["/a"] = (b"[" if codec == "json" else b"\x91") * 100_000
+            internals(clone).mailbox.core.shown["/a"] = (
+                b"[" if codec == "json" else b"\x91"
+                # Another client has set this value.
+            ) * 100_000
             with pytest.raises(BadValue, match=f"(?i)is not {codec}"):
                 clone.snapshot()
 
@@ -133,7 +268,7 @@ def test_msgpack_reads_what_it_wrote() -> None:
 
 def test_what_can_not_be_decoded_is_named() -> None:
     clone = Clone(NOBODY, codec="json")
-    clone.mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
+    internals(clone).mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
     for read in (clone.snapshot, lambda: list(clone.items()), lambda: list(clone.values())):
         with pytest.raises(BadValue, match=r"key '/bad': the value b'\{' is not JSON"):
             read()

@@ -67,7 +67,7 @@ def test_without_a_pair_or_with_bad_settings_nothing_is_offered(
     shared.synced = False
     monkeypatch.setattr(store_module, "why_no_server", lambda *_: "no server", raising=False)
     assert offered("get", "/") == []
-    monkeypatch.setenv("CHP_SERVERS", "nonsense")
+    monkeypatch.setenv("CHP_SERVERS", "non/sense")
     assert offered("get", "/") == []
     assert capfd.readouterr() == ("", "")
 

@@ -17,6 +17,7 @@ from chp.columns import ANYBODY
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_client import Clone
+from chp_client.clone.base import internals
 from chp_client.errors import Closed
 from chp_server.core.state.leases import LeaseOwner, LeaseTable, listed
 from chp_server.core.state.state import ReplicatedState
@@ -152,7 +153,7 @@ def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() 
         kept.set("/b", b"1").wait(20)
         lease.on_lost(lambda lost: told.set() if lost is lease else None)
         # The agent stands still while the lock is held.
-        with clone.mailbox.lock:
+        with internals(clone).mailbox.lock:
             Event().wait(1.5)
         assert told.wait(20) and lease.lost and not kept.lost
         with pytest.raises(Closed, match="lost"):

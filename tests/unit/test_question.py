@@ -142,7 +142,11 @@ def test_what_came_before_a_connection_went_is_taken_first(line: tuple[Connectio
     assert mine.ask(question)
     identity, *_ = server.recv_multipart()
     server.send_multipart([identity, *sync(4, 0)])
-    server.close(linger=5000)
+    assert mine.requests.poll(30_000)
+    server.close()
+    while mine.stands:
+        mine.monitor.poll(100)
+        mine.look()
     assert isinstance(mine.hear(question, 30.0).header, Sync)
     with pytest.raises(Elsewhere, match="went away"):
         mine.hear(question, 30.0)

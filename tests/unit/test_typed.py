@@ -8,12 +8,12 @@ import enum
 import json
 import pydoc
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
 from chp.errors import BadInput, BadValue
-from chp_client import AsyncClone, Clone
+from chp_client import AsyncClone, Change, Changes, Clone, Watch
 from chp_client.codecs import Json, Msgpack, Text
 from chp_client.typed import codec_of
 
@@ -153,12 +153,34 @@ def test_a_clone_of_a_type() -> None:
     assert maybe is not None, "as an annotation has it"
 
 
+def test_a_checker_of_types_knows_what_a_watch_gives() -> None:
+    # `make lint` runs the checker, which holds each assert_type. Nothing calls the two functions.
+    def of_threads(clone: Clone[Rate], untyped: Clone) -> None:
+        assert_type(clone.watch(), Watch[Rate])
+        assert_type(next(clone.watch()), Change[Rate])
+        assert_type(clone.watch().get().value, Rate)
+        for changes in clone.watch().batches():
+            assert_type(changes.values, list[Rate])
+            assert_type(list(changes), list[Change[Rate]])
+        assert_type(next(untyped.watch()).value, Any)
+
+    async def of_tasks(clone: AsyncClone[Rate]) -> None:
+        async for change in clone.watch():
+            assert_type(change, Change[Rate])
+        async for changes in clone.watch().batches():
+            assert_type(changes, Changes[Rate])
+
+    assert callable(of_threads) and callable(of_tasks)
+    assert Clone.watch.__annotations__["return"] == "Watch[V]"
+    assert AsyncClone.watch.__annotations__["return"] == "AsyncWatch[V]"
+
+
 def test_help_shows_names_and_defaults_and_dir_what_is_public() -> None:
     import chp_client
     from chp_client import recipes
 
     text = pydoc.plain(pydoc.render_doc(Clone))
     assert " set(self, key, value, ttl=None, if_revision=None, timeout=None)\n" in text
-    assert Clone.set.__annotations__["ttl"] == "float | None", "types are where they were"
+    assert Clone.set.__annotations__["ttl"] == "Ttl | None", "types are where they were"
     for module in (chp_client, recipes):
         assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__)

@@ -136,7 +136,7 @@ def test_a_member_of_a_group_gets_rows_of_more_messages_than_a_batch_may_have() 
     batches = [pack_messages([str(i)] * 40_000, [b""] * 40_000) for i in range(3)]
     row = Row(1, 0, 120_000, 7, 5, packb(batches))
     pages.keep([row])
-    [found] = pages.find(1, 0, 9, 1 << 20) or []
+    [found] = pages.find(1, 0, 120_000, 9, 1 << 20) or []
     item, n = pages.item(found, ((1 << 256) - 1) ^ 1, 0, 120_000)
     _, [[_, _, _, _, bodies, _]] = is_read(encode(Messages(1, 120_000, 0, 120_000, [], []), [item]))
     assert sum(len(unpack_messages(body)[1]) for body in bodies) == n == 120_000

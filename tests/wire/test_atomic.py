@@ -7,6 +7,8 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
 from itertools import count
 from time import monotonic
 
@@ -67,6 +69,63 @@ def test_two_programs_that_pop_the_same_keys_take_each_once(clones: list[Clone])
 
     together(*(lambda clone=clone: drain(clone) for clone in clones))
     assert Counter(taken) == Counter(KEYS.values())
+
+
+def test_a_touch_changes_how_long_a_key_lives_and_not_its_value(clones: list[Clone], server: TestServer) -> None:
+    one, other = clones[:2]
+
+    def left(clone: Clone) -> float | None:
+        entry = clone.entry("/a")
+        assert entry is not None and entry.value == b"1"
+        return entry.ttl
+
+    one.set("/a", b"1", ttl=50).wait(WAIT_S)
+    ack = one.touch("/a", timedelta(seconds=500), timeout=WAIT_S)
+    until(lambda: other.revision >= ack.revision)
+    assert 50 < (left(other) or 0) <= 500
+    one.sync(WAIT_S)
+    other.touch("/a", None, timeout=WAIT_S)
+    one.sync(WAIT_S)
+    assert left(one) is None
+    with pytest.raises(KeyError, match="/absent"):
+        one.touch("/absent", 5, timeout=WAIT_S)
+
+    async def main() -> None:
+        async with AsyncClone(server.address, codec="json") as clone:
+            await clone.wait_until_synced(WAIT_S)
+            await clone.touch("/a", 70, WAIT_S)
+            one.sync(WAIT_S)
+            assert 0 < (left(one) or 0) <= 70
+            with pytest.raises(KeyError, match="/absent"):
+                await clone.touch("/absent", 5, WAIT_S)
+
+    asyncio.run(asyncio.wait_for(main(), 2 * WAIT_S))
+
+
+def test_programs_that_set_a_key_while_others_touch_it_lose_no_value(clones: list[Clone]) -> None:
+    clones[0].set("/a", b"0").wait(WAIT_S)
+    for clone in clones:
+        clone.sync(WAIT_S)
+
+    stop, seen = threading.Event(), clones[2].watch("/a")
+
+    def touch(clone: Clone) -> None:
+        while not stop.is_set():
+            with suppress(Conflict):
+                clone.touch("/a", 60, WAIT_S)
+
+    def count_up() -> None:
+        for i in range(1, 200):
+            clones[0].set("/a", b"%d" % i).wait(WAIT_S)
+        stop.set()
+
+    together(count_up, lambda: touch(clones[1]), lambda: touch(clones[2]))
+    for clone in clones:
+        clone.sync(WAIT_S)
+        assert clone["/a"] == b"199"
+    seen.close()
+    values = [int(change.value) for change in seen]
+    assert len(values) > 199 and values == sorted(values)
 
 
 def test_one_value_is_everybodys_default(clones: list[Clone]) -> None:

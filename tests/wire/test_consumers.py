@@ -162,7 +162,7 @@ def test_a_reset_to_where_the_group_is_fences_what_is_in_hand_and_gives_it_again
         with orders.consumer("billing") as consumer:
             first = next(consumer)
             orders.reset("billing", "begin")
-            with pytest.raises(Fenced, match="or the group begun anew, and they are given again"):
+            with pytest.raises(Fenced, match="or began anew, and they are given again"):
                 first.commit({"/total": b"before"}, timeout=10)
             again = next(consumer)
             assert again.values == first.values and again.whose[2] != first.whose[2]

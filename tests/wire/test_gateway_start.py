@@ -35,7 +35,7 @@ def refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = keys.client_file(tmp_path / "gate.toml", GATE, {"tcp://a:5556": keys.new_pair().public})
     assert "chp keygen" in refused(["--client-file", str(tmp_path / "none.toml")], capsys)
-    assert "that has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
+    assert "which has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
     assert "client-file" in refused(["--listen", "0.0.0.0:80"], capsys)
     known = ["--client-file", str(file)]
     assert "is believed" in refused(["--listen", "0.0.0.0:80", *known, "--anonymous", "bob"], capsys)

@@ -14,6 +14,7 @@ import pytest
 
 from chp.errors import BadInput, BadValue
 from chp_client import AsyncClone, Clone, Closed
+from chp_client.clone.base import internals
 from chp_client.recipes import (
     AsyncCounter,
     AsyncElection,
@@ -308,7 +309,7 @@ class TestWhatIsInTheWay:
         with Lock(clones[0], PATH):
             worker = Worker(Lock(clones[1], PATH))
             # The watch is for the contender in front of it.
-            while not clones[1].mailbox.watches:
+            while not internals(clones[1]).mailbox.watches:
                 time.sleep(0.01)
             clones[1].close(0.0)
             join_all(worker)

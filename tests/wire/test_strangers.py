@@ -284,7 +284,7 @@ def test_one_client_does_not_take_the_transactions_of_all() -> None:
         for name in (b"1" * 16, b"2" * 16, b"1" * 16):
             one.put({"/a": b"x"}, stage=[name, "part"])
         code, detail = one.refused(one.send(["/a"], [b"x"], {"stage": [b"3" * 16, "part"]}))
-        assert code == "busy" and "its share, 2" in detail
+        assert code == "busy" and "2 staged commits open, its share" in detail
         two.put({"/a": b"x"}, stage=[b"3" * 16, "part"])
         one.put({}, abort=b"1" * 16)
         one.put({"/a": b"x"}, stage=[b"4" * 16, "part"])

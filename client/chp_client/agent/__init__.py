@@ -1,5 +1,5 @@
-"""The thread that owns the sockets (`agent`), and what it and the application's threads tell each other.
+"""The thread that owns the sockets of a Clone (`agent`), and what it and the application's threads tell each other.
 
-`mailbox` and `openbatch` are what threads write to; `tickets` what they wait for; `watch` has what
-they are told, as `changes`; `dispatch` is the thread of callbacks.
+The application's threads write to `mailbox` and `open_batch`, and wait for `tickets`. They read a `watch`, which gives
+`changes`. `dispatch` is the thread of callbacks.
 """

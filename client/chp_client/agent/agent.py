@@ -1,12 +1,14 @@
 """The background agent: one thread that owns every socket and lets the core decide (SPEC.md, section 15).
 
-A turn: wait, drain a bounded number of messages, and with the lock held take the open batch, let the core look at each
-message and at the clock; then, with the lock free, perform the effects, settle tickets, hand changes to watchers.
-`start` returns when the sockets are there; `stop` returns when the thread has ended. An eventfd wakes it: the
-application writes to it after it put something into the mailbox.
+In each turn the agent waits, and receives a bounded number of messages. With the lock held it takes the open batch, and
+lets the core handle the messages and the time. With the lock free it performs the effects, settles tickets and hands
+changes to watches.
 
-A set that nothing is under way before need not wait until the agent is awake: the application's thread sends it. While
-the agent sleeps, the XPUB sockets belong to who holds the mailbox's lock.
+`start` returns when the sockets exist, and `stop` returns when the thread has ended. The application writes to an
+eventfd to wake the agent after it put something into the mailbox.
+
+If no other set is under way, the application's thread sends a set itself, instead of waking the agent. While the agent
+sleeps, the XPUB sockets belong to the thread that holds the mailbox's lock.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from .watch import WatchQueue
 log = logging.getLogger("chp_client")
 
 IDLE_S_MAX = 60.0
-DIRECT_ITEMS = 64  # as many sets the application's thread sends itself; more gain nothing by it
+# The application's thread sends at most this many sets itself. For more, it gains nothing.
+DIRECT_ITEMS = 64
 WIRE = {
     int(zmq.EVENT_CONNECTED): CONNECTED,
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
@@ -42,7 +45,7 @@ WIRE = {
 
 
 class Agent:
-    """One Clone's thread and sockets."""
+    """The thread and the sockets of one Clone."""
 
     def __init__(
         self, mailbox: Mailbox, endpoints: list[tuple[str, str, str]], dispatcher: Dispatcher, name: str
@@ -53,16 +56,19 @@ class Agent:
         self._dispatcher = dispatcher
         self.sockets = ClientSockets(endpoints, mailbox.credentials)
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.due = 0.0  # when the agent wakes by itself
+        # The time when the agent wakes by itself.
+        self.due = 0.0
         self._ready = Event()
-        self.ended = Event()  # to be waited for: a `join` that is interrupted takes the thread for ended (Python 3.11)
+        # Other threads wait for this event instead of `join`. An interrupted `join` takes the thread for ended, in
+        # Python 3.11.
+        self.ended = Event()
         self._failure: Exception | None = None
         self._name = name
         self._voice = RateLimitedLog(monotonic())
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns when the agent is ready, raises what kept it from that."""
+        """Start the thread. Return when the agent is ready, or raise the error that prevented it."""
         self._batch.wake = self.wake_or_send
         self.thread.start()
         self._ready.wait()
@@ -71,14 +77,17 @@ class Agent:
         look_up([addresses[0] for addresses in self._endpoints], self._unresolved)
 
     def _unresolved(self, i: int, why: str) -> None:
-        """On the thread that looks names up."""
+        """Note an unresolved host name. The thread that looks names up calls this."""
         with self.mailbox.lock:
             link = self.mailbox.core.links[i]
             link.unresolved = why
         log.warning("%s: %s; trying on", link.address, why)
 
     def wake_or_send(self) -> None:
-        """By the application, with the mailbox's lock held, when it put something there while the agent sleeps."""
+        """Wake the agent, or send a small batch without it.
+
+        The application calls this with the mailbox's lock held, after it put something there while the agent slept.
+        """
         mailbox, batch, core = self.mailbox, self._batch, self.mailbox.core
         plain = 0 < len(batch.keys) <= DIRECT_ITEMS and not (batch.sealed or mailbox.commands)
         plain = plain and mailbox.stop_at is None
@@ -90,7 +99,8 @@ class Agent:
                 batch.sleeping = not self.sockets.unread
             if not batch.sleeping:
                 os.eventfd_write(self.bell, 1)
-        except BaseException:  # Ctrl-C: this is the application's thread
+        # Ctrl-C may interrupt this, as it runs on the application's thread.
+        except BaseException:
             batch.requeue_interrupted(draft, core.own.has)
             os.eventfd_write(self.bell, 1)
             raise
@@ -149,7 +159,8 @@ class Agent:
             busy = sockets.unread or mailbox.has_work()
             timeout_s = 0.0 if busy else min(max(0.0, self.due - monotonic()), IDLE_S_MAX)
             ready = poll.poll(int(timeout_s * 1000 + 0.999))
-            with mailbox.lock:  # who sends for us has done so
+            # A thread that was sending in place of the agent has finished once the lock is free.
+            with mailbox.lock:
                 batch.sleeping = False
             for fd, _ in ready:
                 if fd == self.bell:
@@ -163,9 +174,11 @@ class Agent:
                 for (i, kind), messages in arrived:
                     for frames in messages:
                         inputs[kind](i, frames, now)
-                if now >= due:  # what arrived may have put it off; the core looks
+                # The messages may have moved the deadline, so the core checks each one.
+                if now >= due:
                     core.on_timer(now)
-                effects, watches = core.take(), mailbox.watches  # a watch made from here on begins after these changes
+                # A watch made from here on begins after these changes.
+                effects, watches = core.take(), mailbox.watches
                 overdue = self._voice.overdue(now)
             self._perform(effects)
             if now >= again:
@@ -177,18 +190,19 @@ class Agent:
 
     def _finished(self) -> bool:
         mailbox, batch = self.mailbox, self._batch
-        if mailbox.stop_at is None or mailbox.commands:  # its leases are ended, however little time there is
+        # The commands end the leases, however little time is left.
+        if mailbox.stop_at is None or mailbox.commands:
             return False
         idle = not (batch.keys or batch.sealed or mailbox.core.session.open_batches)
         return idle or monotonic() >= mailbox.stop_at
 
     def _on_link(self, i: int, frames: list[bytes], now: float) -> None:
-        """What an XPUB hears: 0x01 and a topic, the collector subscribed; 0x00, it went."""
+        """Handle a message of an XPUB: 0x01 and a topic means that the collector subscribed, 0x00 that it left."""
         if frames and frames[0][:1] in (b"\0", b"\1"):
             self.mailbox.core.on_link(i, frames[0][:1] == b"\1", now)
 
     def _on_wire(self, i: int, frames: list[bytes], now: float) -> None:
-        """What libzmq says of a connection to P: the event is the first two octets, in this machine's order."""
+        """Handle libzmq's event about a connection to P. The event is the first two bytes, in native order."""
         event, link = int.from_bytes(frames[0][:2], sys.byteorder), self.mailbox.core.links[i]
         if event in WIRE:
             self.mailbox.core.on_wire(i, WIRE[event])
@@ -203,7 +217,8 @@ class Agent:
 
     def _perform(self, effects: Effects) -> None:
         sockets = self.sockets
-        for i, topic in effects.unsubscribe:  # first: who wants a topic anew takes it back and gives it again
+        # This comes first, as a topic that is subscribed to again is in both lists.
+        for i, topic in effects.unsubscribe:
             sockets.subscribe(i, topic, wanted=False)
         for i, topic in effects.subscribe:
             sockets.subscribe(i, topic)
@@ -224,8 +239,9 @@ class Agent:
         mailbox, batch = self.mailbox, self._batch
         for ticket, result in effects.settled:
             if ticket is not None:
+                # This comes before it is settled, so a flush always finds it: unsettled or refused.
                 if type(result) is not Ack:
-                    mailbox.note_refused(ticket)  # before it is settled, so that a flush finds it here or there
+                    mailbox.note_refused(ticket)
                 ticket.settle(result)
                 if ticket.done:
                     since = batch.outstanding.pop(ticket, None)

@@ -1,4 +1,4 @@
-"""What an AsyncClone hands out, and how it waits: changes for `async for`, leases whose sets are awaited."""
+"""The parts of an AsyncClone: its waits, leases with awaited sets, watches for `async for`, and change callbacks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from chp.errors import ChpError
 
 from ..checks import wait_s
-from ..codecs import Decoding
+from ..codecs import Decoding, V
 from ..core.events import Ack, Changed, State
 from ..errors import Closed, Full, Lagging
 from .changes import Change, Changes, change_with, changes_from, changes_of
@@ -28,11 +28,15 @@ Made = TypeVar("Made")
 
 
 class Awaiting:
-    """How one call waits by its loop, for at most a time that begins now; what is raised then names all of it."""
+    """The waits of one call by its loop, within a time limit that begins now.
+
+    An error names the whole limit.
+    """
 
     def __init__(self, mailbox: Mailbox, blocks: bool, timeout: float | None) -> None:
         self._mailbox = mailbox
-        self._blocks = blocks  # while the window is full
+        # True if the call waits while the window is full. Otherwise it raises.
+        self._blocks = blocks
         self._loop, self._timeout = asyncio.get_running_loop(), wait_s(timeout)
         self._until = None if self._timeout is None else self._loop.time() + self._timeout
 
@@ -40,11 +44,11 @@ class Awaiting:
         return None if self._until is None else max(0.0, self._until - self._loop.time())
 
     async def done(self, act: Callable[..., Ticket]) -> Ack:
-        """The acknowledgement of what `act` sets, once there is room for it."""
+        """Make a set by `act` once there is room for it. Return its acknowledgement."""
         return await self.settled(await self.made(act))
 
     async def made(self, act: Callable[..., Made]) -> Made:
-        """What `act` comes to, once there is room for it."""
+        """Return the result of `act`, once there is room for it."""
         while True:
             try:
                 return act()
@@ -60,7 +64,7 @@ class Awaiting:
                 raise TimeoutError(text) from None
 
     async def _room(self) -> None:
-        """Until some batch is settled."""
+        """Wait until a batch is settled."""
         ticket = self._mailbox.oldest_ticket()
         if ticket is not None:
             try:
@@ -68,10 +72,11 @@ class Awaiting:
             except TimeoutError:
                 raise
             except Exception:
-                return  # refused: there is room now, and whoever made it has been told
+                # The batch was refused, so there is room now. The task that made it gets the error.
+                return
 
     async def settled(self, ticket: Ticket) -> Ack:
-        """The acknowledgement of a ticket."""
+        """Wait until a set is acknowledged. Return its acknowledgement, or raise what its ticket raises."""
         if not ticket.done:
             left, done = self._left(), asyncio.Event()
             ticket.on_settled(lambda _: call_soon(self._loop, done.set))
@@ -83,7 +88,7 @@ class Awaiting:
         return ticket.wait(0)
 
     async def changed(self, watch: Watch, at_most_s: float) -> bool:
-        """Whether a change came in that time."""
+        """Return True if a change came in that time; raise `Closed` if none can come any more."""
         limit = at_most(at_most_s, self._left())
         try:
             async with asyncio.timeout(limit):
@@ -95,12 +100,12 @@ class Awaiting:
         return True
 
     async def confirmed(self, key: str) -> None:
-        """Until no own set or delete of this key is on its way."""
+        """Wait until no own set or delete of this key is on its way."""
         await self.until(partial(self._mailbox.is_confirmed, key), f"{key!r} is not confirmed")
 
     async def until(self, ready: Callable[[], bool], what: str) -> None:
-        """Until something is so that the agent's turns may bring about; raises what ended the Clone."""
-        # not a thread that waits: it would outlive a task that is cancelled, and there are few of them
+        """Wait until `ready()`, which is checked after each turn of the agent. Raise the error that ended the Clone."""
+        # No thread waits here: it would outlive a cancelled task, and an executor has few threads.
         left, mailbox, came = self._left(), self._mailbox, asyncio.Event()
         tell = partial(call_soon, self._loop, came.set)
         mailbox.awaiting.add(tell)
@@ -118,7 +123,7 @@ class Awaiting:
 
 
 class AsyncLease:
-    """Made by `AsyncClone.lease`; use it with `async with`, or call `close`."""
+    """The lease that `AsyncClone.lease` makes; use it with `async with`, or call `close`."""
 
     def __init__(self, mailbox: Mailbox, lease: Lease, waits: Callable[[float | None], Awaiting]) -> None:
         self.id, self.ttl_s = lease.id, lease.ttl_s
@@ -126,7 +131,7 @@ class AsyncLease:
         self._waits = waits
 
     async def set(self, key: str, value: Any, timeout: float | None = None) -> Ack:
-        """Set a key that lives as long as the lease; returns when it is acknowledged."""
+        """Set a key that lives as long as the lease. Return when the set is acknowledged."""
         return await self._waits(timeout).done(partial(self._lease.set, key, value))
 
     async def set_many(self, items: Items, timeout: float | None = None) -> Ack:
@@ -135,19 +140,22 @@ class AsyncLease:
 
     @property
     def lost(self) -> bool:
-        """As of `Lease`."""
+        """True if the servers have ended the lease, as it was not refreshed in time; its keys are gone."""
         return self._lease.lost
 
     def on_lost(self, listener: Callable[[Lease], object]) -> None:
-        """As of `Lease`; the listener runs on the thread of the Clone's listeners, not on the loop's."""
+        """Call `listener(lease)` once the lease is lost, or now if it is.
+
+        The listener runs on the thread of the Clone's listeners, not on the loop's thread.
+        """
         self._lease.on_lost(listener)
 
     async def close(self, timeout: float | None = None) -> Ack | None:
-        """End the lease: its keys are deleted together."""
+        """End the lease. Its keys are deleted together."""
         return None if self._lease.closed else await self._waits(timeout).done(self._lease.end)
 
     def abandon(self) -> None:
-        """As of `Lease`."""
+        """End the lease without waiting for the answer."""
         self._lease.abandon()
 
     async def __aenter__(self) -> Self:
@@ -159,25 +167,26 @@ class AsyncLease:
         if kind is None:
             await self.close()
             return
-        self._lease.abandon()  # not waited for: who was cancelled would stay until a server is there
+        # A cancelled task does not wait: it would hang until a server is there.
+        self._lease.abandon()
 
     def __repr__(self) -> str:
         return repr(self._lease).replace("<Lease", "<AsyncLease", 1)
 
 
-class AsyncWatch:
-    """Changes for `async for`, one by one or by `batches()`; `close()` ends it, and so does leaving `async with`."""
+class AsyncWatch(Generic[V]):
+    """The changes for `async for`, one by one or by `batches()`. `close()` or the end of `async with` ends it."""
 
-    def __init__(self, watch: Watch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, watch: Watch[V], loop: asyncio.AbstractEventLoop) -> None:
         self._watch = watch
         self._came = asyncio.Event()
-        self._rest: deque[Change] = deque()
+        self._rest: deque[Change[V]] = deque()
         watch.queue.on_offer = partial(call_soon, loop, self._came.set)
 
-    def __aiter__(self) -> AsyncIterator[Change]:
+    def __aiter__(self) -> AsyncIterator[Change[V]]:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> Change[V]:
         while True:
             change = await self._next()
             if change is None:
@@ -186,7 +195,7 @@ class AsyncWatch:
             if decoded is not None:
                 return decoded
 
-    async def _next(self) -> Change | None:
+    async def _next(self) -> Change[V] | None:
         while not self._rest:
             changed = await self._come()
             if changed is None:
@@ -195,17 +204,17 @@ class AsyncWatch:
         return self._rest.popleft()
 
     async def undecoded(self) -> AsyncIterator[Change]:
-        """Changes with bytes as values (for the parts of this package)."""
+        """Yield changes with bytes as values (for the parts of this package)."""
         while (change := await self._next()) is not None:
             yield change
 
     @property
     def decoding(self) -> Decoding | None:
-        """How values are shown (for the parts of this package)."""
+        """The decoding of values (for the parts of this package)."""
         return self._watch.decoding
 
-    async def batches(self) -> AsyncIterator[Changes]:
-        """Changes as columns, as of `Watch`; `asyncio.timeout` bounds a wait."""
+    async def batches(self) -> AsyncIterator[Changes[V]]:
+        """Yield changes as columns, as `Watch.batches` does. `asyncio.timeout` limits a wait."""
         rest, self._rest = self._rest, deque()
         if rest:
             yield changes_from(rest, self._watch.decoding)
@@ -213,9 +222,9 @@ class AsyncWatch:
             yield changes_of(changed, self._watch.decoding)
 
     async def missed(self) -> Changes:
-        """What there is once it is known what was missed since where this began; nothing if that is nothing.
+        """Wait until it is known what a watch missed since its first revision. Return all changes that are here.
 
-        For the parts of this package, of a watch that begins at a revision.
+        Only this package uses it.
         """
         queue = self._watch.queue
         while queue.waits and not queue.closed:
@@ -224,11 +233,12 @@ class AsyncWatch:
         return changes_of(queue.poll() or Changed([], [], 0), self._watch.decoding)
 
     async def _come(self) -> Changed | None:
-        """What has come, waited for; None at the end."""
+        """Wait for changes and return them. Return None at the end."""
         queue = self._watch.queue
         while True:
             self._came.clear()
-            closed = queue.closed  # looked at first: what came before the end is given before the end is told
+            # `closed` is read first, so the changes before the end are returned before the end.
+            closed = queue.closed
             changed = queue.poll()
             if changed is not None or closed:
                 return changed
@@ -236,11 +246,11 @@ class AsyncWatch:
 
     @property
     def queue(self) -> WatchQueue:
-        """What has come and is not read (for the parts of this package)."""
+        """The queue of changes that are not read yet (for the parts of this package)."""
         return self._watch.queue
 
     def close(self) -> None:
-        """No more changes."""
+        """End the watch. No more changes come."""
         self._watch.close()
 
     async def __aenter__(self) -> Self:
@@ -251,7 +261,7 @@ class AsyncWatch:
 
 
 class AsyncListeners:
-    """The callbacks of changes of an AsyncClone, a task each."""
+    """The change callbacks of an AsyncClone. Each runs in its own task."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], Callable[[Change], object]] = {}
@@ -259,20 +269,20 @@ class AsyncListeners:
     def add(
         self, listener: Callable[[Change], object], prefix: str, opened: Callable[[Any], AsyncWatch], start: int | str
     ) -> None:
-        """Begin to call it; raises what `watch` does."""
+        """Begin to call a callback. Raises what `watch` raises."""
         task = asyncio.create_task(_tell(listener, Failures(listener, prefix), opened, opened(start)))
         self._tasks[task] = listener
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
     def drop(self, listener: Callable[[Change], object]) -> bool:
-        """Call it no more; whether it was called."""
+        """Stop calling a callback. Return True if it was called."""
         found = [task for task, each in self._tasks.items() if each == listener]
         for task in found:
             task.cancel()
         return bool(found)
 
     async def end(self, timeout: float) -> None:
-        """The watches have ended: what is still called has so long."""
+        """Wait at most `timeout` for the callbacks, whose watches have ended. Then cancel them."""
         if tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             _, late = await asyncio.wait(tasks, timeout=timeout)
             for task in late:
@@ -282,7 +292,7 @@ class AsyncListeners:
 async def _tell(
     listener: Callable[[Change], object], failures: Failures, opened: Callable[[Any], AsyncWatch], watch: AsyncWatch
 ) -> None:
-    """Until the watch ends, change by change."""
+    """Call a callback for each change until the watch ends."""
     while True:
         try:
             async with watch:
@@ -312,7 +322,7 @@ async def _tell_all(listener: Callable[[Change], object], failures: Failures, wa
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """On the loop's thread; nothing if the loop has ended."""
+    """Call `callback` on the loop's thread. Do nothing if the loop has ended."""
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:

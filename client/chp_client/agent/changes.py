@@ -1,11 +1,11 @@
-"""What a watch gives: changes one by one, or the columns of those that came together.
+"""The changes that a watch yields: one by one, or as the columns of those that came together.
 
-    Changed    the agent's: columns as they arrived, undecoded; cut to a prefix, put into a queue, joined
-    Changes    the application's: columns of keys, values, revisions, and the places of deletes
-    Change     one of them
+    Changed    the agent's columns as they arrived, undecoded; cut to a prefix, queued and joined
+    Changes    the application's columns of keys, values, revisions, and the places of deletes
+    Change     one change
 
-From the channel to `Changes` no line runs for each key: columns are joined, cut and numbered by C-level loops. Only a
-codec written in Python does, and what is sparse.
+No Python code runs for each key between the channel and `Changes`: C-level loops join, cut and number the columns. Only
+sparse columns, and codecs that are written in Python, are the exception.
 """
 
 from __future__ import annotations
@@ -15,49 +15,50 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress, count, repeat
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from chp.numbers import Revision
 
-from ..codecs import SKIPPED, Decoding
+from ..codecs import SKIPPED, Decoding, V
 from ..core.events import Changed
 
 SET, DELETE = "set", "delete"
 
 
-class Change(NamedTuple):
-    """One key's change; `operation` is "set" or "delete", with a `value` of None; `revision` is that of its record.
+class Change(NamedTuple, Generic[V]):
+    """The change of one key.
 
-    `expired`: it is a delete that nobody made, as a ttl or a lease had run out (`Changes.expiries` says when that is
-    known).
+    `operation` is "set", or "delete" with a `value` of None. `revision` is that of the record. `expired` marks a delete
+    by a ttl or a lease; `Changes.expiries` says when that is known.
     """
 
     key: str
-    value: Any
+    value: V  # None of a delete
     operation: str
     revision: Revision
     expired: bool = False
 
 
-_change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)  # runs no Python for each
+# This runs no Python code for each change.
+_change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)
 
 
 @dataclass(slots=True)
-class Changes:
-    """Changes that came together, in the servers' order, as columns of equal length; iterating gives each `Change`.
+class Changes(Generic[V]):
+    """The changes that came together, in the order of the servers, as columns of equal length.
 
-    keys        which changed; one that changed twice is there twice
-    values      as the Clone's codec has them; None where the key was deleted
-    revisions   of the record that each change was in; a record is never split between two batches
-    deletes     the places (0 is the first) of deletes, ascending
-    expiries    of these, the ones that nobody made: a ttl or a lease had run out. After a gap that was closed by a
-                snapshot nobody can tell; of a closed lease with more than 4,096 keys, those beyond count as expired
+    keys        the keys that changed; a key that changed twice is there twice
+    values      the values, decoded by the Clone's codec; None for a deleted key
+    revisions   the revision of the record of each change; a record is never split between two batches
+    deletes     the places of deletes (0 is the first), ascending
+    expiries    the places of deletes by a ttl or a lease; a snapshot after a gap can't tell them from other deletes,
+                and of a closed lease with more than 4,096 keys, the keys beyond that number count as expired
 
-    The columns are the reader's own, to keep and to change.
+    Iterating yields each `Change`. The columns belong to the reader, which may keep and change them.
     """
 
     keys: list[str]
-    values: list[Any]
+    values: list[V]
     revisions: list[Revision]
     deletes: list[int]
     expiries: list[int]
@@ -65,7 +66,7 @@ class Changes:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[Change[V]]:
         operations = [SET] * len(self.keys)
         for i in self.deletes:
             operations[i] = DELETE
@@ -76,7 +77,10 @@ class Changes:
 
 
 def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
-    """The application's own columns, without what is left out; `BadValue` names the key of a value."""
+    """Return the application's own columns, without values that are left out.
+
+    `BadValue` names the key of a value that can't be decoded.
+    """
     deletes = list(compress(count(), map(is_, changed.values, repeat(None))))
     if decoding is None:
         values: list[Any] = list(changed.values)
@@ -89,7 +93,7 @@ def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
 
 
 def change_with(change: Change, decoding: Decoding) -> Change | None:
-    """A change with its value decoded; None if it is left out."""
+    """Return a change with its value decoded, or None if it is left out."""
     if change.operation == DELETE:
         return change
     value = decoding.value(change.key, change.value)
@@ -97,13 +101,13 @@ def change_with(change: Change, decoding: Decoding) -> Change | None:
 
 
 def changes_from(rest: Sequence[Change], decoding: Decoding | None) -> Changes:
-    """Changes that were taken apart already, as columns again."""
+    """Return single changes as columns again."""
     keys, values, _, revisions, expired = map(list, zip(*rest, strict=True))
     return changes_of(Changed(keys, values, revisions, expiries=list(compress(count(), expired))), decoding)
 
 
 def joined(found: Sequence[Changed]) -> Changed:
-    """Several one after the other, as one."""
+    """Return several column sets as one."""
     if len(found) == 1:
         return found[0]
     keys: list[str] = []
@@ -119,7 +123,7 @@ def joined(found: Sequence[Changed]) -> Changed:
 
 
 def narrow(changed: Changed, prefix: str) -> Changed:
-    """Only what lies under `prefix`: two comparisons decide for a column that does as a whole."""
+    """Return only the changes under `prefix`. Two comparisons are enough if all keys lie under it."""
     keys = changed.keys
     if min(keys).startswith(prefix) and max(keys).startswith(prefix):
         return changed
@@ -127,7 +131,7 @@ def narrow(changed: Changed, prefix: str) -> Changed:
 
 
 def pick(changed: Changed, mask: list[bool]) -> Changed:
-    """Only the items that the mask names."""
+    """Return only the items that the mask selects."""
     keys, values, revisions, first, expiries = changed
     if type(revisions) is list:
         revisions = list(compress(revisions, mask))

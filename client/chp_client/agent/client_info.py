@@ -1,4 +1,4 @@
-"""What a Clone says of its process to the servers, for an operator who asks who is connected (`chp clients`)."""
+"""The facts about a Clone's process that it sends to the servers, for an operator who runs `chp clients`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_MAX = 200
 
 
 def about(name: str, subtrees: Sequence[str]) -> dict[str, Any]:
-    """The program, its host and process, the version of this library, and what is held."""
+    """Return the program, its host and process, the version of this library, and the held subtrees."""
     return {
         "name": _said(name), "program": _said(_program()), "host": _said(socket.gethostname()),
         "pid": os.getpid(), "version": package_version(), "subtrees": [_said(each) for each in subtrees],
@@ -23,12 +23,12 @@ def about(name: str, subtrees: Sequence[str]) -> dict[str, Any]:
 
 
 def _said(text: str) -> str:
-    """As much as is shown; a name of bytes that are no UTF-8 can't be sent as it is."""
+    """Shorten a text. Replace what can't be sent as UTF-8."""
     return text[:SHOWN_MAX].encode(errors="replace").decode()
 
 
 def _program() -> str:
-    """As people would call it: the script, or the module of `python -m`."""
+    """Return the name of the program: the script, or the module of `python -m`."""
     path = PurePath(sys.argv[0] if sys.argv else "")
     return path.parent.name if path.name == "__main__.py" else path.name or "python"
 

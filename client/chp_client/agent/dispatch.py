@@ -1,7 +1,8 @@
-"""A thread for the application's own callbacks, started when there is the first one: never the agent's.
+"""A thread for the application's own callbacks: listeners of states and lags, and callbacks of tickets.
 
-Listeners of states and lags run there, and callbacks of tickets. One that raises is logged and goes on being called;
-one that blocks delays only other callbacks. Any of them may set, wait for a set, and close the Clone.
+It starts with the first callback, and it is never the agent's thread. A callback that raises is logged, and is called
+again for the next event. A callback that blocks delays only other callbacks. Each of them may set, wait for a set, and
+close the Clone.
 """
 
 from __future__ import annotations
@@ -19,33 +20,34 @@ Listener = Callable[[State], object]
 
 
 class Dispatcher:
-    """Calls listeners in order."""
+    """A queue of callbacks, and the thread that calls them in order."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._starting = Lock()
         self.listeners: list[Listener] = []
-        self.lag: Callable[[float], object] = lambda _lag_s: None  # the Clone is too far behind; by the agent
+        # The agent calls this when the Clone lags too much.
+        self.lag: Callable[[float], object] = lambda _lag_s: None
 
     def state(self, state: State) -> None:
-        """The state changed; by the agent."""
+        """Tell the listeners a new state. The agent calls this."""
         for listener in self.listeners:
             self.put(partial(listener, state))
         if state is State.CLOSED and self._thread is not None:
             self._queue.put(None)
 
     def later(self, callback: Callable[[float], object]) -> Callable[[float], object]:
-        """What is called at once, and has the thread call the application's."""
+        """Return a function that returns at once, and lets the thread call `callback`."""
         return lambda lag_s: self.put(partial(callback, lag_s))
 
     def end(self, timeout: float) -> None:
-        """Wait until what was called for before the Clone closed has been called, unless a callback asks."""
+        """Wait until the callbacks that were queued before the Clone closed have run. A callback does not wait."""
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(timeout)
 
     def put(self, callback: Callable[[], object]) -> None:
-        """Call it, after what was put before; by the agent, or whose callback came when its ticket was just settled."""
+        """Queue a callback. The agent calls this, or a thread that adds a callback to a ticket being settled."""
         with self._starting:
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="chp-dispatch", daemon=True)
@@ -58,7 +60,7 @@ class Dispatcher:
 
 
 def call_logged(callback: Callable[[], object]) -> None:
-    """Call something of the application's; what it raises, even to end the program, is only logged."""
+    """Call a callback of the application. Log what it raises, even SystemExit."""
     try:
         callback()
     except BaseException:

@@ -1,8 +1,8 @@
-"""A lease: keys that live together and go together, kept by one refresh however many there are.
+"""A lease: keys that live together and expire together. One refresh keeps them alive, however many there are.
 
-The lease's own batches carry its 16-byte name; the agent refreshes it at a third of its ttl. When it is closed, or its
-Clone is, its keys are deleted together; when its process is gone, the servers delete them a ttl later. A process that
-was only stopped, or cut off, for so long is told with its next refresh that the lease is *lost*.
+The batches of a lease carry its 16-byte name. The agent refreshes it at a third of its ttl. When the lease or its Clone
+is closed, its keys are deleted together. When its process dies, the servers delete them one ttl later. A process that
+was stopped or cut off for that long learns at its next refresh that the lease is *lost*.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .writer import Items, Writer
 
 
 class Lease:
-    """Made by `Clone.lease`; use it as a context manager, or call `close`."""
+    """The lease that `Clone.lease` makes; use it as a context manager, or call `close`."""
 
     def __init__(self, writer: Writer, lease_id: bytes, ttl_ms: int, timeout: float | None = None) -> None:
         self.id = lease_id
@@ -35,7 +35,10 @@ class Lease:
         writer.keep_lease(lease_id, ttl_ms, self._refresh)
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
-        """Set a key that lives as long as the lease; `timeout` and errors as of `Clone.set`, `Closed` after `close`."""
+        """Set a key that lives as long as the lease.
+
+        `timeout` and errors are those of `Clone.set`. Raises `Closed` if the lease is closed or lost.
+        """
         return self.set_many(([key], [value]), timeout)
 
     def set_many(self, items: Items, timeout: float | None = None) -> Ticket:
@@ -48,17 +51,17 @@ class Lease:
         return self._writer.put(keys, values, {columns.LEASED: self.id}, timeout)
 
     def close(self, timeout: float | None = None) -> Ticket | None:
-        """End the lease: its keys are deleted together. It never waits for room, so `timeout` is not needed."""
+        """End the lease. Its keys are deleted together. It never waits for room, so it needs no `timeout`."""
         return None if self._closed else self.end()
 
     def end(self, timeout: float | None = None) -> Ticket:
-        """The same for one that is open."""
+        """End a lease that is open, and return the ticket."""
         ticket = self._writer.end_lease(self.id)
         self._closed = True
         return ticket
 
     def abandon(self) -> None:
-        """End it, and let nobody be asked what came of that."""
+        """End the lease without a ticket for the answer."""
         with suppress(Closed):
             self.close()
 
@@ -66,11 +69,14 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the servers have ended it: it was not refreshed for its ttl, and its keys are gone."""
+        """True if the servers have ended the lease: it was not refreshed for its ttl, and its keys are gone."""
         return self._lost
 
     def on_lost(self, listener: Callable[[Lease], object]) -> None:
-        """Call `listener(lease)` once it is lost, or now if it is; on the thread of the Clone's listeners."""
+        """Call `listener(lease)` once the lease is lost, or now if it is.
+
+        The listener runs on the thread of the Clone's listeners.
+        """
         if not callable(listener):
             raise BadInput(f"a listener is something to call with the lease, not {listener!r:.60}")
         with self._listening:
@@ -96,13 +102,14 @@ class Lease:
         while self._listeners:
             try:
                 listener = self._listeners.pop()
-            except IndexError:  # another thread took the last
+            except IndexError:
+                # Another thread took the last one.
                 return
             self._writer.call(partial(listener, self))
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._closed
 
     def __repr__(self) -> str:

@@ -1,11 +1,11 @@
-"""Callbacks of changes: `@clone.on("/config/")`, called for each on the thread of the Clone's listeners.
+"""The callbacks of changes: `@clone.on("/config/")` is called for each change, on the thread of the Clone's listeners.
 
-    the agent --on_offer--> ring: puts one `_tell` behind what others had put   ... once, however much comes meanwhile
-    the thread of callbacks --> _tell: a portion of what came, change by change; then others', then the next portion
+    the agent --on_offer--> ring: puts one `_tell` behind other callbacks        once, however much comes meanwhile
+    the thread of callbacks --> _tell: a portion of the changes, one by one; then other callbacks; then the next portion
 
-It is a watch with somebody who reads it. One that falls further behind than the watch's `queue_max` is told all that
-is held anew, which a warning says: the deletes in between are not told. What a callback raises is logged, ten times and
-then each thousandth time, and the next change is told all the same.
+A callback has a watch, which this module reads. A callback that falls further behind than the watch's `queue_max` is
+told all held keys again, and a warning says so. It is not told the deletes in between. What a callback raises is
+logged the first ten times and then each thousandth time. The next change is told all the same.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ Open = Callable[[int | str], "Watch"]
 
 
 class Failures:
-    """What a callback raised, logged a bounded number of times."""
+    """The failures of a callback. It logs a bounded number of them."""
 
     def __init__(self, listener: Callable[[Change], object], prefix: str) -> None:
         self._name, self._prefix = getattr(listener, "__qualname__", repr(listener)[:60]), prefix
         self.count = 0
 
     def log(self, key: str) -> None:
-        """In the handler of what it raised."""
+        """Log what the callback raised. It is called while that exception is handled."""
         self.count += 1
         if self.count <= LOGGED or self.count % THEN_EACH == 0:
             log.exception("%s, called for %r under %r, raised (%d so far)", self._name, key, self._prefix, self.count)
 
     def lagging(self, error: Exception) -> None:
-        """It was too slow."""
+        """Warn that the callback was too slow."""
         log.warning("%s is told all that is held anew: %s", self._name, error)
 
     def ended(self, error: Exception) -> None:
-        """No change will come any more."""
+        """Log that no change will come any more."""
         log.error("%s is told nothing more of %r: %s", self._name, self._prefix, error)
 
 
 class Listening:
-    """One callback's watch, read by the thread of callbacks."""
+    """The watch of one callback. The thread of callbacks reads it."""
 
     def __init__(
         self,
@@ -68,14 +68,15 @@ class Listening:
         self._watch: Watch | None = None
 
     def begin(self, start: int | str) -> None:
-        """From here on; raises what `watch` does."""
+        """Begin to call the callback. Raises what `watch` raises."""
         watch = self._opened(start)
         watch.queue.on_offer = self._ring
         self._watch = watch
-        self._ring()  # what came before it could ring
+        # Changes may have come before the watch could ring.
+        self._ring()
 
     def close(self) -> None:
-        """It is called no more, but maybe for what it is being called for."""
+        """Stop calling the callback. A call that runs now goes on."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.queue.on_offer = None
@@ -88,7 +89,8 @@ class Listening:
             self._call(self._tell)
 
     def _tell(self) -> None:
-        self._due = False  # what comes from here on rings again
+        # Changes that come from here on ring again.
+        self._due = False
         watch = self._watch
         if watch is None:
             return
@@ -106,14 +108,16 @@ class Listening:
                 if self._watch is not watch:
                     return
                 self._tell_one(watch, change)
-            self._ring()  # behind what others have put
+            # This goes behind the callbacks that wait already.
+            self._ring()
 
     def _tell_one(self, watch: Watch, change: Change) -> None:
         try:
             decoded = change if watch.decoding is None else change_with(change, watch.decoding)
             if decoded is not None:
                 self.listener(decoded)
-        except BaseException:  # even to end the program, as of other callbacks
+        except BaseException:
+            # As for other callbacks, even SystemExit is only logged.
             self.failures.log(change.key)
 
     def _begin_anew(self, error: Exception) -> None:
@@ -126,18 +130,18 @@ class Listening:
 
 
 class ChangeListeners:
-    """All callbacks of a Clone."""
+    """The change callbacks of a Clone."""
 
     def __init__(self) -> None:
         self._all: list[Listening] = []
 
     def add(self, listening: Listening, start: int | str) -> None:
-        """Begin to call it."""
+        """Begin to call a callback."""
         listening.begin(start)
         self._all.append(listening)
 
     def drop(self, listener: Callable[[Change], object]) -> bool:
-        """Call it no more, under any prefix; whether it was called."""
+        """Stop calling a callback, under any prefix. Return True if it was called."""
         found = [each for each in self._all if each.listener == listener]
         self._all = [each for each in self._all if each.listener != listener]
         for each in found:
@@ -146,7 +150,7 @@ class ChangeListeners:
 
 
 def decorator(begin: Callable[[Any], object]) -> Callable[[Any], Any]:
-    """What gives a function back, once it is called for changes."""
+    """Return a decorator that begins to call a function for changes, and gives the function back."""
 
     def listen(listener: Any) -> Any:
         begin(listener)

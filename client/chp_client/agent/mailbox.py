@@ -1,13 +1,14 @@
-"""What the application's threads and the agent tell each other: commands, who waits for what, and how it ends.
+"""The mailbox between the application's threads and the agent: commands, own sets, waiting threads, and the end.
 
     application  --command, sets-->      agent's next turn --> core
-    application  <--changed, told--      after each turn, whoever waits for room, for a state, for a key
+    application  <--changed, told--      after each turn, to threads that wait for room, for a state or for a key
 
-The lock is held from taking the open batch (`openbatch`) until what arrived has been applied, so no own set is ever
-shown without being pending; the agent never holds it while it uses a socket. Who sets something while nothing is under
-way and the agent sleeps holds it for as long as it takes to send that (`agent`). An application that is ahead of the
-agent waits for it (`SEALED_MAX`), which costs less than both of them contending for the interpreter, and one that is
-ahead of the servers waits for the window.
+The agent holds the lock from the time it takes the open batch until it has applied what arrived. So an own set is never
+shown without being pending. The agent never holds the lock while it uses a socket. An application's thread that sends
+in place of the agent holds it until the message is sent (`agent`).
+
+An application that is ahead of the agent waits for it (`SEALED_MAX`), as that costs less than a contest of both threads
+for the interpreter. An application that is ahead of the servers waits for the window.
 """
 
 from __future__ import annotations
@@ -39,46 +40,53 @@ REFUSED_MAX = 1000
 
 
 class Mailbox:
-    """Between two threads; every method with "locked" in its first line wants the lock held by the caller."""
+    """The mailbox of one Clone. A method with "(locked)" in its docstring needs the lock held by its caller."""
 
     def __init__(
         self, core: ClientCore, on_full: str, call: Callable[[Callable[[], object]], object] = lambda act: act()
     ) -> None:
         self.core = core
-        self.call = call  # for what tickets call back
+        # The function that runs a callback of a ticket.
+        self.call = call
         self.batch = OpenBatch(core.shown, self.new_ticket)
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
-        self.readers = Lock()  # of those who read the map by the order of its keys; taken before the other
-        self.awaiting: set[Callable[[], object]] = set()  # called for an AsyncClone that waits: brief, never raising
+        # The lock of threads that read keys in order. It is taken before the other lock.
+        self.readers = Lock()
+        # The wake-ups of waiting AsyncClones. They are brief and never raise.
+        self.awaiting: set[Callable[[], object]] = set()
         self.commands: deque[Callable[[float], None]] = deque()
-        self.refused: deque[Ticket] = deque(maxlen=REFUSED_MAX)  # for flush to tell of, if nobody else was told
+        # The refused tickets that `flush` raises, unless the application was told already.
+        self.refused: deque[Ticket] = deque(maxlen=REFUSED_MAX)
         self.watches: list[WatchQueue] = []
-        self.stop_at: float | None = None  # when the agent gives up waiting for acknowledgements
+        # The time when the agent stops waiting for acknowledgements.
+        self.stop_at: float | None = None
         self.forked = False
-        self.credentials: dict[str, Credentials] = {}  # of each server, where a client file was given
+        # The credentials for each server, if a client file was given.
+        self.credentials: dict[str, Credentials] = {}
         self.metrics: MeasuredClone | None = None
-        self.lagging: float | None = None  # seconds, when on_lag is "raise" and it happened
+        # The lag in seconds, if it exceeded the bound and on_lag is "raise".
+        self.lagging: float | None = None
         self._on_full = on_full
         self._waiting = 0
         self._failure: Exception | None = None
         _MAILBOXES.add(self)
 
     def describe(self) -> str:
-        """The state of the Clone and its servers, in a line."""
+        """Return the state of the Clone and its servers in one line."""
         return self.core.describe(monotonic())
 
     def new_ticket(self) -> Ticket:
-        """Of a batch, or of whatever else is answered."""
+        """Make a ticket for a batch, or for anything else that gets an answer."""
         return Ticket(self.describe, self.call)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be set any more, for whatever reason."""
+        """True if nothing can be set any more, for whatever reason."""
         return self.batch.room < 0
 
     def why_not(self) -> Exception:
-        """Why nothing can be set any more."""
+        """Return the error that tells why nothing can be set any more."""
         if self.forked:
             return Forked("this Clone belongs to the parent process, where its agent runs; make another in the child")
         if self._failure is not None:
@@ -86,39 +94,39 @@ class Mailbox:
         return Closed("this Clone is closed; make another")
 
     def check_open(self) -> None:
-        """Raises why nothing can be set any more, if so."""
+        """Raise the error of `why_not` if nothing can be set any more."""
         if self.batch.room < 0:
             raise self.why_not()
 
     # -- the application's side
 
     def command(self, act: Callable[[float], None]) -> None:
-        """Let the agent call `act(now)` with the lock held, in its next turn."""
+        """Let the agent call `act(now)` in its next turn, with the lock held."""
         with self.lock:
             self.check_open()
             self.command_locked(act)
 
     def command_locked(self, act: Callable[[float], None]) -> None:
-        """Locked: the same for one who has looked whether it is open."""
+        """Let the agent call `act(now)` in its next turn (locked). The caller has checked that it is open."""
         self.commands.append(act)
         if self.batch.sleeping:
             self.batch.wake()
 
     def lagged(self, lag_s: float) -> None:
-        """The copy is behind by so much: the next read says so; by the agent."""
+        """Let the next read raise, as the copy lags by `lag_s`. The agent calls this."""
         self.lagging = lag_s
 
     def refetch(self, _lag_s: float) -> None:
-        """The copy is behind: it is asked for anew; by the agent."""
+        """Fetch the copy again, as it lags. The agent calls this."""
         with self.lock:
             self.commands.append(self.core.refetch)
 
     def is_own(self, key: str) -> bool:
-        """Locked: whether what is shown of a key is an own set that is not confirmed, here or in the core."""
+        """Return True if the shown value of a key is an unconfirmed own set, here or in the core (locked)."""
         return self.batch.shows(key) or self.core.holding.of(key).replica.is_own(key)
 
     def is_confirmed(self, key: str) -> bool:
-        """Whether no own set or delete of this key is on its way."""
+        """Return True if no own set or delete of this key is on its way."""
         with self.lock:
             return not self.is_own(key)
 
@@ -134,8 +142,13 @@ class Mailbox:
             self.check_open()
 
     def make_room(self, timeout: float | None, items: int = 0) -> None:
-        """Locked: seal an open batch that is full, or has no room for so many; wait until there can be another."""
+        """Wait until a batch can be opened (locked).
+
+        The open batch is sealed first if it is full, or has no room for `items` more.
+        """
         self.check_open()
+        if timeout is not None:
+            wait_s(timeout)
         batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()
@@ -147,7 +160,10 @@ class Mailbox:
         self.check_open()
 
     def window(self) -> tuple[int, int]:
-        """Batches and bytes that are not settled, those on their way to the agent included; the open one is none."""
+        """Return the number of unsettled batches and their bytes.
+
+        They include those on their way to the agent, but not the open batch.
+        """
         core, batch = self.core, self.batch
         return core.session.open_batches + len(batch.sealed), core.outbox.size + batch.sealed_bytes
 
@@ -163,7 +179,7 @@ class Mailbox:
         return f"{outbox.size + batch.sealed_bytes} bytes in {len(outbox) + len(batch.sealed)} batches unacknowledged"
 
     def wait_for(self, ready: Callable[[], bool], timeout: float | None, what: Callable[[], str]) -> None:
-        """Locked: wait until `ready`; `TimeoutError` says `what` was waited for."""
+        """Wait until `ready()` (locked). A `TimeoutError` tells what was waited for."""
         timeout = wait_s(timeout)
         if self.batch.sleeping:
             self.batch.wake()
@@ -175,26 +191,31 @@ class Mailbox:
             self._waiting -= 1
 
     def oldest_ticket(self) -> Ticket | None:
-        """The ticket that will be settled first; None if nothing is under way."""
-        return next(iter(list(self.batch.outstanding)), None)  # of a copy, as the agent takes away without the lock
+        """Return the ticket that will be settled first, or None if no set is under way."""
+        # This iterates over a copy, as the agent removes tickets without the lock.
+        return next(iter(list(self.batch.outstanding)), None)
 
     def unsettled(self) -> list[Ticket]:
-        """What a flush waits for: sets on their way, and those that were refused and nobody was told of."""
+        """Return the tickets that a flush waits for.
+
+        These are the sets on their way, and the refused ones that the application was not told of.
+        """
         with self.lock:
             if self.forked:
                 raise self.why_not()
             if not self.closed:
                 self.batch.seal()
-            # lists first, each by one C-level call: the agent adds and takes away without the lock
+            # One C-level call copies each list, as the agent adds and removes tickets without the lock.
             waiting = [ticket for ticket in list(self.refused) if not ticket.told]
             waiting += [ticket for ticket in list(self.batch.outstanding) if not ticket.done]
             self.refused.clear()
         return waiting
 
     def note_refused(self, ticket: Ticket) -> None:
-        """Keep it for a flush; those before it that somebody was told of since are let go, with what they hold.
+        """Keep a refused ticket for a flush. Drop those before it that the application was told of.
 
-        By the agent alone, without the lock: each step is one C-level call, and a flush may take all in between.
+        Only the agent calls this, without the lock. Each step is one C-level call, and a flush may take all tickets in
+        between.
         """
         try:
             while self.refused[0].told:
@@ -204,38 +225,46 @@ class Mailbox:
         self.refused.append(ticket)
 
     def not_flushed(self, waiting: list[Ticket], timeout: float | None) -> TimeoutError:
-        """The error of a flush that ran out."""
+        """Return the error of a flush that ran out of time."""
         left = f"{sum(not ticket.done for ticket in waiting)} batches unacknowledged after {timeout} s"
         return TimeoutError(f"flush: {left}; {self.describe()}")
 
     def stop(self, timeout: float) -> None:
-        """Locked (or by the agent itself): nothing can be set any more; in `timeout` at most the agent ends."""
+        """Refuse all further sets (locked, or called by the agent). The agent ends within `timeout`."""
         self.commands.append(lambda now: self._end_leases())
         self.batch.room, self.stop_at = SHUT, monotonic() + timeout
 
     def _end_leases(self) -> None:
-        """Locked: nobody would refresh them any more; who looks at their keys need not wait for a ttl."""
-        self.batch.seal()  # what was set with them goes first
+        """End all leases (locked).
+
+        No agent would refresh them. Ending them now spares other clients the wait for the ttl.
+        """
+        # The open batch goes first, as it may hold sets under these leases.
+        self.batch.seal()
         for lease in self.core.leases.all():
             self.core.leases.drop(lease)
             draft = self.batch.new()
-            draft.extras, draft.ticket.asked = {columns.UNLEASE: lease}, True  # nobody can be told if it is lost
+            # `asked` keeps this batch out of the warning about lost sets.
+            draft.extras, draft.ticket.asked = {columns.UNLEASE: lease}, True
             self.batch.push(draft)
 
     # -- watches
 
     def add_watch(self, queue: WatchQueue) -> None:
-        """Locked: it is told of all that is applied from here on."""
+        """Tell this queue all changes that are applied from here on (locked)."""
         self.watches = [*self.watches, queue]
         self.core.holding.watch(True)
 
     def end_watch(self, queue: WatchQueue) -> None:
-        """It is told of nothing more."""
+        """Tell this queue no more changes."""
         with self.lock:
             self._drop(queue)
 
     def forget_watch(self, queue: WatchQueue) -> None:
-        """Nobody has the Watch any more. The collector may have come upon it anywhere: the agent drops its queue."""
+        """Let the agent drop the queue of a collected Watch.
+
+        The garbage collector may run at any point, so this takes no lock.
+        """
         if not queue.closed:
             queue.closed = True
             self.commands.append(lambda now: self._drop(queue))
@@ -247,11 +276,11 @@ class Mailbox:
     # -- the agent's side
 
     def has_work(self) -> bool:
-        """Whether a turn would find something to do."""
+        """Return True if a turn would find something to do."""
         return bool(self.commands) or (bool(self.batch.keys or self.batch.sealed) and not self.core.full())
 
     def take(self, now: float) -> None:
-        """Locked: give the core everything that has gathered, as far as the window allows."""
+        """Give the core everything that has gathered, as far as the window allows (locked)."""
         batch, core = self.batch, self.core
         while self.commands:
             self.commands.popleft()(now)
@@ -276,7 +305,7 @@ class Mailbox:
             tell()
 
     def shut(self, failure: Exception | None = None) -> None:
-        """Nothing can be set any more; what is unsettled never will be."""
+        """Refuse all further sets. Settle the open tickets with an error."""
         with self.lock:
             self._failure = failure
             left = self.batch.shut()
@@ -306,11 +335,14 @@ def _after_fork_in_child() -> None:
     for mailbox in list(_MAILBOXES):
         batch = mailbox.batch
         mailbox.forked, batch.room, batch.sleeping = True, SHUT, False
-        mailbox.lock = batch.lock = Lock()  # the old one may be held by a thread that is not here
+        # A thread that does not exist in the child may hold the old lock.
+        mailbox.lock = batch.lock = Lock()
         mailbox.changed = Condition(mailbox.lock)
         mailbox.readers = Lock()
-        mailbox.core.holding.order.drop()  # somebody may have been changing it
-        mailbox.core.closed = True  # what is held can be read, and grows old
+        # A thread of the parent may have been changing the order at the fork.
+        mailbox.core.holding.order.drop()
+        # The child can read the copy, which is not updated any more.
+        mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:
             ticket.forked(mailbox.why_not())
         for watch in mailbox.watches:

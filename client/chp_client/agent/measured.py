@@ -1,13 +1,13 @@
-"""What an application measures of a Clone: an object of its own, told by the agent; nothing is imported for it.
+"""The metrics that an application takes of a Clone. The agent calls the application's own object, and imports nothing.
 
     class MyMetrics:                                        # docs/metrics.md has it for Prometheus
         def acknowledged(self, durability, seconds): ...    # a batch of sets
-        def refused(self, code): ...                        # a batch; "closed" if nobody will ever answer
+        def refused(self, code): ...                        # a batch; "closed" if no answer will ever come
         def state(self, state): ...                         # CONNECTING, SYNCED, STALE, CLOSED
-        def changes(self, n): ...                           # told to watches and callbacks, of one turn
+        def changes(self, n): ...                           # changes that watches and callbacks got in one turn
 
-They run on the agent's thread, between two turns, so they must be brief and never wait. One that raises is logged once,
-and is told nothing more. A batch is what travels together, so they are called some thousand times a second at most.
+The agent calls these methods on its thread between two turns. So they must be brief and never wait. If one raises, that
+is logged, and the object is told nothing more. They are called for batches, so a few thousand times a second at most.
 """
 
 from __future__ import annotations
@@ -22,29 +22,32 @@ log = logging.getLogger("chp_client")
 
 
 class Metrics(Protocol):
-    """See the module; `seconds` are from when a batch was closed, by the first set after it or by the agent."""
+    """The methods that an application's metrics object has.
+
+    `seconds` count from when a batch was closed, by the first set after it or by the agent.
+    """
 
     def acknowledged(self, durability: str, seconds: float) -> None:
-        """A batch of sets is *applied*, *journaled* or *replicated*."""
+        """Note that a batch of sets is *applied*, *journaled* or *replicated*."""
 
     def refused(self, code: str) -> None:
-        """A batch was refused, with the code of `Refused`."""
+        """Note that a batch was refused, with the code of `Refused`."""
 
     def state(self, state: str) -> None:
-        """The state changed."""
+        """Note a new state."""
 
     def changes(self, n: int) -> None:
-        """So many changes went to watches."""
+        """Note that `n` changes went to watches and callbacks."""
 
 
 class MeasuredClone:
-    """An application's metrics, kept from harming the agent."""
+    """An application's metrics. Its errors do no harm to the agent."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Metrics | None = metrics
 
     def settled(self, result: Ack | Exception, seconds: float) -> None:
-        """A batch was answered."""
+        """Tell the answer to a batch."""
         if self._metrics is None:
             return
         try:
@@ -56,7 +59,7 @@ class MeasuredClone:
             self._failed()
 
     def told(self, effects: Effects) -> None:
-        """What a turn did besides."""
+        """Tell the new states and the number of changes of a turn."""
         if self._metrics is None:
             return
         try:

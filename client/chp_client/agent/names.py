@@ -1,6 +1,6 @@
-"""Whether the host names of servers can be resolved: libzmq tries for ever, and says nothing.
+"""Warnings about host names of servers that can't be resolved. libzmq tries for ever, and reports nothing.
 
-A thread of its own looks, once, since the resolver may take its time; it ends by itself.
+A separate thread asks the resolver once, as that may take long. The thread then ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chp.addresses import is_name
 
 
 def unresolved(address: str) -> str:
-    """Why the host of `tcp://host:port` can't be resolved; "" if it can be."""
+    """Return why the host of `tcp://host:port` can't be resolved, or ""."""
     host = _host(address)
     try:
         socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
@@ -24,14 +24,17 @@ def unresolved(address: str) -> str:
 
 
 def look_up(addresses: list[str], tell: Callable[[int, str], object]) -> None:
-    """Call `tell(i, why)` for each address whose name can't be resolved; on a thread, if there are names at all."""
+    """Call `tell(i, why)` for each address whose name can't be resolved.
+
+    The calls come from a new thread, which starts only if there are names.
+    """
     named = [i for i, address in enumerate(addresses) if is_name(address)]
     if named:
         Thread(target=partial(_look_up, addresses, named, tell), name="chp-names", daemon=True).start()
 
 
 def only_ipv6(address: str) -> bool:
-    """Whether the name in an address has IPv6 addresses alone, as the resolver knows now; it may take its time."""
+    """Return True if the name in an address has only IPv6 addresses now. The resolver may take long."""
     if not is_name(address):
         return False
     try:

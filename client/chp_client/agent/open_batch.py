@@ -1,9 +1,9 @@
-"""The batch that is open, and those that wait for the agent: what the application's threads write to.
+"""The batches that the application's threads write to: the open one, and those that wait for the agent.
 
-    application  --append-->  open  --seal-->  sealed  --the agent takes all a turn-->  core (numbered, sent)
+    application  --append-->  open  --seal-->  sealed  --the agent takes all in a turn-->  core (numbered, sent)
 
-No timer forms batches: what is appended while the agent's turn runs is taken by the next one. Whoever changes something
-here holds the lock, and is interrupted (Ctrl-C) only before or after all of it.
+No timer forms batches: the next turn takes what was appended during this one. A thread that changes anything here holds
+the lock. Ctrl-C interrupts it only before or after the whole change.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from chp.topics import pack_messages
 from ..core.outbox import Packed, size_of
 from .tickets import Ticket
 
-OPEN_ITEMS = 8192  # of an open batch: a few milliseconds of an application's time
-PUBLISHED_BYTES = 1 << 20  # of messages that travel together, or one
-SHUT = -1  # `room` when nothing can be set any more
+# The most keys in an open batch. An application sets them in a few milliseconds.
+OPEN_ITEMS = 8192
+# The most bytes of messages that travel together. A larger message travels alone.
+PUBLISHED_BYTES = 1 << 20
+# The value of `room` when nothing can be set any more.
+SHUT = -1
 
 
 class PendingBatch:
-    """Sets that will travel together."""
+    """A batch of sets that will travel together."""
 
     __slots__ = ("_index", "_indexed", "deletes", "extras", "keys", "shown", "size", "ticket", "ttls", "values")
 
@@ -40,11 +43,12 @@ class PendingBatch:
         self.shown = True
         self.size = 0
         self.ticket = ticket
-        self._index: set[str] = set()  # of the first so many keys, for `shows`
+        # The first `_indexed` keys, for `shows`.
+        self._index: set[str] = set()
         self._indexed = 0
 
     def segment(self) -> Segment:
-        """The columns as the wire has them."""
+        """Return the columns as they are sent."""
         if self.deletes:
             self.extras[columns.DELETES] = self.deletes
         if self.ttls[0]:
@@ -52,19 +56,19 @@ class PendingBatch:
         return Segment(self.keys, self.values, self.extras or None)
 
     def shows(self, key: str) -> bool:
-        """Whether an own set of this key is shown and in here; however often asked, it looks at each key once."""
+        """Return True if the batch shows an own set of this key. It indexes each key only once."""
         if self.shown and self._indexed < len(self.keys):
             self._index.update(self.keys[self._indexed :])
             self._indexed = len(self.keys)
         return key in self._index
 
     def weigh(self) -> int:
-        """What it counts in the window."""
+        """Return the size of the batch in the window."""
         return size_of(Segment(self.keys, self.values))
 
 
 class Encoded(PendingBatch):
-    """A batch whose segment is encoded already, and is not shown."""
+    """A batch whose segment is encoded already. It is not shown."""
 
     __slots__ = ("body",)
 
@@ -74,71 +78,79 @@ class Encoded(PendingBatch):
         self.shown = False
 
     def segment(self) -> Segment:
-        """As it goes out."""
+        """Return the encoded segment."""
         return Packed(self.body)
 
     def weigh(self) -> int:
-        """What it counts in the window."""
+        """Return the size of the batch in the window."""
         return len(self.body)
 
 
 class Published(PendingBatch):
-    """Messages for one topic; more may join until the agent takes it."""
+    """A batch of messages for one topic. More may join until the agent takes it."""
 
     __slots__ = ("messages", "topic")
 
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
-        self.messages: list[tuple[str, bytes]] = []  # key, or "", and value: appended in one step
+        # Each message is a key (or "") and a value, appended in one step.
+        self.messages: list[tuple[str, bytes]] = []
         self.shown = False
 
     def segment(self) -> Segment:
-        """As it goes out."""
+        """Return the messages as an encoded segment."""
         keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
         body = pack_messages(keys if any(keys) else None, values)
         return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
 
     def weigh(self) -> int:
-        """What it counts in the window."""
+        """Return the size of the batch in the window."""
         return sum(len(key) + len(value) + 8 for key, value in self.messages) + 64
 
 
 class OpenBatch:
-    """The open batch; every method with "locked" in its first line wants the lock held by the caller."""
+    """The open batch and the queue. A method with "(locked)" in its docstring needs the lock held by its caller."""
 
     def __init__(self, shown: dict[str, bytes], new_ticket: Callable[[], Ticket]) -> None:
         self.lock = Lock()
-        self.room = OPEN_ITEMS  # keys that the open batch may hold; SHUT at the end
-        self.sleeping = False  # the agent; who puts something here has to wake it
+        # The number of keys that the open batch may hold; SHUT at the end.
+        self.room = OPEN_ITEMS
+        # True while the agent sleeps. A thread that puts something here must then wake it.
+        self.sleeping = False
         self.wake: Callable[[], None] = lambda: None
         self.sealed: deque[PendingBatch] = deque()
         self.sealed_bytes = 0
-        self.outstanding: dict[Ticket, float] = {}  # of what was sealed and is not settled, since when
+        # The tickets of sealed batches that are not settled, with the time of sealing.
+        self.outstanding: dict[Ticket, float] = {}
         self._shown = shown
         self._new_ticket = new_ticket
-        self.draft = self.new()  # that is open; its columns are here too, for who appends a set
+        # The open batch. Its columns are attributes here too, for a thread that appends a set.
+        self.draft = self.new()
         self.keys, self.values, self.ticket = self.draft.keys, self.draft.values, self.draft.ticket
 
     def new(self) -> PendingBatch:
-        """An empty batch of its own."""
+        """Make an empty batch."""
         return PendingBatch(self._new_ticket())
 
     def encoded(self, body: bytes) -> PendingBatch:
-        """A batch that is encoded already."""
+        """Make a batch of an encoded segment."""
         return Encoded(self._new_ticket(), body)
 
     def seal(self) -> None:
-        """Locked: the open batch goes into the queue, a new one is opened."""
+        """Put the open batch into the queue, and open a new one (locked)."""
         if self.keys:
             self.push(self.draft)
 
     def push(self, draft: PendingBatch, shown: Iterable[tuple[str, bytes]] | None = None) -> None:
-        """Locked: a batch goes into the queue, and `shown` into the map; a new one is opened if it was the open one."""
+        """Put a batch into the queue, and `shown` into the map (locked).
+
+        If it was the open batch, a new one is opened.
+        """
         draft.size = draft.weigh()
         fresh = self.new() if draft is self.draft else self.draft
         own, now = self._shown, monotonic()
-        # no calls from here on: what Ctrl-C raises comes before all of it or after all of it
+        # There are no calls from here on, so Ctrl-C can only interrupt before or after these steps.
         if shown is not None:
             own |= shown
         self.draft, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
@@ -151,7 +163,7 @@ class OpenBatch:
     def join(
         self, keys: list[str], values: list[bytes], extras: dict[str, Any], shown: Iterable[tuple[str, bytes]]
     ) -> PendingBatch:
-        """Locked: sets join the last batch of the queue if that has the same extras, or are one of their own."""
+        """Add sets to the last batch of the queue if it has the same extras, or queue a new batch (locked)."""
         self.seal()
         own, last = self._shown, self.sealed[-1] if self.sealed else None
         if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < OPEN_ITEMS:
@@ -168,7 +180,7 @@ class OpenBatch:
         return draft
 
     def publish(self, topic: str, key: str, value: bytes) -> PendingBatch:
-        """Locked: a message joins those for its topic that are the last of the queue, or begins such a batch."""
+        """Add a message to the last batch of the queue if that is for its topic, or queue a new one (locked)."""
         self.seal()
         last, size = self.sealed[-1] if self.sealed else None, len(key) + len(value) + 8
         joins = isinstance(last, Published) and last.topic == topic and len(last.messages) < OPEN_ITEMS
@@ -190,35 +202,35 @@ class OpenBatch:
         self.sealed_bytes += draft.size
 
     def take(self) -> PendingBatch:
-        """Locked: the first of the queue, for the agent."""
+        """Remove the first batch of the queue and return it to the agent (locked)."""
         draft = self.sealed.popleft()
         self.sealed_bytes = self.sealed_bytes - draft.size if self.sealed else 0
         return draft
 
     def shows(self, key: str) -> bool:
-        """Locked: whether an own set of this key is shown and here."""
+        """Return True if a batch here shows an own set of this key (locked)."""
         return any(draft.shows(key) for draft in (self.draft, *self.sealed))
 
     def shown_keys(self) -> set[str]:
-        """Locked: the keys of own sets that the agent has not taken yet."""
+        """Return the keys of own sets that the agent has not taken yet (locked)."""
         return {key for draft in (self.draft, *self.sealed) if draft.shown for key in draft.keys}
 
     def trim_interrupted(self) -> None:
-        """Locked: somebody was interrupted while he appended to the open batch: a key without a value was not set."""
+        """Remove a key without a value, as Ctrl-C interrupted a thread that appended a set (locked)."""
         both = min(len(self.keys), len(self.values))
         del self.keys[both:], self.values[both:]
 
     def requeue_interrupted(self, draft: PendingBatch, taken: Callable[[Ticket], bool]) -> None:
-        """Locked: somebody was interrupted while he did the agent's work with `draft`; the agent does it, if need be.
+        """Queue a batch again if Ctrl-C interrupted a thread that sent it in place of the agent (locked).
 
-        `taken` tells whether the core has what has this ticket.
+        `taken` tells if the core has the batch of a ticket. The agent then sends it.
         """
         if draft is not self.draft and draft not in self.sealed and not taken(draft.ticket):
             self.sealed.appendleft(draft)
         self.sealed_bytes = sum(each.size for each in self.sealed)
 
     def shut(self) -> list[Ticket]:
-        """Locked: nothing can be set any more; the tickets of what is unsettled."""
+        """Refuse all further sets (locked). Return the tickets that are not settled."""
         self.room = SHUT
         self.seal()
         left, self.outstanding = list(self.outstanding), {}

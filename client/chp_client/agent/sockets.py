@@ -1,11 +1,11 @@
-"""The agent's sockets, and which of them may have something to read.
+"""The agent's sockets, and which of them may have a message to read.
 
     per server   DEALER -> P (requests)    SUB -> P+1 (updates)    XPUB -> P+2 (own sets)
-    inproc PAIR  per server: libzmq tells how far the connection to P came, for errors that say what is there
+    inproc PAIR  per server: libzmq reports the state of the connection to P, for errors that say what is there
 
-The agent waits for the sockets' descriptors, not for the sockets, of which libzmq would look at each twice. A
-descriptor tells of what is new only until the next call into its socket, so a socket that was used is looked at before
-the next wait: it is among the `unread`.
+The agent polls the sockets' descriptors instead of the sockets, of which libzmq would look at each twice. A descriptor
+reports a new message only until the next call into its socket. So every socket that was used is `unread`, and the agent
+looks at it before it polls again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from ..port.admission import EVENTS, Admission
 from ..port.connection import TCP_GIVES_UP
 from ..port.receive import has_input, receive
 
-TURN_MESSAGES = 200  # from one socket a turn
+# The most messages that are taken from one socket in a turn.
+TURN_MESSAGES = 200
 RECEIVE_MARK = 1000
 SEND_MARK = 4096
-REQUEST_MARK = 256  # two for each of 64 subtrees, twice
-REQUESTS, UPDATES, LINK, MONITOR = range(4)  # a server's sockets: DEALER, SUB, XPUB, and what libzmq tells of the first
+# The most requests that may wait: two for each of 64 subtrees, twice.
+REQUEST_MARK = 256
+# The sockets of a server: DEALER, SUB, XPUB, and the monitor of the DEALER.
+REQUESTS, UPDATES, LINK, MONITOR = range(4)
 WATCHED = int(zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED) | EVENTS
 Place = tuple[int, int]  # server, kind
 
 
 class ClientSockets:
-    """Those of one Clone; `open` makes them, `connect` lets them meet the servers."""
+    """The sockets of one Clone. `open` makes them, and `connect` connects them to the servers."""
 
     def __init__(self, endpoints: list[tuple[str, str, str]], credentials: Mapping[str, Any]) -> None:
         self._endpoints, self._credentials = endpoints, credentials
@@ -41,10 +44,11 @@ class ClientSockets:
         self.servers: list[list[zmq.Socket[bytes]]] = []
         self.monitors: list[zmq.Socket[bytes]] = []
         self.admissions: list[Admission] = []
-        self.unread: set[Place] = set()  # what may have something that its descriptor does not tell
+        # The sockets that may have a message which their descriptor does not report.
+        self.unread: set[Place] = set()
 
     def open(self) -> None:
-        """Make them."""
+        """Make the sockets."""
         for endpoints in self._endpoints:
             dealer, sub, xpub = (self.context.socket(kind) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB))
             self.servers.append([dealer, sub, xpub])
@@ -68,13 +72,13 @@ class ClientSockets:
             self.admissions.append(Admission(endpoints[0], ways, known))
 
     def connect(self) -> None:
-        """Connect them."""
+        """Connect the sockets."""
         for server, endpoints in zip(self.servers, self._endpoints, strict=True):
             for socket, endpoint in zip(server, endpoints, strict=True):
                 socket.connect(endpoint)
 
     def close(self) -> None:
-        """Close them, once what was sent has gone, or had its time."""
+        """Close the sockets. Messages that were sent have their linger time to leave."""
         for socket in (s for server in self.servers for s in server):
             socket.close()
         for monitor in self.monitors:
@@ -84,7 +88,7 @@ class ClientSockets:
     # -- what arrives
 
     def places(self) -> dict[int, Place]:
-        """Where what a descriptor tells of is."""
+        """Return which socket each descriptor belongs to."""
         return {
             int(socket.getsockopt(zmq.FD)): (i, kind)
             for i, (sockets, monitor) in enumerate(zip(self.servers, self.monitors, strict=True))
@@ -92,7 +96,7 @@ class ClientSockets:
         }
 
     def drain(self) -> list[tuple[Place, list[list[bytes]]]]:
-        """What has arrived where something may have."""
+        """Receive from the sockets that may have messages, up to a limit each."""
         unread, self.unread = self.unread, set()
         arrived = []
         for place in sorted(unread):
@@ -106,19 +110,22 @@ class ClientSockets:
     # -- what is done with them
 
     def subscribe(self, i: int, topic: bytes, *, wanted: bool = True) -> None:
-        """Hear a topic of a server, or no more of it."""
+        """Subscribe to a topic of a server, or unsubscribe from it."""
         self.servers[i][UPDATES].setsockopt(zmq.SUBSCRIBE if wanted else zmq.UNSUBSCRIBE, topic)
         self.unread.add((i, UPDATES))
 
     def reconnect(self, i: int) -> None:
-        """Connect to a server's updates anew; between two messages, so that libzmq may take the old pipe away."""
+        """Connect to a server's updates again.
+
+        It happens between two messages, so libzmq may drop the old pipe.
+        """
         endpoint = self._endpoints[i][UPDATES]
         self.servers[i][UPDATES].disconnect(endpoint)
         self.servers[i][UPDATES].connect(endpoint)
         self.unread.add((i, UPDATES))
 
     def ask(self, i: int, frames: list[bytes]) -> None:
-        """Send a request; of a server that is not connected nothing is asked, and the core asks again."""
+        """Send a request. It is dropped if the server is not connected, and the core asks again later."""
         try:
             send(self.servers[i][REQUESTS], frames)
         except zmq.Again:
@@ -131,27 +138,30 @@ class ClientSockets:
             try:
                 send(self.servers[i][LINK], frames)
             except zmq.ZMQError:
-                pass  # no room: the server will miss this number, and say so
+                # There is no room. The server will miss this number, and ask for it.
+                pass
         for i in {i for i, _ in messages}:
             if has_input(self.servers[i][LINK]):
                 self.unread.add((i, LINK))
 
     def knock(self, now: float) -> None:
-        """At the servers that did not let us in."""
+        """Try again to connect to the servers that did not admit this client."""
         for i, each in enumerate(self.admissions):
             each.step(now)
             self.unread.update((i, kind) for kind in (REQUESTS, UPDATES, LINK))
 
 
 _DONTWAIT, _MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT) | int(zmq.SNDMORE)
-_send_frame: Any = Backend.send  # without the wrapper of zmq.Socket.send, which costs as much as the sending
+# This avoids the wrapper zmq.Socket.send, which costs as much as the sending.
+_send_frame: Any = Backend.send
 
 
 def send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-    """A message, without waiting; `zmq.Again` if there is no room; a sixth of `send_multipart`'s time.
+    """Send a message without waiting; raise `zmq.Again` if there is no room.
 
-    A last frame that is large goes without a copy: libzmq reads it where it is, and nobody changes it. A signal's
-    handler may raise when a frame has gone (Ctrl-C): the rest follows, or it would spoil the next message.
+    It takes a sixth of the time of `send_multipart`. A large last frame is not copied: libzmq reads it in place, and no
+    code changes it. Ctrl-C may interrupt between two frames. The rest is then sent, as a partial message would spoil
+    the next one.
     """
     rest = iter(frames[:-1])
     try:

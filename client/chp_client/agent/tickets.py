@@ -1,7 +1,8 @@
-"""Tickets: what a set returns, settled when the server has answered for it.
+"""Tickets: a set returns one, and it is settled when the server has answered.
 
-All sets that travel in the same batch share one ticket, so a million sets cost a few hundred of them. A batch that had
-to be cut in parts is acknowledged when all its parts are; the ack is the last part's, its durability the least of them.
+All sets that travel in one batch share one ticket, so a million sets need a few hundred tickets. A batch that was cut
+into parts is acknowledged when all its parts are. Its acknowledgement is that of the last part, with the weakest
+durability of all parts.
 """
 
 from __future__ import annotations
@@ -34,18 +35,21 @@ class Ticket:
         self._error: Exception | None = None
         self._callbacks: list[Callable[[Ticket], object]] = []
         self._describe = describe
-        self._call = call  # something of the application's, on a thread where it may take its time
+        # The function that runs a callback of the application, on a thread where it may take its time.
+        self._call = call
         self.done = False
-        self.asked = False  # whether somebody waited, or wants to be called
-        self.told = False  # whether somebody has been told the error
+        # True if the application waited for the ticket, or added a callback.
+        self.asked = False
+        # True if the application was told the error.
+        self.told = False
         self._gate = Lock()
         self._gate.acquire()
 
     def wait(self, timeout: float | None = None) -> Ack:
-        """The acknowledgement, waited for at most `timeout` seconds.
+        """Wait at most `timeout` seconds, and return the acknowledgement.
 
-        Raises `TimeoutError`, `Refused` (or its subclass `Conflict`) if the server took nothing of the batch, and
-        `Closed` if the Clone was closed before the answer came. After a `TimeoutError` the set is still on its way.
+        Raises `TimeoutError`, after which the set is still on its way. Raises `Refused` (or its subclass `Conflict`) if
+        the server took nothing of the batch. Raises `Closed` if the Clone was closed before the answer came.
         """
         self.asked = True
         if not self.done:
@@ -58,25 +62,27 @@ class Ticket:
             try:
                 raise self._error
             finally:
-                del self  # the error's traceback has this frame: it would hold the ticket, and so itself
+                # The traceback of the error has this frame. It would keep the ticket, and so itself, alive.
+                del self
         assert self._ack is not None, "a settled ticket has an ack or an error"
         return self._ack
 
     @property
     def ack(self) -> Ack | None:
-        """The acknowledgement if there is one yet."""
+        """The acknowledgement, or None if there is none yet."""
         return self._ack if self.done and self._error is None else None
 
     @property
     def error(self) -> Exception | None:
-        """Why it was refused, if it was."""
+        """The error of a refused set, or None."""
         self.told = self.told or self.done
         return self._error if self.done else None
 
     def add_done_callback(self, callback: Callable[[Ticket], object]) -> None:
-        """Call `callback(ticket)` once it is settled, or now if it is; what it raises is logged.
+        """Call `callback(ticket)` once the ticket is settled, or now if it is.
 
-        It runs on the thread of the Clone's listeners, where it may set, wait and close; others wait for it.
+        The callback runs on the thread of the Clone's listeners. It may set, wait and close there, but other callbacks
+        wait for it. What it raises is logged.
         """
         if not callable(callback):
             raise BadInput(f"a callback is something to call with the ticket, not {callback!r:.60}")
@@ -87,7 +93,7 @@ class Ticket:
             self.on_settled(lambda _: self._call(act))
 
     def __await__(self) -> Generator[Any, None, Ack]:
-        """`ack = await ticket`, in a task of any loop; who is cancelled leaves the set on its way."""
+        """Wait in a task of any loop: `ack = await ticket`. A cancelled task leaves the set on its way."""
         if not self.done:
             loop = asyncio.get_running_loop()
             settled = loop.create_future()
@@ -96,7 +102,7 @@ class Ticket:
         return self.wait(0)
 
     def future(self) -> Future[Ack]:
-        """As a `concurrent.futures.Future`, for `wait`, `as_completed` and executors; it can not be cancelled."""
+        """Return a `concurrent.futures.Future`, for `wait`, `as_completed` and executors. It can't be cancelled."""
         future: Future[Ack] = Future()
         future.set_running_or_notify_cancel()
         self.add_done_callback(lambda _: self._tell(future))
@@ -110,7 +116,10 @@ class Ticket:
             future.set_result(self.wait(0))
 
     def on_settled(self, callback: Callable[[Ticket], object]) -> None:
-        """The same on the agent's thread, for the parts of this package: brief, and never raising."""
+        """Call `callback` on the agent's thread once the ticket is settled, or now if it is.
+
+        Only this package uses it. The callback must be brief and never raise.
+        """
         self.asked = True
         self._callbacks.append(callback)
         if self.done:
@@ -122,16 +131,16 @@ class Ticket:
     # -- for the parts of this package
 
     def overdue(self, timeout: float | None) -> TimeoutError:
-        """The error of a wait that ran out."""
+        """Return the error of a wait that ran out of time."""
         within = "in time" if timeout is None else f"within {round(timeout, 2 if timeout > 0.1 else 3)} s"
         return TimeoutError(f"no acknowledgement {within}, and still trying; {self._describe()}")
 
     def expect(self, parts: int) -> None:
-        """Wait for so many parts rather than one."""
+        """Wait for this many parts instead of one."""
         self._parts = parts
 
     def settle(self, result: Ack | Exception) -> None:
-        """A part is answered."""
+        """Take the answer to a part."""
         if self.done:
             return
         self._parts -= 1
@@ -146,8 +155,9 @@ class Ticket:
         self._call_back()
 
     def forked(self, error: Exception) -> None:
-        """This is a child process, where no answer will come; callbacks are the parent's."""
-        self._gate = Lock()  # the old one may be held by a thread that is not here
+        """Settle the ticket in a child process, where no answer will come. The callbacks stay with the parent."""
+        # A thread that does not exist in the child may hold the old lock.
+        self._gate = Lock()
         self._gate.acquire()
         self._callbacks, self._parts = [], 1
         self.settle(error)
@@ -157,13 +167,14 @@ class Ticket:
         while callbacks:
             try:
                 callback = callbacks.pop(0)
-            except IndexError:  # another thread took the last
+            except IndexError:
+                # Another thread took the last one.
                 return
             callback(self)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
-    """On the loop's thread; nothing if the loop has ended."""
+    """Call `act` on the loop's thread. Do nothing if the loop has ended."""
     try:
         loop.call_soon_threadsafe(act)
     except RuntimeError:
@@ -171,11 +182,12 @@ def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> No
 
 
 def _resolve(settled: asyncio.Future[None]) -> None:
-    if not settled.done():  # or whoever waited was cancelled
+    # It is done already if the waiting task was cancelled.
+    if not settled.done():
         settled.set_result(None)
 
 
 def least(first: Ack, second: Ack) -> Ack:
-    """The later of two acks, with the weaker durability."""
+    """Return the later of two acknowledgements, with the weaker durability."""
     order = DURABILITY_NAMES.index
     return max(first, second)._replace(durability=min(first.durability, second.durability, key=order))

@@ -1,7 +1,8 @@
-"""How a call waits: a thread keeps still, a task awaits. One text serves both, since it awaits what a `Waiter` has.
+"""The waits of a call: in a `Clone` they block the thread, and in an `AsyncClone` a task awaits them.
 
-An `AsyncClone`'s waiter is `Awaiting` (aioparts.py), which waits by its loop. A `Clone`'s is `Blocking`, which keeps
-the thread, so that a coroutine over it never stops half way, and `at_once` runs it to its end.
+The code of a call is a coroutine that awaits a `Waiter`, so one text serves both. The waiter of an `AsyncClone` is
+`Awaiting` (aioparts.py), which waits on its loop. The waiter of a `Clone` is `Blocking`, which blocks the thread. A
+coroutine over it never suspends, and `at_once` runs it to its end.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ Result = TypeVar("Result")
 
 
 class Waiter(Protocol):
-    """The waits of one call, which share a limit that began with it; they raise `TimeoutError` after it."""
+    """The waits of one call. They share a time limit that began with the call, and raise `TimeoutError` after it."""
 
     async def confirmed(self, key: str) -> None:
-        """Wait until no own set of this key is on its way: before that, its revision is not known."""
+        """Wait until no own set of this key is on its way. Before that, its revision is not known."""
 
     async def done(self, act: Callable[..., Ticket]) -> Ack:
-        """Make a set by `act`, and wait until it is acknowledged; raise what its ticket does.
+        """Make a set by `act`, and wait until it is acknowledged. Raise what its ticket raises.
 
-        `act` takes a `timeout`, as `Clone.set` does, for one that waits for room itself.
+        `act` takes a `timeout`, as `Clone.set` does, because it may itself wait for room.
         """
 
     async def settled(self, ticket: Ticket) -> object:
-        """Wait until a set is acknowledged; raise what its ticket does."""
+        """Wait until a set is acknowledged. Raise what its ticket raises."""
 
     async def made(self, act: Callable[..., Result]) -> Result:
         """Return the result of `act`, once there is room for it in the window."""
@@ -43,7 +44,7 @@ class Waiter(Protocol):
 
 
 class Blocking:
-    """A waiter that keeps the thread."""
+    """A waiter that blocks the thread."""
 
     def __init__(self, mailbox: Mailbox, timeout: float | None) -> None:
         limit = wait_s(timeout)
@@ -89,7 +90,7 @@ def at_most(seconds: float, left: float | None) -> float:
 
 
 def closed_meanwhile() -> Closed:
-    """Return the error for a wait for a change of a Clone that was closed meanwhile."""
+    """Return the error for a wait for a change, if the Clone was closed meanwhile."""
     return Closed("this Clone was closed while something waited for a change; make another")
 
 

@@ -1,9 +1,10 @@
-"""Watches: each confirmed change once, in the servers' order, handed over off the agent's thread.
+"""Watches: each confirmed change once, in the order of the servers, on the threads of the application.
 
-The agent puts whole columns into a watcher's queue and goes on; the watcher's own thread takes them apart. After a
-resync the difference is delivered, so no net change is missed. A queue is bounded: a watcher that falls behind by more
-than `queue_max` changes is told so by `Lagging`, unless it asked for `conflate`, where only the latest change of each
-key is kept.
+The agent puts whole columns into the queue of a watch and goes on. The thread that reads the watch takes them apart.
+After a resync the queue gets the difference, so no net change is missed.
+
+A queue is bounded. A watch that falls more than `queue_max` changes behind ends with `Lagging`. With `conflate` it does
+not: the queue then keeps only the latest change of each key.
 """
 
 from __future__ import annotations
@@ -15,28 +16,32 @@ from operator import gt
 from queue import Empty, SimpleQueue
 from threading import Lock
 from time import monotonic
+from typing import Generic
 
 from ..checks import wait_s
-from ..codecs import Decoding
+from ..codecs import Decoding, V
 from ..core.events import Changed
 from ..errors import Forked, Lagging
 from ..starts import BEGIN, END, SNAPSHOT, KeyStart
 from .changes import Change, Changes, change_with, changes_from, changes_of, joined, narrow, pick
 
-TOGETHER = 1000  # changes that are joined; joining more costs more, in memory that is cold, than it saves
+# The most changes that are joined. Joining more costs more in cold memory than it saves.
+TOGETHER = 1000
 
 
 class WatchQueue:
-    """Between the agent and one watcher; `whole`: all that is held lies under the prefix."""
+    """The queue between the agent and one watch. `whole` says that all held keys lie under the prefix."""
 
     def __init__(
         self, prefix: str, conflate: bool, queue_max: int, start: KeyStart = END, *, whole: bool = False
     ) -> None:
         self.prefix = prefix
-        self._inside = "" if whole else prefix  # what is to be looked for
-        self._from_first = start == SNAPSHOT  # also what there was before the copy was complete for the first time
+        # The prefix to filter by, or "" if there is nothing to filter.
+        self._inside = "" if whole else prefix
+        # True if the watch also gets the keys held when the copy became complete for the first time.
+        self._from_first = start == SNAPSHOT
         self._after = start if isinstance(start, int) else 0
-        # for what it missed: what comes is kept until that is here
+        # True while the watch waits for the changes that it missed. New changes stay in the queue until then.
         self._waits = start == BEGIN or isinstance(start, int)
         self.conflate = conflate
         self.queue_max = queue_max
@@ -45,13 +50,15 @@ class WatchQueue:
         self.columns: deque[Changed] = deque()
         self.latest: dict[str, tuple[bytes | None, int, bool]] = {}
         self.waiting = 0
-        self.on_offer: Callable[[], None] | None = None  # for AsyncClone
+        # An AsyncClone sets this to be woken.
+        self.on_offer: Callable[[], None] | None = None
         self._lock = Lock()
-        self._sleepers = 0  # who waits at the bell and has not been rung for: one ring each
+        # The number of threads that wait at the bell and were not rung for. Each needs one ring.
+        self._sleepers = 0
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def offer(self, *found: Changed) -> None:
-        """Take what touches the prefix, as one: whoever waits is woken once; by the agent."""
+        """Take the changes under the prefix, and wake each waiting thread once. The agent calls this."""
         taken = [changed for each in found if (changed := self._wanted(each)).keys]
         if not taken:
             return
@@ -75,7 +82,10 @@ class WatchQueue:
         return narrow(changed, self._inside) if self._inside and changed.keys else changed
 
     def preload(self, changed: Changed) -> None:
-        """Begin with what is held, however much it is; before anybody else knows this queue, or with the lock."""
+        """Begin with the held keys, however many they are.
+
+        It is called before other threads know this queue, or with its lock held.
+        """
         if not changed.keys:
             return
         if self.conflate:
@@ -86,7 +96,7 @@ class WatchQueue:
             self.queue_max += len(changed.keys)
 
     def _newer(self, changed: Changed) -> Changed:
-        """What is not older than where this watch begins."""
+        """Return the changes that are newer than the start of this watch."""
         if changed.first:
             return changed if self._from_first else Changed([], [], 0)
         if type(changed.revisions) is int:
@@ -94,7 +104,7 @@ class WatchQueue:
         return pick(changed, list(map(gt, changed.revision_column(), repeat(self._after))))
 
     def begin(self, missed: list[Changed] | Exception) -> None:
-        """What was missed since the revision at which this watch begins, or why that can't be had; by the agent."""
+        """Take the changes that were missed since the start revision, or the error instead. The agent calls this."""
         with self._lock:
             self._waits = False
             came, self.columns = self.columns, deque()
@@ -111,7 +121,8 @@ class WatchQueue:
             self.on_offer()
 
     def _conflate(self, changed: Changed) -> None:
-        deque(map(self.latest.pop, changed.keys, repeat(None)), 0)  # a key's place is that of its latest record
+        # A key moves to the place of its latest record.
+        deque(map(self.latest.pop, changed.keys, repeat(None)), 0)
         expired = list(map(set(changed.expiries).__contains__, range(len(changed.keys))))
         rows = zip(changed.values, changed.revision_column(), expired, strict=True)
         self.latest.update(zip(changed.keys, rows, strict=True))
@@ -129,7 +140,7 @@ class WatchQueue:
             self.columns.append(changed)
 
     def poll(self) -> Changed | None:
-        """What there is, without waiting; raises what ended the watch."""
+        """Return the changes that are here, or None. Raise the error that ended the watch."""
         with self._lock:
             return self._take()
 
@@ -152,7 +163,7 @@ class WatchQueue:
         return None
 
     def take(self, timeout: float | None) -> Changed | None:
-        """The next columns; None at the end, `TimeoutError` if nothing came."""
+        """Wait for changes, and return them. Return None at the end; raise `TimeoutError` if none came."""
         timeout = wait_s(timeout)
         until = None if timeout is None else monotonic() + timeout
         while True:
@@ -168,23 +179,23 @@ class WatchQueue:
                 raise TimeoutError(f"no change under {self.prefix!r} within {timeout} s") from None
 
     def _ring(self) -> None:
-        """Wake everybody who waits; a ring too many only makes somebody look again."""
+        """Wake every waiting thread. A ring too many only makes a thread look again."""
         while self._sleepers:
             self._sleepers -= 1
             self._bell.put(None)
 
     def _leave(self) -> None:
-        """Somebody waits no longer; if the ring is on its way, the next to wait gets it."""
+        """Count one waiting thread less. If it was rung for already, the next waiting thread gets the ring."""
         with self._lock:
             self._sleepers -= self._sleepers > 0
 
     @property
     def waits(self) -> bool:
-        """Whether it is not known yet what was missed since the revision at which this begins."""
+        """True while it is not known what was missed since the start revision."""
         return self._waits and self.error is None
 
     def close(self) -> None:
-        """The end: what is queued can still be read."""
+        """End the queue. Queued changes can still be read."""
         with self._lock:
             self.closed = True
             self._ring()
@@ -192,38 +203,41 @@ class WatchQueue:
             self.on_offer()
 
     def forked(self) -> None:
-        """This is a child process; nothing will come."""
+        """End the queue in a child process, where no changes come."""
         self._lock, self._bell = Lock(), SimpleQueue()
         self.error = Forked("this watch belongs to the parent process; make a Clone in the child")
 
 
-class Watch:
-    """An iterator over changes; a context manager; `close()` ends it, from any thread.
+class Watch(Generic[V]):
+    """An iterator over changes, and a context manager. `close()` ends it, from any thread.
 
-    Several threads may iterate: each change goes to one of them.
+    Several threads may iterate. Each change goes to one of them.
     """
 
     def __init__(self, queue: WatchQueue, decoding: Decoding | None, end: Callable[[], None], owner: object) -> None:
         self.queue = queue
         self.decoding = decoding
         self._end = end
-        self._owner = owner  # a watch keeps its Clone alive
-        self._rest: deque[Change] = deque()  # taken from the queue, and neither read nor decoded yet
+        # The reference keeps the Clone alive as long as the watch.
+        self._owner = owner
+        # Changes that were taken from the queue, and are neither read nor decoded yet.
+        self._rest: deque[Change[V]] = deque()
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[V]:
         return self
 
-    def __next__(self) -> Change:
+    def __next__(self) -> Change[V]:
         return self.get()
 
-    def get(self, timeout: float | None = None) -> Change:
-        """The next change, waited for at most `timeout` seconds; `TimeoutError` else, StopIteration after close.
+    def get(self, timeout: float | None = None) -> Change[V]:
+        """Return the next change, and wait at most `timeout` seconds for it.
 
-        Raises `Lagging` if it was read too slowly (make another watch), `BadValue` if the codec can't take a value
-        (see `on_bad`).
+        Raises `TimeoutError` after that time and StopIteration after close. Raises `Lagging` if the watch was read too
+        slowly (make another one), and `BadValue` if the codec can't decode a value (see `on_bad`).
         """
         while True:
-            while (change := self._next()) is None:  # not in a handler: what is raised would seem to come of it
+            # This is not in an exception handler. Otherwise an error here would show that exception as its cause.
+            while (change := self._next()) is None:
                 changed = self.queue.take(timeout)
                 if changed is None:
                     raise StopIteration
@@ -233,17 +247,18 @@ class Watch:
             if (decoded := change_with(change, self.decoding)) is not None:
                 return decoded
 
-    def _next(self) -> Change | None:
+    def _next(self) -> Change[V] | None:
         try:
             return self._rest.popleft()
-        except IndexError:  # looked at and taken in one step, as several threads may iterate
+        except IndexError:
+            # A check before the popleft would not do, as several threads may iterate.
             return None
 
-    def batches(self, timeout: float | None = None) -> Iterator[Changes]:
-        """Changes as columns: what came together, and if that was little, what came after it (up to 1,000 in all).
+    def batches(self, timeout: float | None = None) -> Iterator[Changes[V]]:
+        """Yield changes as columns: those that came together, or up to 1,000 that came one after the other.
 
-        For each change it costs about half of what one by one costs. `timeout` is for each; raises as `get` does. A
-        batch with a value that the codec can't take is not given; another call goes on after it.
+        A change costs about half as much as one by one. `timeout` is for each batch, and the errors are those of `get`.
+        A batch with a value that the codec can't decode is not yielded. Another call continues after it.
         """
         rest, self._rest = self._rest, deque()
         if rest:
@@ -252,11 +267,11 @@ class Watch:
             yield changes_of(changed, self.decoding)
 
     def close(self) -> None:
-        """No more changes; whoever waits for one is woken."""
+        """End the watch, and wake the threads that wait for a change."""
         self.queue.close()
         self._end()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watch[V]:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -21,7 +21,7 @@ to a `Writer`; `Clone.set` is bound to that one's, and costs nothing beside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..agent.changes import Change
 from ..agent.lease import Lease
@@ -30,7 +30,7 @@ from ..agent.tickets import Ticket
 from ..agent.waiting import Blocking, at_once
 from ..agent.watch import Watch
 from ..agent.writer import Items
-from ..checks import wait_s
+from ..checks import Ttl, wait_s
 from ..codecs import OnBad, V
 from ..core.events import Ack, State
 from ..port.history import Version
@@ -42,7 +42,8 @@ from .atomic import NOTHING, AtomicOperations, flush
 from .base import CLOSE_S, BaseClone, Pin
 from .health import Check
 
-CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
+# The keys that one batch of `clear` deletes, which takes a server some milliseconds.
+CLEARED_ITEMS = 4096
 
 
 class Clone(BaseClone[V], MutableMapping[str, V]):
@@ -50,8 +51,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def _begin(self) -> None:
         self._listeners = ChangeListeners()
-        if type(self).set is _SET:  # nobody has put another in its place
-            self.set = self._writer.set  # type: ignore[method-assign]  # one call less for each set
+        # A subclass may have a `set` of its own. Otherwise this saves one call for each set.
+        if type(self).set is _SET:
+            self.set = self._writer.set  # type: ignore[method-assign]
 
     # -- setting and deleting
 
@@ -59,13 +61,14 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         self,
         key: str,
         value: V,
-        ttl: float | None = None,
+        ttl: Ttl | None = None,
         if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ticket:
         """Set a key; the ticket is settled when the pair has taken it.
 
-        ttl          seconds after which the servers delete it: above 0, at most ten years; None for no end
+        ttl          seconds, or a `timedelta`, after which the servers delete the key: above 0, at most ten years; None
+                     for no end
         if_revision  only if the key's revision is this one, a number or text such as 1.42 (0: if it is absent); shown
                      once it is acknowledged
         timeout      seconds to wait for room in the window (`TimeoutError`); None waits as long as it takes
@@ -75,7 +78,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return self._writer.set(key, value, ttl, if_revision, timeout)
 
-    def set_many(self, items: Items, ttl: float | None = None, timeout: float | None = None) -> Ticket:
+    def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values); a later item of the same key wins.
 
         They are in other Clones' maps together, in one step, if they fit one batch (65,536 items, 16 MiB); of more,
@@ -96,12 +99,12 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def __delitem__(self, key: str) -> None:
         if key not in self._shown:
-            raise KeyError(key)
+            raise self._reader.missed(key)
         self.delete(key)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """As of a dict, in one batch."""
-        # a mapping's items, not the mapping: another Clone's keys may go before their values are asked for
+        """Set all items of `other`, as `dict.update` does, in one batch."""
+        # The items of a mapping are one moment. The keys of another Clone may go before their values are read.
         items = dict(other.items() if isinstance(other, Mapping) else other, **more)
         if items:
             self.set_many(items)
@@ -125,12 +128,21 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return at_once(self._taking(timeout).pop(key, default))
 
     def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
-        """Delete every key held here that begins with `prefix`, for everybody; how many were told.
+        """Delete every key held here that begins with `prefix`, for every client, and return the number of keys.
 
-        It goes portion by portion, each of at most 8,192 keys, and waits until the servers have each: others see some
-        of them go before the rest. What others set meanwhile may stay. After a `TimeoutError` some are gone.
+        It deletes portions of at most 8,192 keys, and waits until the servers have each portion. Other clients see some
+        keys go before the rest, and keys that they set meanwhile may stay. After a `TimeoutError` some keys are gone.
         """
         return at_once(self._taking(timeout).delete_prefix(prefix))
+
+    def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
+        """Give a key another time to live, and return once the servers have it; `ttl=None` makes the key permanent.
+
+        The value that is held is sent again on condition of its revision, so another program's value is never
+        overwritten. A `Conflict` is tried again three times. Where the copy has no such key this waits for a `sync`
+        and looks again. Raises KeyError for an absent key, `BadKey`, `BadTtl`, and what a ticket's `wait` raises.
+        """
+        return at_once(self._taking(timeout).touch(key, ttl))
 
     def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """Delete some key and return it with its value, as `pop` does; KeyError if there is none after a `sync`."""
@@ -144,12 +156,12 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         return at_once(self._taking(timeout).setdefault(key, default))
 
-    def waits(self, timeout: float | None) -> Blocking:
-        """By keeping the thread."""
+    def _waits(self, timeout: float | None) -> Blocking:
+        """Return the waits of one call, which block the thread."""
         return Blocking(self._mailbox, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
-        return AtomicOperations(self, self._writer, self.waits(timeout))
+        return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every set made so far is acknowledged; else `TimeoutError`, or the first error of them.
@@ -157,7 +169,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         That includes sets which were refused (or lost, as the Clone was closed) before, if nobody was told: neither
         by their ticket's `wait` or `error`, nor by an earlier flush.
         """
-        at_once(flush(self._mailbox, self.waits(timeout), wait_s(timeout)))
+        at_once(flush(self._mailbox, self._waits(timeout), wait_s(timeout)))
 
     def sync(self, timeout: float | None = None) -> Ack:
         """Return once a read here sees every set that anybody was acknowledged before this call, by any Clone.
@@ -166,7 +178,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         the `Ack` says *replicated*, or if the pair has an arbiter; an active alone without one may have been replaced
         behind a cut link. `TimeoutError` after `timeout` seconds; `BadInput` if nothing is held, or of CHP/1; `Closed`.
         """
-        return at_once(self.waits(timeout).done(self._writer.sync))
+        return at_once(self._waits(timeout).done(self._writer.sync))
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copy is complete and current; `TimeoutError` says how the servers look.
@@ -181,7 +193,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
             )
             if core.state is State.CLOSED:
                 raise mailbox.why_not()
-        self.check_admitted()
+        self._check_admitted()
 
     def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
         """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
@@ -203,15 +215,15 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     # -- leases and watches
 
-    def lease(self, ttl: float, timeout: float | None = None) -> Lease:
-        """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
+    def lease(self, ttl: Ttl, timeout: float | None = None) -> Lease:
+        """Make a lease, whose keys live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
-        One small message a third of the ttl keeps all of them; they go together when the lease or the Clone is closed,
-        or when this process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone
-        as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
-        raises; `timeout` is for the room in the window, as there.
+        One small message each third of the ttl keeps all its keys. They go together when the lease or the Clone is
+        closed, or when this process is gone for `ttl` seconds. They also go if the process was only stopped, or cut
+        off, for so long. The lease is then `lost`, which `on_lost` tells. Raises `BadTtl` and the errors of `set`.
+        `timeout` is the time to wait for room in the window.
         """
-        return self.new_lease(ttl, timeout)
+        return self._new_lease(ttl, timeout)
 
     def watch(
         self,
@@ -221,7 +233,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         conflate: bool = False,
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
-    ) -> Watch:
+    ) -> Watch[V]:
         """Changes of keys that begin with `prefix`: each once, in the servers' order, own ones when they are confirmed.
 
         start      "end": only what is new; "snapshot": first everything held, as sets; "begin": first every change
@@ -235,13 +247,13 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         The `Watch` is an iterator of `Change(key, value, operation, revision, expired)`; its `batches()` gives
         `Changes`, which are columns of what came together. Raises `BadInput`, `Closed`, `Forked`.
         """
-        return self.open_watch(prefix, start, conflate, queue_max, on_bad)
+        return self._open_watch(prefix, start, conflate, queue_max, on_bad)
 
     def _listen(self, listener: Callable[[Change], object], prefix: str, opened: Any, start: KeyStart) -> None:
         self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:
-        """Call a function of `on` no more, under any prefix; whether it was called."""
+        """Stop calling a function of `on`, under any prefix, and return True if it was called."""
         return self._listeners.drop(listener)
 
     def transaction(self, timeout: float | None = None) -> Transaction:
@@ -253,11 +265,11 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return Transaction(self._writer, timeout)
 
     def topic(self, name: str) -> Topic:
-        """A log of messages, by its name: `publish` and `read` (docs/topics.md). Nothing is asked yet; `BadInput`."""
+        """Return a log of messages, by its name (docs/topics.md). Nothing is asked yet. Raises `BadInput`."""
         return Topic(self._writer, self._active_first, name)
 
     def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """What is known of each topic, as of `Topic.facts`, by name. `Unanswered` if no server serves so long."""
+        """Return the facts of each topic, as `Topic.facts` does, by name. `Unanswered` if no server serves in time."""
         return topics_of(self._active_first(), timeout)
 
     def close(self, timeout: float = CLOSE_S) -> None:
@@ -268,6 +280,15 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         and their keys go at once.
         """
         self._end(timeout)
+
+    # A checker of types refuses this by itself.
+    if not TYPE_CHECKING:
+
+        async def __aenter__(self) -> None:
+            raise TypeError("a Clone needs `with`; use: with Clone(...) as clone, or async with AsyncClone(...)")
+
+        async def __aexit__(self, *exc: object) -> None:
+            """Do nothing: Python looks for this before it calls `__aenter__`."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,15 +1,17 @@
-"""Following servers that speak RFC 12 only: what the Guide's programs do, without the holes that can be closed here.
+"""The part of the core that follows servers of CHP/1 (RFC 12), as the programs of the ZeroMQ Guide do.
 
-    a HUGZ without `chp=2`, and no greeting: the server is a CHP/1 one
-    subscribe to the raw subtrees; at the next HUGZ, which shows that the subscription is there, ICANHAZ to one server
-    KVSYNC ... KTHXBAI     held apart, then put in the place of the map as a whole, so deleted keys are gone
-    KVPUB                  applied when strictly greater; an empty value is a delete
-    no answer, or silence  the other server, again and again, for as long as it takes
+    a HUGZ without `chp=2`, and no greeting   the server speaks CHP/1
+    first HUGZ after the subscription         it shows that the subscription arrived: send an ICANHAZ to one server
+    KVSYNC ... KTHXBAI                        gather a snapshot apart, then replace the whole map, so deleted keys go
+    KVPUB                                     apply it if its number is higher; an empty value is a delete
+    no answer, or silence                     ask the other server, again and again
 
-What it can find out it mends: a HUGZ with a lower number is a server that began anew; one with a higher number, to a
-client of everything, is a hole; a KVPUB from the other server means that this one is not active. A set travels as plain
-KVSETs with a uuid each, to both collectors; its echo is its acknowledgement, worth "applied". What has no echo when a
-server is joined is sent again. Conditional sets and leases have no form in CHP/1 and are refused.
+It repairs what it can detect. A HUGZ with a lower number shows that a server began anew. One with a higher number shows
+a hole, if this client holds everything. A KVPUB of the other server shows that the followed one is not active.
+
+A set is sent to both collectors, as one KVSET with a uuid for each key. Its echo is its acknowledgement, with the
+durability "applied". Sets without an echo are sent again when a server is joined. CHP/1 has no form for conditional
+sets and leases, so they are refused.
 """
 
 from __future__ import annotations
@@ -35,16 +37,21 @@ from .server_view import ServerView
 from .session import Session
 from .timing import NEVER, Timing
 
-ANSWER_S = 1.0  # without a KVSYNC or KTHXBAI, before the other server is asked
-SETTLE_S = 0.1  # a HUGZ that comes later than this after a subscription was sent after it
-ECHO_S = 5.0  # without an echo, before unechoed sets are sent again
+# The other server is asked after this time without a KVSYNC or KTHXBAI.
+ANSWER_S = 1.0
+# A HUGZ counts as sent after a subscription if it arrives this long after it.
+SETTLE_S = 0.1
+# Sets without an echo are sent again after this time.
+ECHO_S = 5.0
 SILENT_HUGZ = 4
-UPDATE_BYTES = 300  # what an update that is held back takes beside its key and value
-UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, columns.UNLEASE})  # in CHP/1
+# The memory that a waiting update takes, in addition to its key and value.
+UPDATE_BYTES = 300
+# The columns that CHP/1 has no form for.
+UNSUPPORTED = frozenset({columns.CONDITIONS, columns.LEASED, columns.LEASE, columns.UNLEASE})
 
 
 class Chp1Follower:
-    """The part of the core that follows CHP/1 servers; idle as long as there is none."""
+    """The part of the core that follows CHP/1 servers. It does nothing while there is none."""
 
     def __init__(
         self,
@@ -61,31 +68,36 @@ class Chp1Follower:
         self._limits, self._timing = limits, timing
         self._stats, self._out = stats, out
         self.following = False
-        self.acked: list[
-            tuple[SentBatch, int]
-        ] = []  # taken out of the outbox, with their numbers; for the core to settle
-        self.unsupported: list[SentBatch] = []  # the same, and refused: CHP/1 has no form for them
-        self._link: ServerView | None = None  # the server asked or followed
+        # Echoed batches with their numbers. They left the outbox, and the core settles them.
+        self.acked: list[tuple[SentBatch, int]] = []
+        # Batches that CHP/1 has no form for. They left the outbox, and the core refuses them.
+        self.unsupported: list[SentBatch] = []
+        # The server that is asked or followed.
+        self._link: ServerView | None = None
         self._subscribed: dict[int, float] = {}
-        self._todo: list[CopyChannel] = []  # channels still to be fetched, the first of them now
+        # The channels that must still be fetched. The first of them is being fetched.
+        self._todo: list[CopyChannel] = []
         self._fresh: Hashmap | None = None
         self._buffered: list[Kvpub] = []
-        self._held_bytes = 0  # of all that came while a snapshot does; beyond the limit, another one is asked for
+        # The size of all updates that came during a snapshot. Beyond the limit, another snapshot is asked for.
+        self._held_bytes = 0
         self._asked_at = self._echo_at = 0.0
-        self._hugz_is_number = True  # whether this server's HUGZ carries its current number
+        # True as long as this server's HUGZ is believed to carry its current number.
+        self._hugz_is_number = True
         self._uuids: dict[bytes, SentBatch] = {}
-        self._left: dict[int, set[bytes]] = {}  # of each batch, what has no echo
+        # The uuids of each batch that have no echo yet.
+        self._left: dict[int, set[bytes]] = {}
         self._counter = 0
 
     @property
     def address(self) -> str | None:
-        """The server that is followed."""
+        """The address of the server that is followed, or None."""
         return self._link.address if self._link is not None else None
 
     # -- from P+1
 
     def on_update(self, link: ServerView, frames: Sequence[bytes], now: float, *, needed: bool) -> None:
-        """A HUGZ or KVPUB; `needed`: no server of CHP/2 is followed."""
+        """Handle a HUGZ or a KVPUB. `needed` says that no CHP/2 server is followed."""
         if frames[0] == HUGZ:
             self._hugz(link, frames, now, needed)
             return
@@ -93,7 +105,8 @@ class Chp1Follower:
             return
         update = parse_kvpub(frames)
         if link is not self._link:
-            if now - self._asked_at >= ANSWER_S:  # only the active publishes
+            # Only the active publishes, so this server is the active.
+            if now - self._asked_at >= ANSWER_S:
                 self._stats["failovers"] += 1
                 self._join(link, now)
             return
@@ -107,8 +120,9 @@ class Chp1Follower:
 
     def _hugz(self, link: ServerView, frames: Sequence[bytes], now: float, needed: bool) -> None:
         hugz = parse_hugz(frames)
+        # The greeting of a CHP/2 server tells more.
         if link.protocol == 2 or parse_properties(hugz.properties).get("chp") == "2":
-            return  # its greeting will come, or has
+            return
         link.protocol, link.heard_at, link.heartbeat_s = 1, now, 1.0
         if not needed:
             return
@@ -127,7 +141,7 @@ class Chp1Follower:
             self._compare(hugz.sequence, now)
 
     def _compare(self, number: int, now: float) -> None:
-        """What a HUGZ's number tells of the map."""
+        """Compare the number of a HUGZ with the map. Ask for a snapshot if they show a gap or a new history."""
         at = max(channel.at for channel in self._holding.all)
         if not number or self._holding.write_only or self._link is None:
             return
@@ -138,7 +152,8 @@ class Chp1Follower:
             self._join(self._link, now)
         elif number > at and self._hugz_is_number and self._holding.all[0].subtree == "":
             self._stats["holes"] += 1
-            self._hugz_is_number = False  # until a join shows that there was one
+            # This stays so until a snapshot shows that there was a hole.
+            self._hugz_is_number = False
             self._join(self._link, now)
 
     def _apply(self, update: Kvpub, now: float) -> None:
@@ -172,16 +187,16 @@ class Chp1Follower:
 
     @property
     def heard_at(self) -> float:
-        """When the server that is followed was last heard."""
+        """The time when the followed server was last heard."""
         return self._link.heard_at if self._link is not None else float("-inf")
 
     def is_alive(self, now: float) -> bool:
-        """Whether it has been heard lately."""
+        """Return True if the followed server was heard lately."""
         silence_s = max(self._timing.silence_s, SILENT_HUGZ * 1.0)
         return self._link is not None and now - self._link.heard_at <= silence_s
 
     def _join(self, link: ServerView, now: float) -> None:
-        """Ask this server for everything."""
+        """Ask this server for a snapshot of every channel."""
         self._link = link
         self._buffered.clear()
         self._held_bytes = 0
@@ -201,14 +216,15 @@ class Chp1Follower:
             self._out.effects.request.append((self._link.index, icanhaz(self._todo[0].subtree)))
 
     def on_reply(self, link: ServerView, frames: Sequence[bytes], now: float) -> None:
-        """A KVSYNC or KTHXBAI."""
+        """Handle a KVSYNC or a KTHXBAI."""
         if not self._todo or link is not self._link or self._fresh is None:
             return
         self._asked_at = link.heard_at = now
         if frames[0] == KTHXBAI:
             self._kthxbai(parse_kthxbai(frames).sequence, now)
             return
-        key, sequence, _, _, value = parse_kvsync(frames)  # its ttl is a moment on a clock that is not ours
+        # The ttl is not used: it is a time on the clock of the server.
+        key, sequence, _, _, value = parse_kvsync(frames)
         if value:
             self._fresh.load(Segment([key], [value], {columns.REVISIONS: [[sequence, 1]]}), now)
 
@@ -241,7 +257,7 @@ class Chp1Follower:
     # -- own sets
 
     def pump(self) -> None:
-        """Send to each collector what it has not had yet."""
+        """Send to each collector the batches that it has not had yet."""
         for link in self._links:
             if link.protocol == 1 and link.collector_up:
                 for batch in [b for no, b in self._session.outbox.batches.items() if no > link.sent]:
@@ -255,7 +271,8 @@ class Chp1Follower:
             self._session.outbox.take(batch.no)
             self.unsupported.append(batch)
             return
-        if not segment.keys:  # nothing that could come back
+        # A batch without keys has no echo.
+        if not segment.keys:
             self._session.outbox.take(batch.no)
             self.acked.append((batch, 0))
             return
@@ -269,7 +286,7 @@ class Chp1Follower:
                 self._out.effects.publish.append((link.index, frames))
 
     def _name(self, batch: SentBatch, n: int) -> list[bytes]:
-        """A uuid for each set of a batch, the same each time it is sent."""
+        """Return a uuid for each set of a batch. It stays the same each time that the batch is sent."""
         if batch.no not in self._left:
             batch.uuids_from = self._counter + 1
             self._counter += n
@@ -280,12 +297,15 @@ class Chp1Follower:
         return self._uuids_of(batch, n)
 
     def _uuids_of(self, batch: SentBatch, n: int) -> list[bytes]:
-        """Out of the session, which nobody else knows: who guessed the next would take its place."""
+        """Make uuids from the secret name of the session.
+
+        A client that could guess them could send an update in the place of this one.
+        """
         client, start = self._session.outbox.session[:CLIENT_BYTES], batch.uuids_from
         return [sha256(client + i.to_bytes(8)).digest()[:16] for i in range(start, start + n)]
 
     def _resend(self, now: float) -> None:
-        """What has no echo goes to the server that is followed again."""
+        """Send the sets without an echo to the followed server again."""
         link = self._link
         self._echo_at = now
         if link is None or not link.collector_up:
@@ -299,7 +319,7 @@ class Chp1Follower:
     # -- time
 
     def lost(self, link: ServerView) -> None:
-        """This server speaks CHP/2 now, or one that does is followed."""
+        """Unsubscribe from this server, as it speaks CHP/2 now."""
         if self._subscribed.pop(link.index, None) is not None:
             topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
             self._out.effects.unsubscribe += [(link.index, topic) for topic in topics]
@@ -307,7 +327,7 @@ class Chp1Follower:
             self.stop()
 
     def stop(self) -> None:
-        """Follow no CHP/1 server any more."""
+        """Stop following CHP/1 servers."""
         if not self.following:
             return
         self.following, self._link, self._fresh = False, None, None
@@ -320,7 +340,7 @@ class Chp1Follower:
             link.sent = 0
 
     def next_deadline(self) -> float:
-        """When to look again."""
+        """Return the time when `on_timer` has something to do."""
         if not self.following or self._link is None:
             return NEVER
         due = [self._link.heard_at + max(self._timing.silence_s, SILENT_HUGZ * 1.0) + 0.001]
@@ -331,7 +351,7 @@ class Chp1Follower:
         return min(due)
 
     def on_timer(self, now: float) -> None:
-        """No answer, or silence: ask the next server. No echo: send again."""
+        """Ask the next server after silence or a missing answer. Send sets again that have no echo."""
         if not self.following or self._link is None:
             return
         if self._todo or not self.is_alive(now):
@@ -344,7 +364,7 @@ class Chp1Follower:
             self._resend(now)
 
     def _next_server(self) -> ServerView:
-        """The next of the servers that speak CHP/1 or have not been heard."""
+        """Return the next server that is not known to speak CHP/2."""
         links = self._links
         start = links.index(self._link) if self._link is not None else -1
         for i in range(1, len(links) + 1):
@@ -355,7 +375,7 @@ class Chp1Follower:
 
 
 def segment_of(key: str, value: bytes, properties: bytes) -> Segment:
-    """A KVPUB as a segment; an empty value deletes, and the ttl of a delete is of no interest."""
+    """Return a KVPUB as a segment. An empty value is a delete, and the ttl of a delete is ignored."""
     if not value:
         return Segment([key], [b""], {columns.DELETES: [0]})
     try:
@@ -366,7 +386,7 @@ def segment_of(key: str, value: bytes, properties: bytes) -> Segment:
 
 
 def ttl_properties(segment: Segment) -> dict[int, bytes]:
-    """The properties of each set that has a ttl."""
+    """Return the properties of each set that has a ttl, by its place."""
     ttl = (segment.extras or {}).get(columns.TTLS)
     if type(ttl) is int:
         return dict.fromkeys(range(len(segment.keys)), with_ttl_s(b"", ttl))

@@ -1,7 +1,8 @@
-"""What a client tells the server that it follows of itself, for `chp clients`: when it has joined, and now and then.
+"""The report of a client to the server that it follows, for `chp clients`: after it joined, and then now and then.
 
-It is told on P and not answered (SPEC.md, section 17.7). Who comes for a single question is gone before it is due. The
-more clients a server has, the slower it beats, and the less often each tells: a thousand cost it what twenty did.
+It is sent to P, and gets no answer (SPEC.md, section 17.7). A client that makes only one question ends before its first
+report. A server with more clients sends fewer heartbeats, and each client then reports less often. So a thousand
+clients cost a server no more than twenty.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from .timing import NEVER
 TELLS = STX + b"client" + ETX
 FIRST_S = 0.5
 EVERY_S = 5.0
-BEATS = 20  # of the server that is followed, if they take longer
+# A client reports once in this many heartbeats of the followed server, if that is longer than EVERY_S.
+BEATS = 20
 EVERY_S_MAX = 60.0
 COUNTED = ("holes", "mismatches", "failovers")
 
 
 class ReportSource(Protocol):
-    """What it looks at to tell how the client does."""
+    """The parts of a core that a report is made from."""
 
     stats: Counter[str]
     holding: Subscriptions
@@ -46,19 +48,19 @@ class ReportSource(Protocol):
 
 
 class ClientReport:
-    """Who this client is, and when it is to say so; without `who` it says nothing."""
+    """The identity of this client, and the time of its next report. Without `who` it sends none."""
 
     def __init__(self, who: Mapping[str, Any] | None) -> None:
         self._who = who
         self.due = NEVER
 
     def follow(self, now: float) -> None:
-        """Another server is followed."""
+        """Report soon, as another server is followed."""
         if self._who is not None:
             self.due = now + FIRST_S
 
     def on_timer(self, client: ReportSource, active: ServerView | None, now: float) -> None:
-        """Say who this client is and how it does, if that is due and there is somebody to tell."""
+        """Send a report to the followed server if one is due."""
         if active is not None and now >= self.due:
             client.out.effects.request.append((active.index, self._message(client, active.heartbeat_s, now)))
 

@@ -1,12 +1,13 @@
 """The client's side of the protocol, without sockets or clocks (SPEC.md, section 15).
 
-Given messages and the time it answers with `Effects`: those of its parts, which are told, and don't know the core:
+The core takes messages and the time, and returns `Effects`. It passes each message to a part. The parts do not know the
+core:
 
-    leadership   which server is followed: a table           links       what is known of each server
-    channels     how the channels get complete there         holding     what is held, own sets on top
-    session      own sets until they are acknowledged        own         both together, for what is set and refused
-    chp1         the same for servers of CHP/1               freshness   what the copy is worth: a table
-    leases       which are to be refreshed          telling      what servers are told of this client
+    leadership   chooses the server to follow, by a table     links       hold what is known of each server
+    joining      completes the channels there                 holding     has the copy, with own sets on top
+    session      keeps own sets until they are acknowledged   own         joins session and holding
+    chp1         does the same for servers of CHP/1           freshness   rates the copy, by a table
+    leases       tells which leases must be refreshed         telling     reports this client to the server
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ from .session import Session
 from .timing import Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
-GARBAGE_TOLD_S = 60.0  # between two warnings of what one server sent
+# The time between two warnings about unreadable messages of one server.
+GARBAGE_TOLD_S = 60.0
 
 
 class ClientCore:
-    """Decides everything a Clone does on the wire."""
+    """The decisions about everything that a Clone does on the wire."""
 
     def __init__(
         self,
@@ -90,24 +92,24 @@ class ClientCore:
 
     @property
     def active(self) -> ServerView | None:
-        """The server of CHP/2 that is followed."""
+        """The CHP/2 server that is followed, or None."""
         return self.leadership.active
 
     @property
     def epoch(self) -> int:
-        """That of the server that is followed, or was."""
+        """The epoch of the server that is followed, or was followed last."""
         return self.leadership.epoch
 
     @property
     def active_address(self) -> str | None:
-        """The server that is followed."""
+        """The address of the server that is followed, or None."""
         if self.chp1.following:
             return self.chp1.address
         return None if self.active is None else self.active.address
 
     @property
     def state(self) -> State:
-        """What the copy is worth."""
+        """The state of the copy."""
         return State.CLOSED if self.closed else self.freshness.state
 
     @property
@@ -116,51 +118,54 @@ class ClientCore:
         return self.holding.position
 
     def idle(self) -> bool:
-        """Whether a batch submitted now goes to a server at once, and nothing else has to happen."""
+        """Return True if a batch submitted now would go to a server at once, with nothing else to do."""
         return self.state is State.SYNCED and self.active is not None and not self.outbox.batches
 
     def full(self) -> bool:
-        """Whether no more batches should be submitted for now."""
+        """Return True if the window is full, so no more batches should be submitted now."""
         return self.session.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
 
     def describe(self, now: float) -> str:
-        """One line: the state and how each server looks."""
+        """Return one line with the state of the copy and of each server."""
         return f"{self.state}; " + "; ".join(link.describe(now) for link in self.links)
 
     # -- what the application does
 
     def take(self) -> Effects:
-        """The effects since the last call."""
+        """Return the effects since the last call."""
         return self.out.take()
 
     def take_publish(self) -> list[tuple[int, list[bytes]]]:
-        """Of the effects since the last call, those that `submit` has."""
+        """Take the batches out of the effects, and return them. The other effects stay."""
         publish, self.out.effects.publish = self.out.effects.publish, []
         return publish
 
     def catch_up(self, handle: Any, prefix: str, after: int | None) -> None:
-        """Fetch what a watch missed after a revision, or all that is retained; it comes as the effect `missed`."""
+        """Fetch what a watch missed after a revision, or all that is retained.
+
+        The result comes as the effect `missed`.
+        """
         self.joining.backlogs.add(handle, prefix, after, self.channels)
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool = True, size: int = 0) -> None:
-        """As `OwnSets`."""
+        """Number a batch, keep it and send it. `shown` says that the application sees it already."""
         self.own.submit(segment, handle, now, shown=shown, size=size)
 
     def refetch(self, now: float) -> None:
-        """Fetch everything anew, as after a lag: what is queued is dropped unread."""
+        """Fetch the whole copy again, for example after a lag. Queued batches are dropped unread."""
         if self.active is not None:
             self.joining.refetch(self.active, now)
         self._update_state(now)
 
     def close(self) -> None:
-        """The end: nothing more is asked or sent."""
+        """End the core: it asks and sends nothing more."""
         self.closed = True
         self.out.effects.states.append(State.CLOSED)
 
     # -- what comes from a server
 
     def on_link(self, i: int, up: bool, now: float) -> None:
-        """The subscription of a collector arrived at our XPUB, or went away."""
+        """Note that the subscription of a collector arrived at the XPUB socket, or went away."""
         link = self.links[i]
         link.collector_up, link.up_at = up, now
         link.sent = 0
@@ -168,18 +173,25 @@ class ClientCore:
             self.own.pump(now)
 
     def on_wire(self, i: int, wire: str) -> None:
-        """The connection to P was made ("connected"), turned out to be ZeroMQ's ("speaks"), or went ("away")."""
+        """Note the state of the connection to P.
+
+        It was made ("connected"), it turned out to speak ZeroMQ ("speaks"), or it went away ("away").
+        """
         link = self.links[i]
-        if wire != AWAY or link.wire == SPEAKS:  # what takes connections and drops them is there, but is no server
+        # A program that accepts connections and drops them is no CHP server. The link then stays "connected".
+        if wire != AWAY or link.wire == SPEAKS:
             link.wire = wire
 
     def denied(self) -> list[tuple[str, str]]:
-        """The servers that do not let us in, or to what we want, and why; none of them, while another may."""
+        """Return the servers that give this client nothing, and why.
+
+        The list is empty while another server may still admit it.
+        """
         found = [(link.address, link.closed) for link in self.links if link.closed]
         return found if all(link.closed or (link.protocol == 0 and link.wire == AWAY) for link in self.links) else []
 
     def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
-        """A message on the SUB of server `i`; what is malformed is counted and dropped."""
+        """Handle a message from the SUB socket of server `i`. Count and drop a malformed one."""
         self.links[i].update_at = now
         try:
             self._update(self.links[i], frames, now)
@@ -187,7 +199,7 @@ class ClientCore:
             self._garbage(i, error, now)
 
     def on_reply(self, i: int, frames: Sequence[bytes], now: float) -> None:
-        """A message on the DEALER of server `i`; what is malformed is counted and dropped."""
+        """Handle a message from the DEALER socket of server `i`. Count and drop a malformed one."""
         try:
             self._reply(self.links[i], frames, now)
         except ChpError as error:
@@ -196,7 +208,7 @@ class ClientCore:
                 self.joining.unread(self.links[i], headers.request_of(peeked[0]), error, now)
 
     def _garbage(self, i: int, error: ChpError, now: float) -> None:
-        """Count what a server sent and nobody can read; warn of it, once in a while."""
+        """Count an unreadable message of a server. Warn about it at most once in GARBAGE_TOLD_S."""
         link = self.links[i]
         self.stats["garbage"] += 1
         self.out.effects.notes.append(f"{link.address}: {error}")
@@ -267,7 +279,7 @@ class ClientCore:
         self._after(channel, now)
 
     def _own_echo(self, link: ServerView, channel: CopyChannel, body: bytes, now: float) -> bool:
-        """Whether it was a record of nothing but own batches, which need not be unpacked to be confirmed."""
+        """Take a record of nothing but own batches without unpacking it. Return False for any other record."""
         header = self.joining.echo(channel, body, now) if link is self.leadership.active else None
         if header is None:
             return False
@@ -305,7 +317,7 @@ class ClientCore:
             self.own.pump(now)
 
     def _not_spoken(self, link: ServerView, version: object, now: float) -> None:
-        """A server of a version that we don't speak is not followed, and sent nothing."""
+        """Leave a server whose protocol version is not supported, and send it nothing."""
         link.protocol, link.heard_at = 2, now
         if not link.unspoken:
             link.unspoken = unspoken(version)
@@ -320,9 +332,10 @@ class ClientCore:
             self.chp1.lost(link)
 
     def _greeted_by_heartbeat(self, link: ServerView, channel: CopyChannel, now: float) -> None:
-        """A greeting may be lost, and comes once; a HEARTBEAT shows as well that the server has our subscriptions.
+        """Take a HEARTBEAT as proof that the server has this subscription, as a greeting may be lost.
 
-        For our own channel it takes two of them: the first may have been on its way when we subscribed to it.
+        For the channel of our answers two HEARTBEATs are needed: the first may have left before our subscription
+        arrived.
         """
         self._speaks_chp2(link)
         link.has(channel.topic)
@@ -348,7 +361,8 @@ class ClientCore:
             self.stats["failovers"] += link is not self.active
         if anew:
             self.stats["histories_restarted"] += 1
-            self.session.settle_held(all_of_them=True)  # its numbers may never be reached
+            # The numbers that these tickets wait for may never be reached.
+            self.session.settle_held(all_of_them=True)
         self.chp1.stop()
         self.leadership.follow(link)
         self.freshness.measure_anew()
@@ -405,7 +419,7 @@ class ClientCore:
             link.state = header.detail if type(header.detail) is int else link.state
 
     def ask_missed(self, now: float) -> None:
-        """Ask the active for what watches have missed."""
+        """Ask the active for the changes that watches have missed."""
         if self.chp1.following:
             self.out.effects.missed += self.joining.backlogs.fail()
         elif self.active is not None:
@@ -431,14 +445,14 @@ class ClientCore:
                 self.leadership.hurry(now)
 
     def _is_heard(self, now: float) -> bool:
-        """Whether the server that is followed is, on each channel."""
+        """Return True if the followed server was heard on each channel lately."""
         if self.chp1.following:
             return self.chp1.is_alive(now)
         active, since = self.leadership.active, now - self.leadership.silence_s()
         return active is not None and active.heard_at >= since and self.holding.are_heard(since)
 
     def next_deadline(self) -> float:
-        """When `on_timer` should be called, if nothing else happens."""
+        """Return the time when `on_timer` should be called if nothing else happens."""
         if self.chp1.following:
             return min(self.leases.next_due(), self.chp1.next_deadline())
         lead, synced = self.leadership, self.freshness.state is State.SYNCED
@@ -449,7 +463,7 @@ class ClientCore:
         return min(due, self.leases.next_due())
 
     def on_timer(self, now: float) -> None:
-        """Do what has fallen due."""
+        """Do everything that is due."""
         lead = self.leadership
         self._refresh_leases(now)
         self.chp1.on_timer(now)
@@ -460,21 +474,22 @@ class ClientCore:
         if lead.active is not None:
             self.joining.hear_again(lead.active, lead.silence_s(), lead.silent(now), now)
         if lead.active is not None and (lead.active.forbidden or not lead.silent(now)):
-            self._retry(lead.active, now)  # who may not read may write, or is to be told that it may not
+            # A client without the right to read may still write, or must learn that it may not.
+            self._retry(lead.active, now)
         self.telling.on_timer(self, lead.active, now)
         if lead.silent(now):
             self._ask_others(now)
         self._update_state(now)
 
     def _refresh_leases(self, now: float) -> None:
-        """While nobody is heard one refresh of a lease waits, however long that is."""
+        """Send the refreshes that are due. While no server is heard, at most one of a lease waits."""
         for segment, handle in self.leases.due(now):
             waits = any(batch.extras == segment.extras for batch in self.outbox.batches.values())
             if not (waits and self.leadership.silent(now)):
                 self.submit(segment, handle(), now)
 
     def _ask_others(self, now: float) -> None:
-        """Nobody is heard: vote, and see that we can hear."""
+        """Vote, as no server is heard. Connect anew to servers that live but can't be heard."""
         if now >= self.leadership.vote_at:
             for link in self.leadership.electorate(now):
                 self.joining.vote(link.index)
@@ -485,7 +500,7 @@ class ClientCore:
         self._put_off(self.leadership.vote_at)
 
     def _put_off(self, until: float) -> None:
-        """Nobody is there to ask or send to again: look at what is overdue with the next vote, not at once for ever."""
+        """Look at overdue work with the next vote, as there is no server to ask or to send to."""
         self.session.put_off(until)
         self.joining.put_off(until)
 
@@ -493,12 +508,13 @@ class ClientCore:
         self.ask_missed(now)
         self.joining.retry(active, now)
         if self.session.is_overdue(now):
-            self.joining.subscribe_again(active, self.session.topic)  # or its answers do not reach us
-            active.has_not(self.session.topic)  # nor between the two: what is sent again waits for the greeting
+            # The answers may have been lost. Subscribe again, and send again after the greeting that follows.
+            self.joining.subscribe_again(active, self.session.topic)
+            active.has_not(self.session.topic)
             self.session.resend(active, self.outbox.first)
 
     def check(self) -> None:
-        """Assert every invariant; for users' tests and ours."""
+        """Assert every invariant. Users' tests and our own call it."""
         self.holding.check()
         assert list(self.outbox.batches) == sorted(self.outbox.batches), "batches leave in order"
         assert self.outbox.size == sum(batch.size for batch in self.outbox.batches.values()), "the window is counted"

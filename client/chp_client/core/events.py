@@ -1,8 +1,8 @@
-"""What the core tells its shell to do, and what it tells the application: plain values, no behaviour.
+"""The values that the core returns: what its shell has to do, and what the application is told. They have no behaviour.
 
-A shell performs one `Effects` a turn, in this order: subscribe, request, publish, then settle tickets, hand
-changes to watchers and report states. By then the map already shows what happened, so a program that wakes from a
-ticket or a watch reads at least what it was told about.
+A shell performs one `Effects` in each turn, in this order: it changes subscriptions, sends requests, publishes batches,
+settles tickets, hands changes to watches and reports states. The map already shows what happened at that time. So a
+program that wakes from a ticket or a watch reads at least what it was told about.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from chp.numbers import Revision, epoch_of, sequence_of
 
 
 class State(StrEnum):
-    """What a Clone's copy is worth."""
+    """The state of a Clone's copy."""
 
-    CONNECTING = "CONNECTING"  # nothing held yet
-    SYNCED = "SYNCED"  # complete, and the active server is heard
-    STALE = "STALE"  # serving its copy; the active is silent, or the copy is being mended
+    # The copy was never complete.
+    CONNECTING = "CONNECTING"
+    # The copy is complete, and the client hears the active.
+    SYNCED = "SYNCED"
+    # The Clone still serves its copy, but the active is silent or the copy is being repaired.
+    STALE = "STALE"
     CLOSED = "CLOSED"
 
 
 class Ack(NamedTuple):
-    """A set was taken: at which number, and what that is worth ("applied", "journaled", "replicated")."""
+    """An acknowledgement: the number of a set, and its durability ("applied", "journaled", "replicated")."""
 
     epoch: int
     sequence: int
@@ -40,15 +43,16 @@ class Ack(NamedTuple):
 
 
 def ack_of(revision: int, durability: str) -> Ack:
-    """The Ack for a revision as the wire has it."""
+    """Return the Ack for a revision as it is sent on the wire."""
     return Ack(epoch_of(revision), sequence_of(revision), durability)
 
 
 class Changed(NamedTuple):
-    """Confirmed changes in their order; a value of None is a delete; one revision for all, or one each.
+    """Confirmed changes in their order. A value of None is a delete.
 
-    `first`: they are what there was when the copy became complete for the first time, and older than that.
-    `expiries`: the places of deletes that nobody made. The columns are others' too: nobody changes them.
+    `revisions` is one revision for all changes, or a list with one for each. `first` says that these are the keys held
+    when the copy became complete for the first time, or older changes. `expiries` lists the places of deletes by a ttl
+    or a lease. Other parts share the columns, so a reader must not change them.
     """
 
     keys: list[str]
@@ -58,18 +62,19 @@ class Changed(NamedTuple):
     expiries: Sequence[int] = ()
 
     def revision_column(self) -> list[Revision]:
-        """A revision for each change."""
+        """Return a list with the revision of each change."""
         revisions = self.revisions
         if isinstance(revisions, list):
             return list(map(_revision, revisions))
         return [Revision(revisions)] * len(self.keys)
 
 
-_revision: Callable[[int], Revision] = partial(int.__new__, Revision)  # calling `Revision` runs a line of Python
+# This is faster than a call of `Revision`, which runs Python code for each revision.
+_revision: Callable[[int], Revision] = partial(int.__new__, Revision)
 
 
 def in_order(found: list[Changed]) -> Changed:
-    """What several channels have, as one, the lowest revision first."""
+    """Return the changes of several channels as one `Changed`, with the lowest revision first."""
     if len(found) == 1:
         return found[0]
     rows = [row for each in found for row in zip(each.keys, each.values, each.revision_column(), strict=True)]
@@ -79,20 +84,29 @@ def in_order(found: list[Changed]) -> Changed:
 
 @dataclass(slots=True, init=False)
 class Effects:
-    """Everything one or more inputs asked for."""
+    """The effects of one or more inputs: what the shell must do, and what it must tell the application."""
 
-    subscribe: list[tuple[int, bytes]]  # server, topic
+    # Each entry is a server and a topic.
+    subscribe: list[tuple[int, bytes]]
     unsubscribe: list[tuple[int, bytes]]
-    reconnect: list[int]  # servers whose P+1 says nothing, though they live
-    request: list[tuple[int, list[bytes]]]  # to P, on the DEALER
-    publish: list[tuple[int, list[bytes]]]  # to P+2, on the XPUB
-    settled: list[tuple[Any, Ack | Exception]]  # what `submit` was given, result
+    # These servers live, but nothing arrives from their port P+1.
+    reconnect: list[int]
+    # Each entry is a server and a message for its port P, sent by the DEALER.
+    request: list[tuple[int, list[bytes]]]
+    # Each entry is a server and a message for its port P+2, sent by the XPUB.
+    publish: list[tuple[int, list[bytes]]]
+    # Each entry is the handle that `submit` was given, and the result.
+    settled: list[tuple[Any, Ack | Exception]]
     changes: list[Changed]
-    missed: list[tuple[Any, list[Changed] | Exception]]  # a watch, what it missed
+    # Each entry is a watch, and the changes that it missed or an error.
+    missed: list[tuple[Any, list[Changed] | Exception]]
     states: list[State]
-    notes: list[str]  # one line a fact, for logs and transcripts
-    warnings: list[str]  # the same, of what somebody should see to
-    lags: list[float]  # seconds behind, each time it exceeded the bound
+    # Each note is one line about one fact, for logs and transcripts.
+    notes: list[str]
+    # Each warning is one line about something that an operator should look into.
+    warnings: list[str]
+    # Each entry is the lag in seconds when it exceeded the bound.
+    lags: list[float]
 
     def __init__(self) -> None:
         self.subscribe, self.unsubscribe, self.reconnect, self.request, self.publish = [], [], [], [], []
@@ -101,7 +115,7 @@ class Effects:
 
 
 class Sink:
-    """The effects gathered since they were last taken; the parts of a core share it, and only add to them."""
+    """The effects gathered since the last `take`. The parts of a core share it, and only add to it."""
 
     __slots__ = ("effects",)
 
@@ -109,6 +123,6 @@ class Sink:
         self.effects = Effects()
 
     def take(self) -> Effects:
-        """All of them."""
+        """Return all effects, and start with none again."""
         effects, self.effects = self.effects, Effects()
         return effects

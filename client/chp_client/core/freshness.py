@@ -1,9 +1,11 @@
-"""What the copy is worth: whether it is complete and current, since when it is not, and how late messages come.
+"""The freshness of a copy: its state, the time when it was last current, and the lag of messages.
 
-             heard, and complete    not so        closed
-CONNECTING   SYNCED                 -             CLOSED      nothing held yet
-SYNCED       -                      STALE         CLOSED      complete, and the active is heard on each channel
-STALE        SYNCED                 -             CLOSED      its copy is served all the same
+The rows are the states, and the columns are what happens:
+
+             heard, and complete    else         closed
+CONNECTING   SYNCED                 -            CLOSED      the copy was never complete
+SYNCED       -                      STALE        CLOSED      the copy is complete, and each channel hears the active
+STALE        SYNCED                 -            CLOSED      the copy is still served
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ from .events import State
 
 
 class Freshness:
-    """The state, and the lag."""
+    """The state and the lag of a copy."""
 
     def __init__(self, max_lag_s: float | None) -> None:
         self.state = State.CONNECTING
-        self.current_at: float | None = None  # when the copy was last known to be complete
-        self.lag_s = 0.0  # how much later than at its best the last message came: clocks need not agree, only run
+        # The time when the copy was last known to be complete.
+        self.current_at: float | None = None
+        # The delay of the last message, beyond the smallest delay seen so far. The clocks of client and server need not
+        # agree.
+        self.lag_s = 0.0
         self._max_lag_s = max_lag_s
         self._base: float | None = None
 
     def told(self, current: bool, heard_at: float) -> State | None:
-        """Whether the copy is complete, and heard of at `heard_at`; the new state, if it is another."""
+        """Note whether the copy is current, and when the server was last heard. Return the new state if it changed."""
         before = self.state
         if current:
             self.state, self.current_at = State.SYNCED, heard_at
@@ -31,7 +36,7 @@ class Freshness:
         return None if self.state is before else self.state
 
     def measure(self, wall_ms: int, now: float) -> bool:
-        """A message came that was sent at `wall_ms`; whether that is later than is wanted."""
+        """Measure the lag of a message that was sent at `wall_ms`. Return True if it exceeds the bound."""
         offset = now - wall_ms / 1000
         if self._base is None or offset < self._base:
             self._base = offset
@@ -39,5 +44,5 @@ class Freshness:
         return self._max_lag_s is not None and self.lag_s > self._max_lag_s
 
     def measure_anew(self) -> None:
-        """Messages come from another server, or the lag was told."""
+        """Forget the smallest delay, as another server sends now or the lag was reported."""
         self._base = None

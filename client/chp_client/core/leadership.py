@@ -1,20 +1,20 @@
-"""Which server a client follows: a table, as Binary Star has one (SPEC.md, section 39).
+"""Which server a client follows: a table, as the servers have one for Binary Star (SPEC.md, section 39).
 
-A server is believed to be ACTIVE when it says so, in a greeting or a HEARTBEAT, or when it serves: it answers a
-request, or publishes records of a higher epoch. What that means is a matter of its epoch and of whom we follow:
+A client takes a server for ACTIVE if a greeting or a HEARTBEAT says so, or if the server acts so: it answers a request,
+or publishes records of a higher epoch. The move depends on the epoch, and on the server that the client follows now:
 
-                                                    we follow nobody   and hear it   and it is silent
+                                                    follows none       and hears it  and it is silent
     HIGHER  an ACTIVE of a higher epoch             FOLLOW             FOLLOW        FOLLOW
     EQUAL   another ACTIVE, of our epoch            FOLLOW             -             FOLLOW
     LOWER   another ACTIVE, of a lower epoch        -                  -             -
-    LATE    the same; for three silences nobody     ANEW               -             ANEW
-            of our epoch has been heard
-    SAME    the ACTIVE that we follow                                  -             -
-    AGAIN   the same, which began anew                                 ANEW          ANEW
-    GONE    the one that we follow is not ACTIVE                       LEAVE         LEAVE
+    LATE    like LOWER, but no server of our        ANEW               -             ANEW
+            epoch was heard for three silences
+    SAME    the followed ACTIVE                                        -             -
+    AGAIN   the followed ACTIVE, which restarted                       ANEW          ANEW
+    GONE    the followed server is not ACTIVE                          LEAVE         LEAVE
 
-FOLLOW asks on every channel for what changed since its number; ANEW asks for everything, as numbers may mean something
-else there. While nobody is heard, the others are asked for a snapshot, which a passive takes as a vote.
+FOLLOW asks on every channel for what changed since its number. ANEW asks for everything, as numbers may have another
+meaning there. While the client hears no active, it asks the others for a snapshot; a passive takes that as a vote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .timing import Timing
 
 
 class FollowState(Enum):
-    """Whom we follow, and whether it is heard."""
+    """The columns of the table: whether the client follows a server, and whether it hears it."""
 
     NOBODY = 0
     HEARD = 1
@@ -37,7 +37,7 @@ class FollowState(Enum):
 
 
 class FollowEvent(Enum):
-    """What a server said of itself."""
+    """The rows of the table: what a server said about itself."""
 
     HIGHER = auto()
     EQUAL = auto()
@@ -49,7 +49,7 @@ class FollowEvent(Enum):
 
 
 class Move(Enum):
-    """What is to be done."""
+    """The action that follows from an event."""
 
     STAY = "-"
     FOLLOW = "FOLLOW"
@@ -57,9 +57,8 @@ class Move(Enum):
     LEAVE = "LEAVE"
 
 
-TABLE: dict[
-    FollowEvent, tuple[Move, Move, Move]
-] = {  # by Standing; what follows nobody hears nothing of whom it follows
+# Each row has a move for each FollowState. SAME, AGAIN and GONE can't happen while the client follows no server.
+TABLE: dict[FollowEvent, tuple[Move, Move, Move]] = {
     FollowEvent.HIGHER: (Move.FOLLOW, Move.FOLLOW, Move.FOLLOW),
     FollowEvent.EQUAL: (Move.FOLLOW, Move.STAY, Move.FOLLOW),
     FollowEvent.LOWER: (Move.STAY, Move.STAY, Move.STAY),
@@ -71,7 +70,7 @@ TABLE: dict[
 
 
 class Leadership:
-    """Who is followed, in which epoch, and when the others are asked."""
+    """The followed server, its epoch, and the time when the other servers are asked."""
 
     def __init__(self, links: list[ServerView], timing: Timing, now: float) -> None:
         self.active: ServerView | None = None
@@ -81,7 +80,7 @@ class Leadership:
         self.vote_at = now + timing.silence_s
 
     def learned(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> Move:
-        """A server said which state it is in, and how far it is; what is to be done, by `follow` or `leave`."""
+        """Note the state and the number that a server told. Return the move for `follow` or `leave`."""
         if link.unspoken:
             return Move.STAY
         link.state, link.heard_at = state, now
@@ -102,70 +101,78 @@ class Leadership:
         return FollowEvent.LATE if self._is_history_over(now) else FollowEvent.LOWER
 
     def _is_history_over(self, now: float) -> bool:
-        """Nobody of our epoch has been heard for long: what has a lower one is all there is (a memory store)."""
+        """Return True if no server of our epoch was heard for long.
+
+        A lower epoch is then all there is, as after a restart of servers with memory stores.
+        """
         heard = max((link.heard_at for link in self._links if link.epoch >= self.epoch), default=float("-inf"))
         return now - heard > 3 * self.silence_s()
 
     def follow(self, link: ServerView) -> None:
-        """Whom `told` said to follow."""
+        """Follow this server, as `learned` said."""
         self.active, self.epoch = link, link.epoch
 
     def leave(self, now: float) -> None:
-        """Follow nobody."""
+        """Follow no server, and vote soon."""
         self.active = None
         self.vote_at = now + self._timing.vote_s
 
     # -- silence
 
     def silence_s(self) -> float:
-        """How long the active may be silent: where its connection has ended, its heartbeats need not be waited for."""
+        """Return how long the active may be silent.
+
+        Its heartbeat interval counts only while its connection is up.
+        """
         heartbeat_s = self.active.heartbeat_s if self.active is not None and self.active.collector_up else 0.0
         return max(self._timing.silence_s, 4 * heartbeat_s)
 
     def silent(self, now: float) -> bool:
-        """Whether nobody is followed, or who is says nothing."""
+        """Return True if no server is followed, or the followed one is silent."""
         return self.active is None or now - self.active.heard_at > self.silence_s()
 
     def standing(self, now: float) -> FollowState:
-        """The column of the table."""
+        """Return the column of the table."""
         if self.active is None:
             return FollowState.NOBODY
         return FollowState.SILENT if self.silent(now) else FollowState.HEARD
 
     def hurry(self, now: float) -> None:
-        """The copy is current no longer: ask the others as soon as the active is silent."""
+        """Ask the other servers as soon as the active is silent, because the copy is no longer current."""
         self.vote_at = min(self.vote_at, now)
 
     def electorate(self, now: float) -> list[ServerView]:
-        """It is time for a vote: whom to ask for a snapshot, every server but the silent one."""
+        """Return the servers to ask for a snapshot as a vote, and set the time of the next vote."""
         self.vote_at = now + self._timing.vote_s
         return [link for link in self._links if link is not self.active and self._may_be_asked(link, now)]
 
     def _may_be_asked(self, link: ServerView, now: float) -> bool:
-        """Whether a request of CHP/2 arrives now (and does not wait in a queue), and harms nobody.
+        """Return True if a request of CHP/2 would reach this server at once and would do no harm.
 
-        A server of CHP/2 greets at once; if the greeting was lost, it is taken for one when no HUGZ of CHP/1 has come.
+        A CHP/2 server sends a greeting at once. If that was lost, the server counts as CHP/2 once no HUGZ of CHP/1 has
+        come.
         """
         known = link.protocol == 2 or (link.protocol == 0 and now - link.up_at >= self._timing.unheard_s)
         return link.collector_up and known and not link.unspoken
 
     def deaf(self, now: float) -> list[ServerView]:
-        """Whose SUB socket is to be connected anew: it lives, as its collector shows, and nobody is heard for long.
+        """Return the servers whose SUB socket must connect again.
 
-        A subscriber that was full when the server raised its mark hears nothing more on that connection (SPEC.md,
-        section 15), and a SUB socket, which sends nothing, may not notice that its connection is dead.
+        Such a server lives, as its collector shows, but no server was heard on P+1 for long. A subscriber that was full
+        when the server raised its mark hears nothing more on that connection (SPEC.md, section 15). A SUB socket sends
+        nothing, so it may not notice a dead connection.
         """
         wait_s = max(self._timing.deaf_s, 2 * self.silence_s())
         if now - max(link.update_at for link in self._links) <= wait_s:
             return []
-        # who refuses is heard
+        # A server that refuses a subscription was heard.
         deaf = [link for link in self._links if link.collector_up and link.protocol == 2 and not link.refused]
         for link in deaf:
             link.update_at = now
         return deaf
 
     def next_deadline(self, synced: bool) -> float:
-        """When silence begins, or the others are asked again."""
+        """Return the time when silence begins, or when the other servers are asked again."""
         if self.active is None:
             return self.vote_at
         silent_at = self.active.heard_at + self.silence_s() + 0.001

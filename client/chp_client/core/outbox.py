@@ -1,9 +1,9 @@
-"""The batches of own sets that are not acknowledged yet, in order, ready to be sent again (SPEC.md, section 14).
+"""The unacknowledged batches of a session, in order and ready to be sent again (SPEC.md, section 14).
 
-A session numbers its batches 1, 2, 3, ...; a server applies each once, in that order. So a batch may be sent to
-both servers, and again to whoever becomes active, as often as it takes. A server that lacks batches which another one
-answered is told that they are held no more. A server that does not take this wants the session opened anew: `reopen`
-gives what is left new numbers under a new name.
+A session numbers its batches 1, 2, 3, ... and a server applies each of them once, in that order. So a batch may go to
+both servers, and again to a server that becomes active, as often as needed. A server may lack batches that another one
+answered. It is told that the client no longer holds them. If it refuses this, `reopen` opens the session again under a
+new name, with new numbers for the batches that are left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chp.numbers import pack
 
 
 class Packed(Segment):
-    """A segment that is encoded already; nothing here looks into it."""
+    """A segment that is encoded already. The client does not look into it."""
 
     __slots__ = ("body",)
 
@@ -30,40 +30,43 @@ class Packed(Segment):
         self.body = body
 
     def encode(self) -> bytes:
-        """As it came."""
+        """Return the body as it was given."""
         return self.body
 
 
 class SentBatch:
-    """One KVSET of CHP/2 on its way."""
+    """A batch that is on its way, as one KVSET of CHP/2."""
 
     __slots__ = ("body", "extras", "handle", "keys", "no", "segment", "shown", "size", "uuids_from")
 
     def __init__(self, no: int, segment: Segment, handle: Any, shown: bool, size: int) -> None:
         self.no = no
-        self.segment: Segment | None = segment  # kept only while a CHP/1 server may have to be told
+        # The columns are kept until the batch is encoded.
+        self.segment: Segment | None = segment
         self.keys, self.extras = segment.keys, segment.extras
         self.body = b""
         self.handle = handle
-        self.shown = shown  # visible in the map already, so its echo changes nothing
+        # The batch is visible in the map already, so its echo changes nothing.
+        self.shown = shown
         self.size = size
-        self.uuids_from = 0  # of the KVSETs, if it travels as CHP/1
+        # The counter from which the uuids of its KVSETs are made, if it is sent as CHP/1.
+        self.uuids_from = 0
 
     def encode(self) -> bytes:
-        """The body, made once, when it is first sent; the columns are let go."""
+        """Return the body. It is made once, at the first sending, and the columns are then dropped."""
         if self.segment is not None:
             self.body = self.segment.encode()
             self.segment = None
         return self.body
 
     def columns(self) -> Segment:
-        """The columns, whether they have been encoded or not."""
+        """Return the columns, and decode them if necessary."""
         segment = self.segment
         return b.decode_segment(self.encode()) if segment is None or type(segment) is Packed else segment
 
 
 class Outbox:
-    """Unacknowledged batches by number."""
+    """The unacknowledged batches, by number."""
 
     def __init__(self, session: bytes) -> None:
         self._name(session)
@@ -73,34 +76,37 @@ class Outbox:
         self.reopened = 0
 
     def _name(self, session: bytes) -> None:
-        self.session = session  # known to the servers and to us
-        self.public = public_session(session)  # and what everybody knows
+        # The name of the session, which only the servers and this client know.
+        self.session = session
+        # The public name of the session, which all clients may see.
+        self.public = public_session(session)
 
     def __len__(self) -> int:
         return len(self.batches)
 
     @property
     def first(self) -> int:
-        """The lowest number not acknowledged; one more than the last if there is none."""
+        """The lowest unacknowledged number, or one more than the last number if there is none."""
         return next(iter(self.batches), self.last + 1)
 
     def add(self, segment: Segment, handle: Any, shown: bool, size: int = 0) -> SentBatch:
-        """Number a segment and keep it; `size` is what it counts, if that is known."""
+        """Number a segment and keep it. `size` is its size in the window, or 0 if that is not known."""
         batch = SentBatch(self.last + 1, segment, handle, shown, size or size_of(segment))
-        self.last = batch.no  # from here on nothing is called that an interrupt could come from
+        # No function is called from here on, so Ctrl-C can't interrupt these three steps.
+        self.last = batch.no
         self.batches[batch.no] = batch
         self.size += batch.size
         return batch
 
     def take(self, no: int) -> SentBatch | None:
-        """The batch of that number, which is settled now and forgotten here."""
+        """Remove the batch of that number and return it, or return None."""
         batch = self.batches.pop(no, None)
         if batch is not None:
             self.size -= batch.size
         return batch
 
     def take_run(self, first: int, last: int) -> list[SentBatch]:
-        """All of a run of numbers that are still here."""
+        """Remove the batches of a run of numbers, and return those that were here."""
         last = min(last, self.last)
         if last - first > len(self.batches):
             numbers = [no for no in self.batches if first <= no <= last]
@@ -109,11 +115,11 @@ class Outbox:
         return [batch for no in numbers if (batch := self.take(no)) is not None]
 
     def frames(self, batch: SentBatch, *, oldest: bool = False) -> list[bytes]:
-        """Return the KVSET; `oldest` tells the server that no earlier batch is held."""
+        """Return the frames of the KVSET. `oldest` tells the server that no earlier batch is held."""
         return [RESERVED_KEY, pack(batch.no), self.session, OLDEST_HELD if oldest else b"", batch.encode()]
 
     def reopen(self) -> None:
-        """A new session: what is left gets the numbers 1, 2, 3, ... in the same order."""
+        """Begin a new session. The batches that are left get the numbers 1, 2, 3, ... in their order."""
         self.reopened += 1
         self._name(next_session(self.session))
         left = list(self.batches.values())
@@ -124,20 +130,25 @@ class Outbox:
         self.last = len(left)
 
 
-COLUMNS_BYTES = 24  # of one item in the sparse columns that a client writes: a delete or a ttl, and a condition
+# The most bytes that one item takes in the sparse columns: a delete or a ttl, and a condition.
+COLUMNS_BYTES = 24
 
 
 def size_of(segment: Segment) -> int:
-    """What a segment counts in the window: its characters, its bytes, and a little for each item."""
+    """Return the size of a segment in the window: its characters, its bytes, and a little for each item."""
     return len("".join(segment.keys)) + sum(map(len, segment.values)) + 8 * len(segment.keys) + 64
 
 
 def cut(segment: Segment, size: int, limits: Limits = DEFAULT) -> list[Segment]:
-    """The segment itself, or parts of it that each fit one batch; `BadValue` for a conditional one that does not."""
+    """Return the segment, or parts of it that each fit one batch.
+
+    Raises `BadValue` for a conditional segment that does not fit one batch.
+    """
     n, bound = len(segment.keys), limits.batch_bytes_max - 65_536
     beside = 0 if segment.extras is None else COLUMNS_BYTES
     size += n * beside
-    fits = 4 * size <= bound or (size <= bound and all(map(str.isascii, segment.keys)))  # UTF-8: 4 bytes at most
+    # A character has at most 4 bytes in UTF-8.
+    fits = 4 * size <= bound or (size <= bound and all(map(str.isascii, segment.keys)))
     if n == 0 or (fits and n <= limits.batch_items_max):
         return [segment]
     ranges = _ranges(segment, limits.batch_items_max, bound, beside)
@@ -172,7 +183,10 @@ def _part(segment: Segment, start: int, stop: int) -> Segment:
 
 
 def echoed(batches: list[SentBatch], body: bytes, start: int) -> bool:
-    """Whether `body` from `start` on is the segments of these batches, byte for byte, as servers pass them on."""
+    """Return True if `body` from `start` on is exactly the segments of these batches.
+
+    Servers pass the bytes of a segment on unchanged.
+    """
     for batch in batches:
         if not batch.body or not body.startswith(batch.body, start):
             return False
@@ -181,5 +195,5 @@ def echoed(batches: list[SentBatch], body: bytes, start: int) -> bool:
 
 
 def keys_of(batches: list[SentBatch]) -> set[str]:
-    """All keys of some batches."""
+    """Return the keys of all these batches."""
     return set(chain.from_iterable(batch.keys for batch in batches))

@@ -1,11 +1,13 @@
-"""Own sets between the session, which gets them acknowledged, and what is held, which shows them meanwhile.
+"""The own sets: the sets and deletes that this client made, until it knows the result of each.
 
-    submitted    numbered, shown as waiting for its confirmation, sent
-    acknowledged its ticket is settled once the copy holds it
-    refused      its owner is told; if it was shown, the confirmed values are fetched back
-    lost         with a server that had acknowledged it: fetched back as well; the rest goes out in the same session
+    submitted     the batch is numbered, shown as unconfirmed, and sent
+    acknowledged  its ticket is settled once the copy holds it
+    refused       its owner is told; if it was shown, the confirmed values are fetched again
+    lost          the server that acknowledged it is gone; its values are fetched again too, and the rest goes out in
+                  the same session
 
-Servers of CHP/1 say by echoes what those of CHP/2 acknowledge; here both are the same.
+This part joins two others: the session gets a batch acknowledged, and the copy shows it meanwhile. CHP/1 servers
+confirm a set by its echo, and CHP/2 servers by an acknowledgement. Here both mean the same.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from .session import Session
 
 
 class OwnSets:
-    """What the application set, until it is told what became of it."""
+    """The sets of the application, until it is told the result of each."""
 
     def __init__(
         self,
@@ -47,20 +49,23 @@ class OwnSets:
         self._stats, self._out = stats, out
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool, size: int) -> None:
-        """Number a batch, keep it and send it; `shown`: it is visible already (never a conditional one)."""
+        """Number a batch, keep it and send it.
+
+        `shown` says that the application sees it already. A conditional batch is never shown.
+        """
         batch = self._session.submit(segment, handle, shown and not self._holding.write_only, size, now)
         self._holding.pend(batch)
         self.pump(now)
 
     def has(self, handle: Any) -> bool:
-        """Whether what has this handle was submitted, even if that was interrupted; it is sent in its time."""
+        """Return True if a batch with this handle was submitted, even if that was interrupted. It is sent later."""
         found = self._session.of(handle)
         for batch in found:
             self._holding.pend(batch)
         return bool(found)
 
     def pump(self, now: float) -> None:
-        """Send what each collector has not had yet."""
+        """Send to each collector the batches that it has not had yet."""
         if self._chp1.following:
             self._chp1.pump()
             self.settle_chp1(now)
@@ -68,7 +73,7 @@ class OwnSets:
             self._session.pump()
 
     def settle_chp1(self, now: float) -> None:
-        """What servers of CHP/1 echoed, and what they can't be told."""
+        """Settle what CHP/1 servers echoed, and refuse the batches that CHP/1 can't carry."""
         while self._chp1.acked:
             self._settle(*self._chp1.acked.pop(0), "applied")
         while self._chp1.unsupported:
@@ -76,34 +81,36 @@ class OwnSets:
             self._refuse(self._chp1.unsupported.pop(0), "unsupported", text, now)
 
     def acked(self, header: headers.Ack, number: int, now: float) -> None:
-        """An ACK of the active, at its number."""
+        """Take an ACK of the active, and the active's number at that time."""
         for batch, revision in self._session.acked(header, now):
             self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
         self.pump(now)
 
     def refused(self, link: ServerView, header: headers.Refused, now: float) -> None:
-        """A REFUSED on our own channel."""
+        """Take a REFUSED on the channel of our answers."""
         no, code, detail = header
         if code == "expected":
             self._expected(link, detail, now)
         elif code == "session":
             if link is self._leadership.active and self._session.outbox.batches:
-                self._expected(link, 1, now)  # begin again, or anew if number 1 is settled
+                # Send again from number 1. If number 1 is settled already, a new session is opened.
+                self._expected(link, 1, now)
         elif (batch := self._session.refused(no, now)) is not None:
             self._refuse(batch, code, detail, now)
             self.pump(now)
 
     def _settle(self, batch: SentBatch, revision: int, durability: str, known_at: int = 0) -> None:
-        """A batch is acknowledged; `known_at` is the server's number then, if its revision is not known."""
+        """Settle a batch. `known_at` is the server's number then, which counts if the revision is unknown."""
         self._stats[f"acks_{durability}"] += 1
         upto = known_at if revision == UNKNOWN else revision
         self._session.settle(batch, ack_of(revision, durability), upto, self._holding.lacking(batch, upto))
 
     def _refuse(self, batch: SentBatch, code: str, detail: object, now: float) -> None:
-        """A batch was taken by nobody: tell its owner, and bring the confirmed values back if it was shown."""
+        """Tell the owner that no server took the batch. Fetch the confirmed values again if it was shown."""
         self._stats["refusals"] += 1
         error, upto, lacking = refusal(code, detail), 0, []
-        if isinstance(error, Conflict):  # told when the copy holds what it conflicts with
+        # The owner is told once the copy holds the revisions that conflict.
+        if isinstance(error, Conflict):
             upto = max(error.revisions.values(), default=0)
             lacking = self._holding.lacking(batch, upto)
         self._session.settle(batch, error, upto, lacking)

@@ -1,10 +1,10 @@
 """One question to a server's port P, from its ICANHAZ to the last message of the answer (SPEC.md, section 17).
 
-    frames      what to send
-    hear        what a message of P tells; None if it answers something else; `Refused` if the server won't
-    granted     what to send when that was taken, so that more come; None when there is still room
+    frames      the frames to send first
+    hear        takes a message of P and returns it, or None if it answers another question; raises `Refused`
+    granted     returns the frames that ask for more, or None while the server still has room to send
 
-This module is pure: port/connection.py has the sockets.
+This module is pure. port/connection.py has the sockets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .. import errors
 
 
 class Told(NamedTuple):
-    """A message of an answer; `number` is the frame with the number of what it holds."""
+    """One message of an answer; `number` is the frame that holds its number."""
 
     number: bytes
     header: Header
@@ -30,7 +30,10 @@ class Told(NamedTuple):
 
 
 class Question:
-    """A subtree or a command, and the options. After `grant` chunks, room for as many is granted."""
+    """One question: a subtree or a command, and its options.
+
+    Each time that `grant` messages were taken, it grants room for as many more.
+    """
 
     def __init__(self, request_id: int, subject: bytes, options: dict[str, Any], *, grant: int = 1) -> None:
         self.id = request_id
@@ -41,7 +44,10 @@ class Question:
         self.frames = [ICANHAZ, subject, packb({"chp": VERSION, "id": request_id, **options})]
 
     def hear(self, server: str, frames: list[bytes]) -> Told | None:
-        """Return the message that came from `server`, or None; `BadFrame` if it is none of CHP/2."""
+        """Return the message from `server`, or None if it answers another question.
+
+        Raises `BadFrame` for a message that is not CHP/2, and `Refused` for a refusal.
+        """
         if len(frames) != 5:
             raise BadFrame(f"{server} answered with {len(frames)} frames; CHP/2 has 5: is it a CHP/1 server?")
         header, items = read(server, frames[4])
@@ -66,7 +72,7 @@ class Question:
 
 
 def read(server: str, body: bytes) -> tuple[Header, list[Any]]:
-    """Return a message's header and items; `BadFrame` names the server that sent what can't be read."""
+    """Return the header and the items of a message. `BadFrame` names the server that sent an unreadable one."""
     try:
         return decode(body)
     except BadFrame as error:
@@ -75,7 +81,10 @@ def read(server: str, body: bytes) -> tuple[Header, list[Any]]:
 
 
 def refused(server: str, header: Refused) -> errors.Refused:
-    """Return the error for a REFUSED. The detail of "bad" is a whole text; that of "retained" is a revision."""
+    """Return the error for a REFUSED.
+
+    The detail of "bad" is a whole text. The detail of "retained" is a revision.
+    """
     detail = header.detail
     shown = describe(detail) if header.code == "retained" and type(detail) is int else detail
     why = str(detail) if header.code == "bad" else f"({header.code}) {shown}"
@@ -83,7 +92,7 @@ def refused(server: str, header: Refused) -> errors.Refused:
 
 
 def reply_of(server: str, told: Told) -> Reply:
-    """Return the one message that answers a question for facts."""
+    """Return the single message that answers a question for facts."""
     if not isinstance(told.header, Reply):
         raise BadFrame(
             f"{server} answered with {name_of(told.header)} where a REPLY was due; is it of an older version?"

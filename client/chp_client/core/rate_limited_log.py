@@ -1,10 +1,11 @@
-"""What a Clone says in the log by itself, and when: that it reaches nobody, that its copy grows old, that it is back.
+"""The log lines that a Clone writes by itself: it reaches no server, its copy grows old, or it is synced again.
 
-    CONNECTING for LOST_S     one WARNING, with the servers and how each looks
-    STALE for STALE_S         one WARNING; a failover as it should be is over before that
-    SYNCED after either       one WARNING too: who saw the first has to see that it is over
+    CONNECTING for LOST_S     one WARNING, with the servers and the state of each
+    STALE for STALE_S         one WARNING; a normal failover is over before that
+    SYNCED after a warning    one more WARNING, so that a reader of the log sees that the trouble is over
 
-A program that says nothing else is understood by who runs it. Pure: the agent tells the state and the time.
+So an operator understands even a program that logs nothing else. This module is pure: the agent passes in the state
+and the time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NEVER = float("inf")
 
 
 class RateLimitedLog:
-    """When there is something to say."""
+    """The state of a Clone, and the time when a warning about it is due."""
 
     def __init__(self, now: float) -> None:
         self._state = State.CONNECTING
@@ -26,7 +27,7 @@ class RateLimitedLog:
         self.due = now + LOST_S
 
     def told(self, state: State, now: float) -> str:
-        """The state is another; what is to be said at once, "" for nothing."""
+        """Note a new state. Return the line to log at once, or ""."""
         if state in (State.SYNCED, State.CLOSED):
             again = "synced again" if self._was_synced else "synced"
             line = f"{again}, after {now - self._since:.1f} s" if self._said and state is State.SYNCED else ""
@@ -40,7 +41,7 @@ class RateLimitedLog:
         return line
 
     def overdue(self, now: float) -> str:
-        """What is to be said because it lasts; "" for nothing."""
+        """Return the warning about a state that has lasted too long, or ""."""
         if now < self.due:
             return ""
         self._said, self.due = True, NEVER

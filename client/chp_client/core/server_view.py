@@ -1,10 +1,10 @@
-"""One server as the client sees it: what it speaks, what state it told, what was heard from it, what was sent to it.
+"""One server as the client sees it: its protocol, its state, and what was heard from it and sent to it.
 
-protocol   0 nothing heard yet    1 a server of RFC 12 only (a HUGZ, no greeting)    2 a greeting was seen
-state      of Binary Star (chp.headers.State), as last told; 0: none yet
-ready      its collector's subscription has arrived here, and its greeting on our own channel (or two
-           HEARTBEATs, if that was lost): so a KVSET will reach it, and its answer will reach us
-wire       how far the connection to its P came: what is no CHP server is told from one that is not there
+protocol   0: nothing was heard    1: a CHP/1 server (it sent a HUGZ and no greeting)    2: a greeting was seen
+state      the state of Binary Star (chp.headers.State) that it told last; 0: none yet
+ready      a KVSET will reach it, and its answer will reach this client; this needs two things: the subscription of its
+           collector arrived here, and its greeting on the channel of our answers (or two HEARTBEATs) was seen
+wire       how far the connection to its port P came; this tells a missing server from one that does not speak CHP
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_HEARD = {
 
 @dataclass(slots=True)
 class ServerView:
-    """What is known of one server."""
+    """The knowledge about one server."""
 
     index: int
     address: str
@@ -42,31 +42,45 @@ class ServerView:
     server: bytes = b""
     name: str = ""
     greeted: set[bytes] = field(default_factory=set)
-    turned_down: set[bytes] = field(default_factory=set)  # topics refused since we last subscribed to them
-    beats: int = 0  # HEARTBEATs heard while our own channel had no greeting
+    # Topics that the server refused since this client last subscribed to them.
+    turned_down: set[bytes] = field(default_factory=set)
+    # HEARTBEATs that arrived before the greeting on the channel of our answers.
+    beats: int = 0
     collector_up: bool = False
-    up_at: float = float("-inf")  # since when, if it is
-    update_at: float = float("-inf")  # when something came on its P+1, or that was connected anew
-    sent: int = 0  # highest batch number handed to this collector since its link came up
-    wanted: int = 0  # the number it last asked to be resent from, and when
+    # The time when the link to the collector last came up or went down.
+    up_at: float = float("-inf")
+    # The time of the last message on P+1, or of the last new connection to it.
+    update_at: float = float("-inf")
+    # The highest batch number sent to this collector since its link came up.
+    sent: int = 0
+    # The number from which the server last asked us to send again, and the time of that.
+    wanted: int = 0
     wanted_at: float = float("-inf")
-    skips: int = 0  # how often it was told ...
-    skips_to: int = 0  # ... that this batch is the oldest that we hold: what it lacks before, another one did
-    refusal: str = ""  # the last thing it refused to do for us, in words
-    refused: dict[bytes, str] = field(default_factory=dict)  # topics that it would not have us listen to, and why
-    garbage_told_at: float = float("-inf")  # when somebody was warned that it sends what can't be read
+    # The server was told `skips` times that batch `skips_to` is the oldest that this client still holds.
+    skips: int = 0
+    skips_to: int = 0
+    # The text of the last refusal.
+    refusal: str = ""
+    # Topics to which the server refused a subscription, and why.
+    refused: dict[bytes, str] = field(default_factory=dict)
+    # The time of the last warning that this server sends unreadable messages.
+    garbage_told_at: float = float("-inf")
     wire: str = AWAY
-    denied: str = ""  # why it does not let us in
-    forbidden: dict[bytes, str] = field(default_factory=dict)  # topics that the rules of access keep from us, and why
-    unresolved: str = ""  # why the name of its host can't be resolved
-    unspoken: str = ""  # why we have no dealings with it: its version is not ours
+    # The reason why the server does not admit this client.
+    denied: str = ""
+    # Topics that the access rules forbid to this client, and why.
+    forbidden: dict[bytes, str] = field(default_factory=dict)
+    # The reason why its host name can't be resolved.
+    unresolved: str = ""
+    # The reason why this client does not use the server: its version is not supported.
+    unspoken: str = ""
 
     def ready(self, own_topic: bytes) -> bool:
-        """Whether a KVSET sent now will be taken and its acknowledgement heard."""
+        """Return True if a KVSET sent now will arrive, and its acknowledgement will be heard."""
         return self.collector_up and (self.protocol == 1 or own_topic in self.greeted)
 
     def introduce(self, header: Greeting) -> bool:
-        """What a greeting says of it; whether it is another process than the one that we knew."""
+        """Take what a greeting says about the server. Return True if its process was restarted."""
         restarted = self.server not in {b"", header.server}
         self.unspoken = ""
         self.told_pace(header.heartbeat_ms)
@@ -78,11 +92,11 @@ class ServerView:
         return restarted
 
     def told_pace(self, heartbeat_ms: int) -> None:
-        """How often it is heard at least."""
+        """Note the interval between its heartbeats."""
         self.heartbeat_s = max(0.001, heartbeat_ms / 1000)
 
     def has(self, topic: bytes) -> bool:
-        """It has our subscription to this topic; whether that is news."""
+        """Note that the server has our subscription to this topic. Return True if that was not known."""
         news = topic not in self.greeted
         self.greeted.add(topic)
         self.refused.pop(topic, None)
@@ -90,22 +104,25 @@ class ServerView:
         return news
 
     def has_not(self, own_topic: bytes) -> None:
-        """Our own channel is subscribed to anew: its greeting, or two heartbeats, show that answers reach us."""
+        """Note that the channel of our answers is subscribed to again.
+
+        A greeting, or two heartbeats, will show that answers reach this client.
+        """
         self.greeted.discard(own_topic)
         self.beats = 0
 
     @property
     def closed(self) -> str:
-        """Why nothing is to be had here: it does not let us in, or the rules keep something from us."""
+        """The reason why this client gets nothing here, or "": it is not admitted, or rules forbid a topic."""
         return self.denied or next(iter(self.forbidden.values()), "")
 
     @property
     def refuses(self) -> str:
-        """What it does not do for us, and why."""
+        """The last refusal of the server in words, or ""."""
         return next(iter(self.refused.values()), self.refusal)
 
     def describe(self, now: float) -> str:
-        """`tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
+        """Return a line such as `tcp://a:5556 active, epoch 3, heard 0.1 s ago`."""
         if self.denied:
             return f"{self.address} {self.denied}"
         if self.protocol == 0:

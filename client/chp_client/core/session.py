@@ -1,11 +1,12 @@
-"""Own sets: numbered, sent to every collector that is up, kept until acknowledged, sent again in order.
+"""The session of a client: its batches are numbered, sent to every connected collector, and kept until acknowledged.
 
-ACK                  settled                          REFUSED "expected"   sent again from there
-REFUSED "session"    sent again from the first that is held; a new session if that is refused too
-REFUSED, any other   settled with an error; if it was shown, the confirmed values are fetched back
+ACK                  the batch is settled
+REFUSED "expected"   batches are sent again, from the number that the server wants
+REFUSED "session"    batches are sent again from the first one held; if that is refused too, a new session is opened
+REFUSED, any other   the batch is settled with an error; if it was shown, the confirmed values are fetched again
 
-It knows the servers (`ServerView`: what was sent to each), and no channel: what a batch's keys still lack is
-told to it.
+The session knows the servers (`ServerView` has what was sent to each), and no channel. Its caller passes in the
+channels that still lack the keys of a batch.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from .outbox import Outbox, SentBatch
 from .server_view import ServerView
 from .timing import NEVER, Timing
 
-PIPELINE_BATCHES = 1000  # handed to a collector and not acknowledged: below its socket's high-water mark
+# A collector gets at most this many unacknowledged batches, which is below its socket's high-water mark.
+PIPELINE_BATCHES = 1000
 RESEND_S_MAX = 30.0
-SKIPS_MAX = 2  # times that a server is told which batch is the oldest that we hold, before a new session is opened
+# A server is told at most this often which batch is the oldest one held. Then a new session is opened.
+SKIPS_MAX = 2
 
 
 class Session:
@@ -36,49 +39,51 @@ class Session:
 
     def __init__(self, session: bytes, links: list[ServerView], timing: Timing, stats: Counter[str], out: Sink) -> None:
         self.outbox = Outbox(session)
-        self.topic = session_topic(self.outbox.public)  # of our acknowledgements
+        # The topic on which the acknowledgements of this session arrive.
+        self.topic = session_topic(self.outbox.public)
         self._links = links
         self._timing = timing
         self._stats = stats
         self._out = out
         self._unsettled: list[tuple[list[CopyChannel], int, Any, Ack | Exception]] = []
-        self.progress_at = 0.0  # when something was answered last
+        # The time of the last answer.
+        self.progress_at = 0.0
         self._resend_wait_s = timing.resend_s
 
     @property
     def open_batches(self) -> int:
-        """Batches that are not settled: not acknowledged, or not in the copy yet."""
+        """The number of batches that are not settled: not acknowledged, or not in the copy yet."""
         return len(self.outbox) + len(self._unsettled)
 
     def submit(self, segment: Segment, handle: Any, shown: bool, size: int, now: float) -> SentBatch:
-        """Number a batch and keep it; it goes out with the next `pump`."""
+        """Number a batch and keep it. The next `pump` sends it."""
         if not self.outbox.batches:
             self.progress_at = now
         return self.outbox.add(segment, handle, shown, size)
 
     def of(self, handle: Any) -> list[SentBatch]:
-        """What was submitted with this handle and is not acknowledged."""
+        """Return the unacknowledged batches with this handle."""
         return [batch for batch in self.outbox.batches.values() if batch.handle is handle]
 
     def own_batches(self, after: int, upto: int) -> list[SentBatch]:
-        """The batches a record holds that is our own up to number `upto`; none if some of them is not shown yet."""
+        """Return the own batches between two numbers, or none if one of them is not shown yet."""
         batches = self.outbox.batches
         first = max(after + 1, self.outbox.first)
         own = [batches[no] for no in range(first, min(upto, self.outbox.last) + 1) if no in batches]
         return own if all(batch.shown for batch in own) else []
 
     def unanswered(self) -> Collection[int]:
-        """The numbers of the batches that are not answered, ascending."""
+        """Return the numbers of the unanswered batches, ascending."""
         return self.outbox.batches.keys()
 
     def shown_after(self, no: int) -> list[SentBatch]:
-        """What is shown of the batches behind one."""
+        """Return the shown batches with a number above `no`."""
         return [batch for batch in self.outbox.batches.values() if batch.no > no and batch.shown]
 
     # -- sending
 
     def pump(self) -> None:
-        """Send what each collector has not had yet, as far as its pipeline allows."""
+        """Send to each collector the batches that it has not had yet, as far as its pipeline allows."""
         outbox = self.outbox
         if not outbox.batches:
             return
@@ -95,13 +100,13 @@ class Session:
                 link.sent = no
 
     def resend(self, link: ServerView, start: int) -> None:
-        """Send again from a number on, or from the first that is not acknowledged."""
+        """Send again from number `start`, or from the first unacknowledged batch if that is higher."""
         self._stats["resends"] += max(0, link.sent - max(start, self.outbox.first) + 1)
         link.sent = max(start, self.outbox.first) - 1
         self.pump()
 
     def followed(self, link: ServerView, now: float) -> None:
-        """Another server, or the same anew, is followed: it gets all that is not acknowledged."""
+        """Send all unacknowledged batches to a newly followed server."""
         if self.outbox.batches:
             self.resend(link, self.outbox.first)
         self.progress_at = now
@@ -110,7 +115,7 @@ class Session:
     # -- answers
 
     def acked(self, header: headers.Ack, now: float) -> list[tuple[SentBatch, int]]:
-        """An ACK: the batches it names, with their revisions."""
+        """Take the batches that an ACK names, and return them with their revisions."""
         if header.durability >= len(DURABILITY_NAMES):
             raise BadFrame(f"an ACK says what it is worth with 0, 1 or 2, not {header.durability}")
         for run in header.runs:
@@ -122,24 +127,25 @@ class Session:
         return found
 
     def refused(self, no: int, now: float) -> SentBatch | None:
-        """A batch was taken by nobody."""
+        """Take a batch that was refused, and return it."""
         oldest, batch = self.outbox.first, self.outbox.take(no)
         if batch is not None:
             self._answered(oldest, now)
         return batch
 
     def _answered(self, oldest: int, now: float) -> None:
-        """The active answers: what it has not answered was lost on the way. `oldest` was open before this answer."""
+        """Note an answer of the active. `oldest` was the oldest open batch before that answer."""
         self._resend_wait_s = self._timing.resend_s
-        if self.outbox.first > oldest:  # or an answer that was lost would never be asked for again
+        # An answer to a later batch must not delay the resend. Otherwise a lost answer would never be asked for.
+        if self.outbox.first > oldest:
             self.progress_at = now
 
     def expected(self, link: ServerView, wanted: object, now: float) -> bool:
-        """REFUSED `expected`: send again from there. Return True if a new session is wanted instead.
+        """Send again from the number that a REFUSED `expected` names. Return True if a new session is needed.
 
-        A server may want what another one has answered, and what is held no more: it lost that, or it was active at
-        the same time. It is told so, and does what is held. The same session goes on, so that what the other
-        one did of it is not done twice when the two servers meet.
+        A server may want a batch that another server answered and that this client no longer holds. The server lost
+        that batch, or both servers were active at that time. The client then tells it the oldest batch it holds, and
+        stays in this session. So nothing that the other server did is done twice when the two servers meet.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
@@ -154,13 +160,14 @@ class Session:
             self.resend(link, first)
             return False
         if wanted == link.wanted and now - link.wanted_at < self._timing.resend_s:
-            return False  # one resend answers all that were refused behind the same gap
+            # One resend is enough for all batches that were refused behind the same gap.
+            return False
         link.wanted, link.wanted_at = wanted, now
         self.resend(link, wanted)
         return False
 
     def reopen(self) -> None:
-        """The active does not know our session: what is left goes out under a new one, with the next `pump`."""
+        """Open a new session, as the active does not know this one. The next `pump` sends what is left in it."""
         self._stats["sessions_reopened"] += 1
         old_topic = self.topic
         self.outbox.reopen()
@@ -174,14 +181,17 @@ class Session:
     # -- tickets
 
     def settle(self, batch: SentBatch, result: Ack | Exception, upto: int, lacking: list[CopyChannel]) -> None:
-        """Tell who waits, at once or as soon as the copy, which lacks something, holds everything up to a number."""
+        """Settle a ticket at once, or once the channels in `lacking` hold everything up to number `upto`."""
         if lacking:
             self._unsettled.append((lacking, upto, batch.handle, result))
         else:
             self._out.effects.settled.append((batch.handle, result))
 
     def settle_held(self, *, all_of_them: bool = False) -> None:
-        """Settle what waited until the copy holds it; the application then reads at least what it was told."""
+        """Settle the tickets whose sets the copy holds by now.
+
+        So an application that wakes from a ticket reads at least that set.
+        """
         if not self._unsettled:
             return
         held, self._unsettled = self._unsettled, []
@@ -195,11 +205,11 @@ class Session:
     # -- time
 
     def next_deadline(self) -> float:
-        """When what is not answered is sent again."""
+        """Return the time when unanswered batches are sent again."""
         return self.progress_at + self._resend_wait_s if self.outbox.batches else NEVER
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it is time to send again; if so, the next time is later."""
+        """Return True if it is time to send again. Double the wait for the next time."""
         if not self.outbox.batches or now - self.progress_at < self._resend_wait_s:
             return False
         self.progress_at = now
@@ -207,5 +217,5 @@ class Session:
         return True
 
     def put_off(self, until: float) -> None:
-        """Nobody is there to send to before."""
+        """Send nothing again before `until`, as there is no server to send to."""
         self.progress_at = max(self.progress_at, until - self._resend_wait_s)

@@ -1,30 +1,38 @@
-"""How long a client's core waits for what."""
+"""The times that a client's core waits for, in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-AGAIN = 0.75  # of the time for which the active may be silent: then we subscribe again, and may hear it in time
+# The client subscribes again after this part of the allowed silence, so it may still hear the active in time.
+AGAIN = 0.75
 NEVER = float("inf")
 SYNC_RETRY_S_MAX = 60.0
-Chance = Callable[[], float]  # from 0 to 1: that of many clients not all ask at the same time
+# A function that returns a random number from 0 to 1. It spreads the requests of many clients.
+Chance = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds."""
+    """The waits of one client, in seconds."""
 
-    silence_s: float = 1.0  # at least; never less than four of the active's heartbeats
+    # The active may be silent for at least this time, and for at least four of its heartbeats.
+    silence_s: float = 1.0
     vote_s: float = 0.2
-    unheard_s: float = 2.5  # before a server that said nothing is asked in CHP/2: a HUGZ of CHP/1 comes each second
-    sync_retry_s: float = 2.0  # without a chunk; then twice as long each time
-    resend_s: float = 2.0  # without an acknowledgement
+    # A server that sent nothing is asked in CHP/2 after this time. A CHP/1 server would send a HUGZ each second.
+    unheard_s: float = 2.5
+    # A request is made again after this time without a chunk. The wait doubles each time.
+    sync_retry_s: float = 2.0
+    # Batches are sent again after this time without an acknowledgement.
+    resend_s: float = 2.0
     refused_retry_s: float = 1.0
-    resync_s: float = 0.1  # before a copy that was mended and differs again is mended once more; then twice as long
+    # A repaired copy that differs again is repaired once more after this time. The wait doubles each time.
+    resync_s: float = 0.1
     resync_s_max: float = 30.0
-    deaf_s: float = 5.0  # without a word on P+1 of a server that lives, while nobody else is heard
+    # A server that lives, but sends nothing on P+1 for this time while no server is heard, is connected anew.
+    deaf_s: float = 5.0
 
     def put_off_s(self, first_s: float, times: int, chance: Chance) -> float:
-        """How long to wait before what failed so often is tried again: longer each time, and some by chance."""
+        """Return how long to wait before try number `times` after a failure: longer each time, and partly random."""
         return min(self.resync_s_max, first_s * 2.0 ** min(times - 1, 20)) * (0.5 + chance())

@@ -29,6 +29,7 @@ from chp.keys import ETX, STX, session_topic
 from chp.messages import HUGZ
 from chp.numbers import unpack
 
+from .. import checks
 from ..clientfile import credentials_of
 from ..core.question import Question, reply_of
 from ..errors import Refused
@@ -101,6 +102,7 @@ class Admin:
     ) -> None:
         if servers is not None and not servers:
             raise BadInput("no servers; name one or two, such as tcp://127.0.0.1:5556")
+        checks.wait_s(timeout_s, "timeout_s")
         servers = servers_of(servers, client_file)
         self.servers = tuple(servers)
         self.timeout_s = timeout_s

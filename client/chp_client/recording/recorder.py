@@ -30,7 +30,7 @@ from chp.errors import BadInput
 from chp.limits import MIB
 from chp.numbers import Revision, describe, epoch_of
 
-from .. import starts
+from .. import checks, starts
 from ..errors import NotRetained
 from ..port.feed import Feed, FeedFacts, FeedRecord, OtherStore
 from ..starts import KeyStart, key_start
@@ -89,6 +89,7 @@ def record(
     `timeout_s` is how long it looks for an active server at first (`TimeoutError`); later it waits as long as it takes.
     Raises `BadInput` when the servers hold another store than the directory, whenever that comes about.
     """
+    checks.wait_s(timeout_s, "timeout_s")
     begin = key_start(start)
     folder = Path(directory)
     with Feed(servers_of(servers, client_file), subtree) as feed:

@@ -26,7 +26,9 @@ from chp.errors import BadInput
 from chp.limits import DEFAULT
 from chp.numbers import describe
 
+from .. import checks
 from ..agent.tickets import Ticket
+from ..clone.base import internals
 from ..clone.clone import Clone
 from ..renamed import renamed
 from ..starts import BEGIN, KeyStart, key_start
@@ -124,6 +126,7 @@ def replay(
     """
     if speed is not None and not 0 < speed < 1e9:
         raise BadInput(f"a speed of {speed} can't be; give a number above 0, or 'max'")
+    checks.wait_s(timeout_s, "timeout_s")
     if clone.subtrees:
         raise BadInput("replay into a Clone that only writes: Clone(servers, subtree=None)")
     after = _after(start)
@@ -258,7 +261,7 @@ class _Player:
         deletes = np.flatnonzero(operations == DELETE).tolist()
         lasting = np.flatnonzero(rows.ttls_ms[start:end])
         ttls = np.maximum(rows.ttls_ms[start:end][lasting] / (self.speed or 1.0), TTL_MS_MIN).astype(np.int64)
-        ticket = self.clone.writer.put_columns(keys, values, deletes, (lasting.tolist(), ttls.tolist()))
+        ticket = internals(self.clone).writer.put_columns(keys, values, deletes, (lasting.tolist(), ttls.tolist()))
         done = self.done
         done.rows += len(keys)
         done.bytes += sum(map(len, values))

@@ -1,6 +1,6 @@
-"""Where a server stands: what the parts of its core share, and what they may ask the core to do.
+"""The values that some parts of the server's core share, and what they may ask the core to do.
 
-    Standing    who it is, the time, the turn under way, what it holds, what it knows of its peer
+    ServerContext   who it is, the time, the turn under way, what it holds, what it knows of its peer
     Ask         an event for Binary Star's table, `RiseAbove`, `Vote`: a part that needs one yields it, and goes on
                 when it is done; what it meant is then to be read here. The peers' link may ask for a read of the
                 journal as well: it goes on when that has come, before the next turn

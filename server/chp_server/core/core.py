@@ -2,12 +2,13 @@
 
     begin_turn(now, wall)                                 every clock reading a turn will use
     subscription / collect / request / peer_message       what came in; the order among them is the caller's
-    end_turn() -> Turn                                    timers, commit, streams; turn.py says what order it promises
+    page                                                  what the journal has of what the last turn wanted to read
+    end_turn() -> Turn                                    what is due, commit, streams; turn.py has their order
     next_deadline()                                       when to call again if nothing comes in
 
-    core        Binary Star, the collector, timers                     committer   updates, records, acknowledgements
+    core        Binary Star, the collector                             committer   updates, records, acknowledgements
     link        the peer (peerlink.py)                                 requests    the snapshot port (requests.py)
-    here        what all of these share; what they ask for in the middle of their own, `_do` does (context.py)
+    ctx         what some of these share (context.py); what they ask for in the middle of their own, `_do` does
 
 A message that makes no sense is counted by port and told in `facts`; it never stops anything.
 """

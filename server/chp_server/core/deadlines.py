@@ -12,10 +12,14 @@ from __future__ import annotations
 NEVER = float("inf")
 NOTHING: frozenset[str] = frozenset()
 
-BEAT = "beat"  # HUGZ, STATE and the heartbeats of channels; all that is looked at now and then goes with them
-EXPIRY = "expiry"  # keys, leases and transactions that end, and groups whose slots are to be given out
-HANDOVER = "handover"  # a passive that was asked to take over, and has not
-LINK = "link"  # something about the peer has changed, beside records and their confirmations
+# HUGZ, STATE and the heartbeats of channels are sent. What is looked at now and then is looked at with them.
+BEAT = "beat"
+# Keys, leases or transactions end, or the slots of a group are given out.
+EXPIRY = "expiry"
+# A passive that was asked to take over has not done so in time.
+HANDOVER = "handover"
+# Something about the peer has changed, other than how far records have come.
+LINK = "link"
 
 
 class Deadlines:
@@ -23,7 +27,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
-        self._first = NEVER  # no part is due before this time
+        # No part is due before this time.
+        self._first = NEVER
 
     def set(self, name: str, at: float) -> None:
         """Let a part be due at a time, in place of the time that was set for it before."""

@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 
 class Now(NamedTuple):
-    """When a turn began."""
+    """The times of a turn.
 
-    at: float  # monotonic
-    arrival: float  # by when all in hand has arrived: times to live count from then
+    `at` is when it began, by the monotonic clock. By `arrival` all that it has in hand has arrived: times to live count
+    from then. `wall_s` is the wall clock.
+    """
+
+    at: float
+    arrival: float
     wall_s: float

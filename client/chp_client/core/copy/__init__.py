@@ -1,1 +1,1 @@
-"""The copy: channels and how they get complete, keys and their order, what a watch missed. Pure."""
+"""The copy of a client: its channels, the keys in order, and the changes that a watch missed. All of it is pure."""

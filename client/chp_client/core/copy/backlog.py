@@ -1,14 +1,15 @@
-"""What a watch missed that begins at a revision or with the oldest record: the feed of the log (SPEC.md, section 17).
+"""The changes that a watch missed, if it begins at a revision or with the oldest record. They come as a feed (SPEC.md,
+section 17).
 
-    waiting   its channel has not been complete yet, or nobody is there to ask
-    asked     RECORDS come: those after the revision, up to where the copy was when the watch was made
-    done      the changes, a `Changed` a segment, deletes too; or `NotRetained`, if the log does not reach back so far
+    waiting   the channel was not complete yet, or there is no server to ask
+    asked     RECORDS come: those after the revision, up to the number of the copy when the watch was made
+    done      the result is known: a `Changed` for each segment, with deletes, or `NotRetained` if the log is too short
 
-A watch that begins with the oldest record asks from 0. If the log does not reach back so far, the refusal says from
-where it does, and the watch asks from there.
+A watch that begins with the oldest record asks from 0. If the log begins later, the refusal tells where, and the watch
+asks from there.
 
-One subtree after the other is asked for. The watch holds back what comes meanwhile, so its order is the servers'. What
-is gathered is bounded: more than `bytes_max` is better read as a snapshot.
+The subtrees are asked for one after the other. The watch holds back new changes meanwhile, so it keeps the order of the
+servers. The gathered changes may have at most `bytes_max` bytes; for more, a snapshot is the better start.
 """
 
 from __future__ import annotations
@@ -33,30 +34,37 @@ NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class Backlog:
-    """One watch's, on its way."""
+    """The missed changes of one watch, as far as they have come."""
 
-    handle: Any  # what the shell calls the watch
+    # The watch, as the shell knows it.
+    handle: Any
     prefix: str
     after: int
-    todo: list[tuple[CopyChannel, int]]  # and up to which number; 0 if that is where it is complete for the first time
-    found: list[list[Changed]] = field(default_factory=lambda: [[]])  # a list a channel
+    # Each channel has the number to read up to. 0 means the number at which the channel becomes complete.
+    todo: list[tuple[CopyChannel, int]]
+    # One list of changes for each channel.
+    found: list[list[Changed]] = field(default_factory=lambda: [[]])
     size: int = 0
     id: int = 0
     server: int = -1
-    due_at: float = float("-inf")  # when to ask, again if it was asked
-    reached: int = 0  # the end of the last whole record
+    # The time to ask, or to ask again.
+    due_at: float = float("-inf")
+    # The number of the last whole record.
+    reached: int = 0
     next_index: int = 0
     granted: int = CREDIT
-    oldest: bool = False  # `after` moves to where the log begins
-    parts: Parts = field(default_factory=Parts)  # of a record whose last one is not here yet
+    # True if the watch begins with the oldest record: `after` then moves to the start of the log.
+    oldest: bool = False
+    # The parts of a record whose last part is not here yet.
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def channel(self) -> CopyChannel:
-        """Whose records are asked for now."""
+        """The channel whose records are asked for now."""
         return self.todo[0][0]
 
     def options(self) -> dict[str, Any]:
-        """Of the ICANHAZ that asks for what is missing still."""
+        """Return the options of the ICANHAZ for what is still missing."""
         until = self.todo[0][1] or self.channel.first_at
         store = {"store": self.channel.whose[0]} if self.channel.whose[0] else {}
         return {
@@ -66,13 +74,13 @@ class Backlog:
         }  # fmt: skip
 
     def asked(self, request_id: int, server: int, due_at: float) -> None:
-        """It is asked for, from the last whole record on; again at `due_at` if nothing comes."""
+        """Note a request, which begins after the last whole record. It is due again at `due_at`."""
         self.id, self.server, self.due_at = request_id, server, due_at
         self.next_index, self.granted = 0, CREDIT
         self.parts.drop()
 
     def on_records(self, header: headers.Records, items: list[Any]) -> int:
-        """A chunk of RECORDS; how many more to grant now."""
+        """Take a chunk of RECORDS. Return how many more chunks to grant now."""
         if header.chunk != self.next_index:
             raise BadFrame(f"chunk {header.chunk} came where {self.next_index} was due")
         self.next_index += 1
@@ -96,7 +104,7 @@ class Backlog:
             self.reached = record.last
 
     def result(self) -> list[Changed]:
-        """All that was missed, in the servers' order."""
+        """Return all missed changes in the order of the servers."""
         found = [changed for each in self.found for changed in each]
         if len(self.found) > 1:
             found.sort(key=lambda changed: changed.revision_column()[0])
@@ -104,43 +112,43 @@ class Backlog:
 
 
 class Backlogs:
-    """Those under way."""
+    """The backlogs that are under way."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._open: list[Backlog] = []
 
     def add(self, handle: Any, prefix: str, after: int | None, channels: list[CopyChannel]) -> None:
-        """Begin to fetch what a watch of `prefix` missed after a revision; None: all that the log retains."""
+        """Begin to fetch what a watch of `prefix` missed after a revision. None asks for all that the log retains."""
         held = [c for c in channels if c.subtree.startswith(prefix) or prefix.startswith(c.subtree)]
         todo = [(channel, channel.at if channel.synced_once else 0) for channel in held]
         self._open.append(Backlog(handle, prefix, after or 0, todo, reached=after or 0, oldest=after is None))
 
     def of(self, request_id: int) -> Backlog | None:
-        """The one that this answers."""
+        """Return the backlog with this request, or None."""
         return next((log for log in self._open if log.id == request_id), None)
 
     def due(self, server: int, now: float) -> Iterator[Backlog]:
-        """What is to be asked of the active, which is `server`."""
+        """Yield the backlogs to ask the active for now. `server` is the active."""
         for log in self._open:
             if log.channel.synced_once and (now >= log.due_at or log.server != server):
                 yield log
 
     def next_due(self) -> float:
-        """When something is to be asked, if somebody is there."""
+        """Return the time when the next request is due."""
         return min((log.due_at for log in self._open if log.channel.synced_once), default=NEVER)
 
     def put_off(self, until: float) -> None:
-        """Nobody is there to ask before."""
+        """Ask for nothing before `until`, as there is no server to ask."""
         for log in self._open:
             log.due_at = max(log.due_at, until)
 
     def on_reply(
         self, log: Backlog, header: headers.Header, items: list[Any], again_at: float
     ) -> tuple[int, list[Changed] | ChpError | None]:
-        """An answer: how many more chunks to grant, and what the watch is to be told, if that is known now.
+        """Take an answer. Return how many more chunks to grant, and the result for the watch, or None.
 
-        What can't be asked just now is asked `again_at`.
+        A request that the server can't answer now is due again at `again_at`.
         """
         if isinstance(header, headers.Refused):
             return 0, self._refused(log, header, again_at)
@@ -173,7 +181,7 @@ class Backlogs:
         return Refused(f"the server refused the records ({code}): {detail}", code, detail)
 
     def broken(self, log: Backlog, server: str, error: ChpError) -> ChpError:
-        """The answer can't be read: the watch ends with this."""
+        """End the watch because its answer can't be read, and return the error for it."""
         self._open.remove(log)
         return BadFrame(
             f"{server} sent changes since {describe(log.after)} that can't be read: {error}; watch with "
@@ -181,6 +189,6 @@ class Backlogs:
         )
 
     def fail(self) -> list[tuple[Any, ChpError]]:
-        """Nobody can be asked: the server keeps no log that can be read."""
+        """End all watches that wait, as the server keeps no log that can be read. Return their errors."""
         ended, self._open = self._open, []
         return [(log.handle, NotRetained(log.after, None)) for log in ended]

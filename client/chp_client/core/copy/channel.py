@@ -1,17 +1,17 @@
-"""One subscribed subtree: how far it is complete, and how it gets there (SPEC.md, section 16).
+"""The channel of one subtree in a client: how far the copy is complete, and how it becomes so (SPEC.md, section 16).
 
     at      the number up to which this channel is complete
-    live    nothing is missing: batches are applied as they come
-    sync    a request for a snapshot or for what changed since `at`, on its way
+    live    nothing is missing, so batches are applied as they come
+    sync    the request for a snapshot, or for what changed since `at`, that is under way
 
-        BATCH   last <= at            seen already: drop
-                epoch older           a stale server: drop
+        BATCH   last <= at            it was seen already: drop it
+                epoch older           a stale server sent it: drop it
                 epoch newer           history may have changed: resync
-                prev <= at            it follows: apply, at = last
-                prev >  at            a hole: count it, resync
-        while a sync is under way, batches are held back (bounded) and looked at again when it is done
+                prev <= at            it follows: apply it, at = last
+                prev >  at            there is a hole: count it, resync
 
-A channel decides nothing about servers; it is told whom to ask. It never asks a clock or a socket.
+Batches that come while a sync is under way are held back, up to a limit, and handled after it. A channel decides
+nothing about servers: its caller says which server to ask. It has no clock and no socket.
 """
 
 from __future__ import annotations
@@ -44,35 +44,43 @@ CREDIT = 16
 
 
 class BatchVerdict(Enum):
-    """What a channel makes of a message from the active."""
+    """The verdict of a channel on a message from the active."""
 
     FINE = "fine"
-    RESUME = "resume"  # ask for what changed since `at`
-    REFETCH = "refetch"  # the copy differs: ask for all of it
+    # The client must ask for what changed since `at`.
+    RESUME = "resume"
+    # The copy differs, so the client must ask for all of it.
+    REFETCH = "refetch"
 
 
 @dataclass(slots=True)
 class ChannelSync:
-    """A request under way."""
+    """The request of a channel that is under way."""
 
     id: int
     server: int
-    start: int  # the number asked from; 0 for everything
+    # The number from which changes are asked for; 0 asks for everything.
+    start: int
     progress_at: float
-    wait_s: float = NEVER  # without a chunk, before it is asked again
-    session: bytes = b""  # whose last batch number KTHXBAI will tell
-    answered: set[str] = field(default_factory=set)  # keys of own sets that are shown, answered, and not in the copy
-    fresh: Hashmap = field(default_factory=partial(Hashmap, ordered=False))  # a snapshot, as far as it has come
+    # The request is made again after this many seconds without a chunk.
+    wait_s: float = NEVER
+    # The session whose last batch number KTHXBAI will tell.
+    session: bytes = b""
+    # Keys whose shown own set was answered, but is not in the copy yet.
+    answered: set[str] = field(default_factory=set)
+    # The part of the snapshot that has come.
+    fresh: Hashmap = field(default_factory=partial(Hashmap, ordered=False))
     next_index: int = -1
     granted: int = CREDIT
-    size: int = 0  # of the keys and values of the snapshot
+    # The bytes of the keys and values of the snapshot.
+    size: int = 0
 
 
 NOBODY = [b"", b""]
 
 
 class CopyChannel:
-    """A subtree's replica, its position, and its messages."""
+    """The copy of one subtree, its position, and the handling of its messages."""
 
     def __init__(
         self,
@@ -89,30 +97,45 @@ class CopyChannel:
         self.topic = channel_topic(subtree)
         self.replica = Replica(shown, subtree, order)
         self.at = 0
-        self.whose = NOBODY  # of `at`: the store, and who opened its epoch
+        # The history that `at` belongs to: the store, and the opener of the epoch.
+        self.whose = NOBODY
         self.live = False
         self.synced_once = False
-        self.first_at = 0  # where it was complete for the first time
-        self.anew = False  # what is held is of a history that is over: its revisions say nothing of the next snapshot
+        # The number at which the channel was complete for the first time.
+        self.first_at = 0
+        # True if the copy is from a history that has ended. Its revisions can't be compared with those of a snapshot.
+        self.anew = False
         self.sync: ChannelSync | None = None
         self.watching = False
         self.changes: list[Changed] = []
-        self.compared: tuple[int, int, int] | None = None  # number, count, revsum of the last equal fingerprint
+        # The number, the key count and the revision sum of the last equal fingerprint.
+        self.compared: tuple[int, int, int] | None = None
         self._stats = stats
-        self._own_batches = own_batches  # after one number, up to another; none if some of them is not shown
-        self._unanswered = unanswered  # the own batches that are not answered, ascending
-        self.why = ""  # of the last verdict: what differed
-        self.digest = NOTHING  # since when, and of what was published since, up to `at` or to the parts held
+        # A function that returns the own batches between two numbers, or none if one is not shown.
+        self._own_batches = own_batches
+        # A function that returns the numbers of the unanswered own batches, ascending.
+        self._unanswered = unanswered
+        # The reason for the last verdict.
+        self.why = ""
+        # A start number, and a digest of all that was published after it, up to `at` or to the parts held.
+        self.digest = NOTHING
         self._buffer: list[tuple[headers.Batch, list[Any], int]] = []
         self._buffered = 0
         self._limits = limits
-        self.heard_at = float("-inf")  # something on this channel, of the active
-        self.again_at = float("-inf")  # when to subscribe to it again, if nothing is heard
-        self.refusals = 0  # of a subscription to it, one behind the other
-        self.differs = False  # the copy is known to be another than the server's: only a snapshot heals it
-        self.troubles = 0  # times it had to be mended since it was last seen to be equal
-        self.told_keys = 0  # the most that a heartbeat of the active has told of
-        self._parts = Parts()  # of a record whose last one is not here yet
+        # The time of the last message of the active on this channel.
+        self.heard_at = float("-inf")
+        # The time to subscribe to the channel again if nothing is heard.
+        self.again_at = float("-inf")
+        # The number of refusals of its subscription in a row.
+        self.refusals = 0
+        # True if the copy is known to differ from the server's. Only a snapshot repairs that.
+        self.differs = False
+        # The number of repairs since the copy was last seen to be equal.
+        self.troubles = 0
+        # The highest number of keys that a HEARTBEAT of the active told.
+        self.told_keys = 0
+        # The parts of a record whose last part is not here yet.
+        self._parts = Parts()
         self._parts_bytes = 0
 
     # -- from P+1
@@ -120,7 +143,7 @@ class CopyChannel:
     def on_batch(
         self, header: headers.Batch, items: list[Any], *, size: int, crc: int, session: bytes, now: float
     ) -> BatchVerdict:
-        """A BATCH of the active, with the size and the CRC-32 of its body."""
+        """Handle a BATCH of the active, with the size and the CRC-32 of its body."""
         last = header.last
         if last <= self.at or epoch_of(last) < epoch_of(self.at):
             return BatchVerdict.FINE
@@ -145,11 +168,14 @@ class CopyChannel:
 
     @property
     def reached(self) -> int:
-        """What the next batch has to follow on: the last part of an unfinished record, else `at`."""
+        """The number that the next batch must follow: the last part of an unfinished record, else `at`."""
         return self._parts.last or self.at
 
     def on_echo(self, header: headers.Batch, segments: list[Segment], crc: int, now: float) -> bool:
-        """A BATCH of nothing but own batches that are shown already; False if it has to be looked at as any other."""
+        """Confirm a BATCH of own batches that are shown already.
+
+        Returns False if the batch must be handled as any other.
+        """
         follows = header.prev <= self.at < header.last and not self._parts and self.sync is None
         if not follows or header.more or epoch_of(header.last) != epoch_of(self.at):
             return False
@@ -164,8 +190,9 @@ class CopyChannel:
         self._buffered += size
         if self._buffered > self._limits.join_buffer_bytes:
             self._stats["join_overflows"] += 1
+            # The dropped batches show as a hole once the snapshot is here.
             self._forget_buffer()
-            return BatchVerdict.FINE  # what is missing now shows as a hole once the snapshot is here
+            return BatchVerdict.FINE
         self._buffer.append((header, items, crc))
         return BatchVerdict.FINE
 
@@ -173,7 +200,7 @@ class CopyChannel:
         self._buffer, self._buffered = [], 0
 
     def on_heartbeat(self, header: headers.Heartbeat, now: float) -> BatchVerdict:
-        """A HEARTBEAT of the active: is anything missing, is the copy the same?"""
+        """Handle a HEARTBEAT of the active: check if something is missing, and if the copy is equal."""
         number, fingerprint = header.number, (header.keys, header.revsum)
         self.told_keys = max(self.told_keys, header.keys)
         if self.sync is not None or not self.live or epoch_of(number) < epoch_of(self.at):
@@ -196,9 +223,9 @@ class CopyChannel:
         return BatchVerdict.FINE
 
     def _difference(self, header: headers.Heartbeat, fingerprint: tuple[int, int]) -> str:
-        """How a HEARTBEAT of this number shows that the copy is not the server's; "" if it does not.
+        """Return how a HEARTBEAT of this number shows that the copy differs, or "".
 
-        A digest that counts from another number can't be compared: from here on ours counts from there too.
+        Digests with different start numbers can't be compared. The channel then takes over the digest of the server.
         """
         if fingerprint != self.replica.map.fingerprint():
             self._stats["mismatches"] += 1
@@ -212,7 +239,7 @@ class CopyChannel:
         return ""
 
     def _record(self, header: headers.Batch, segments: list[Segment], session: bytes, now: float) -> None:
-        """A record, or one part of it, that follows on `at`."""
+        """Apply a record that follows on `at`, or gather one part of it."""
         if header.more or self._parts:
             self._bound(segments)
         record = self._parts.add(header, segments)
@@ -233,7 +260,7 @@ class CopyChannel:
             self.changes += [changed for s in segments if (changed := changed_by(s, first)) is not None]
 
     def _bound(self, segments: list[Segment]) -> None:
-        """Another part of a record; `BadFrame` if that would never end."""
+        """Count another part of a record. Raise `BadFrame` if the record exceeds the limit."""
         self._parts_bytes = (self._parts_bytes if self._parts else 0) + sum(map(size_of, segments))
         if self._parts_bytes > self._limits.join_buffer_bytes:
             self._parts.drop()
@@ -242,7 +269,7 @@ class CopyChannel:
             raise BadFrame(f"a record has more than {self._limits.join_buffer_bytes} bytes: taking a snapshot for it")
 
     def _shown_already(self, segments: list[Segment], own: int) -> bool:
-        """Whether a record is exactly the own batches up to `own`, whose sets are shown already."""
+        """Return True if a record is exactly the own batches up to `own`, which are shown already."""
         batches = self._own_batches(self.replica.pending.confirmed, own)
         return len(segments) == len(batches) and all(
             segment.keys == batch.keys for segment, batch in zip(segments, batches, strict=True)
@@ -251,14 +278,14 @@ class CopyChannel:
     # -- asking, and what comes from P
 
     def ask(self, request_id: int, server: int, start: int, now: float) -> ChannelSync:
-        """Begin to ask `server`; what was under way is forgotten."""
+        """Begin a request to `server`, and forget the one that was under way."""
         self.sync = ChannelSync(request_id, server, start, now)
         self.sync.answered = self.replica.pending.without(self._unanswered())
         self._parts.drop()
         return self.sync
 
     def on_chunk(self, header: headers.Sync | headers.Records, items: list[Any], session: bytes, now: float) -> int:
-        """A SYNC or RECORDS chunk; how many more chunks to grant now."""
+        """Take a SYNC or RECORDS chunk. Return how many more chunks to grant now."""
         sync = self.sync
         assert sync is not None, "the core looked the request up"
         if sync.next_index not in (-1, header.chunk):
@@ -279,7 +306,7 @@ class CopyChannel:
         return more
 
     def _load(self, sync: ChannelSync, segment: Segment, now: float) -> None:
-        """Part of a snapshot; `BadFrame` if that can't be one: it would never end."""
+        """Add a part of a snapshot. Raise `BadFrame` if it exceeds a limit or has a key twice."""
         if self.subtree and narrow(segment, self.subtree) is not segment and segment.keys:
             segment = self._without_strangers(segment)
         known, limits = len(sync.fresh), self._limits
@@ -309,7 +336,7 @@ class CopyChannel:
             self._record(header, segments, session, now)
 
     def on_kthxbai(self, header: headers.Kthxbai, session: bytes, now: float) -> BatchVerdict:
-        """The end of a snapshot or resume: show it, then go through what was held back."""
+        """Show the snapshot or resume that ends here, then handle the batches that were held back."""
         sync = self.sync
         assert sync is not None, "the core looked the request up"
         number, whose = header.number, _whose(header)
@@ -318,13 +345,15 @@ class CopyChannel:
         self.replica.doubt(doubted, self._unanswered())
         if epoch_of(number) > epoch_of(self.at) and sync.session == session:
             first_open = next(iter(self._unanswered()), self.replica.pending.last + 1)
-            own = max(own, first_open - 1)  # it has what was answered in earlier epochs, or that is lost
+            # A batch that an earlier epoch answered is in the snapshot, or it is lost.
+            own = max(own, first_open - 1)
         if header.resumed:
             self.replica.pending.confirm(own)
         else:
             fresh, self.differs = sync.fresh, False
             self._stats["updates_synced"] += len(fresh)
-            anew = self.anew or (self.at > 0 and whose[0] != self.whose[0])  # of another store
+            # Revisions of another store can't be compared.
+            anew = self.anew or (self.at > 0 and whose[0] != self.whose[0])
             changed = self.replica.replace(fresh, own, number if self.watching else 0, anew=anew)
             self.anew = False
             if changed is not None and changed.keys:
@@ -342,7 +371,7 @@ class CopyChannel:
             self.why = "the fingerprint differs"
             return BatchVerdict.REFETCH
         if header.resumed and doubted:
-            self.why = "own sets are shown that an earlier epoch answered, and may have been lost with it"
+            self.why = "it shows own sets that an earlier epoch answered and may have lost"
             return BatchVerdict.REFETCH
         return self._release(session, now)
 
@@ -355,28 +384,28 @@ class CopyChannel:
         return BatchVerdict.FINE
 
     def stop(self) -> None:
-        """There is nobody to follow: keep the copy, ask nobody."""
+        """Stop asking, as no server is followed. The copy is kept."""
         self.live = False
         self.sync = None
         self._parts.drop()
         self._forget_buffer()
 
     def check(self) -> None:
-        """Assert the channel's invariants."""
+        """Assert the invariants of the channel."""
         self.replica.check()
         assert not (self.live and not self.synced_once), "a live channel was synced"
 
 
 def _whose(header: headers.Kthxbai) -> list[bytes]:
-    """What its number is given back with, as a `from`."""
+    """Return the proof that is sent back with the number of this KTHXBAI in a later `from`."""
     whose = header.proof
     if whose is None or list(map(type, whose)) != [bytes, bytes]:
-        raise BadFrame("a KTHXBAI tells the store and who opened the epoch, two times bytes")
+        raise BadFrame("a KTHXBAI has the store and the opener of the epoch, two times bytes")
     return whose
 
 
 def own_origin(origins: list[Any], session: bytes) -> tuple[int, bool]:
-    """The highest batch number of ours among origins (0: none), and whether there are others."""
+    """Return the highest own batch number among the origins (0: none), and whether there are other origins."""
     own, others = 0, False
     for origin in origins:
         if type(origin) is not list or len(origin) < 2 or type(origin[1]) is not int:
@@ -389,13 +418,13 @@ def own_origin(origins: list[Any], session: bytes) -> tuple[int, bool]:
 
 
 def own_number(origins: list[Any], session: bytes) -> int:
-    """The batch number of ours if a record's origins name nobody else; 0 otherwise."""
+    """Return the own batch number of a record, or 0 if it has batches of other sessions."""
     own, others = own_origin(origins, session)
     return 0 if others else own
 
 
 def changed_by(segment: Segment, revision: int) -> Changed | None:
-    """What a watcher is told of a segment."""
+    """Return the changes of a segment for watches, or None if it changes no key."""
     if not segment.keys:
         return None
     extras = segment.extras or {}

@@ -1,11 +1,12 @@
-"""How the channels of a client get complete at the server that is followed, and stay so.
+"""The channels of one client: how they become complete at the followed server, and stay complete.
 
     a server is followed         ask it on every channel, for what changed since `at` or for everything
-    a hole, a difference         ask again, at once the first time, then ever later
-    no answer                    ask again                   nobody is heard    later, with the next vote
-    nothing comes on a channel   subscribe to it again; in the end, connect anew
+    a hole, a difference         ask again: at once the first time, then later each time
+    no answer                    ask again; while no server is heard, ask with the next vote
+    silence on a channel         subscribe to it again, and in the end connect anew
 
-It is told whom to ask, decides nothing about servers, and adds requests and subscriptions to the effects.
+The caller says which server to ask: a channel decides nothing about servers. This part adds requests and subscriptions
+to the effects.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from .subscriptions import Subscriptions
 
 Answer = headers.Sync | headers.Records | headers.Kthxbai
 
-DENIED_TIMES = 3  # put off so often, and no longer: who is granted again waits 6 s at most
+# The wait after a refusal grows only this many times. A client that is granted the right again waits 6 s at most.
+DENIED_TIMES = 3
 
 
 class CopyChannels:
-    """The channels of one client, and the requests under way for them."""
+    """The channels of one client, and the requests that are under way for them."""
 
     def __init__(
         self,
@@ -53,19 +55,24 @@ class CopyChannels:
         self.all, self.write_only = holding.all, holding.write_only
         self.by_topic = {channel.topic: channel for channel in self.all}
         self.backlogs = Backlogs(limits.join_buffer_bytes)
-        self.session = b""  # our public id, which servers tell of in what they send
+        # The public name of the session, which servers send with records and snapshots.
+        self.session = b""
         self._holding = holding
         self._own_batches = own_batches
         self._timing, self._chance = timing, chance
         self._stats, self._out = stats, out
         self._requests: dict[int, CopyChannel] = {}
-        self._votes: dict[int, int] = {}  # the newest vote by server
+        # The request of the newest vote for each server.
+        self._votes: dict[int, int] = {}
         self._last_id = 0
 
     # -- own sets
 
     def undo(self, batch: SentBatch, later: set[str], server: ServerView | None, now: float) -> None:
-        """A batch that was shown came to nothing: bring the confirmed values back; `later` own sets stay shown."""
+        """Fetch the confirmed values of a refused batch that was shown.
+
+        `later` has the keys of later own sets, which stay shown.
+        """
         for channel in self.all:
             keys = {key for key in batch.keys if key.startswith(channel.subtree)}
             channel.replica.orphans |= keys
@@ -75,21 +82,26 @@ class CopyChannels:
                 self.ask(channel, server.index, 0, now)
 
     def renumbered(self, batches: Sequence[SentBatch], session: bytes, server: ServerView, now: float) -> None:
-        """Own batches have new numbers, in another session; what is shown and among none of them is lost."""
+        """Take the new numbers of own batches in a new session.
+
+        Shown sets that are in none of these batches are lost, so the confirmed values are fetched.
+        """
         self.session = session
         waiting = [channel.replica.pending.keys() for channel in self.all]
         for channel in self.all:
             channel.replica.pending.forget()
         for batch in batches:
             if batch.shown:
-                # a server that is gone may have confirmed it, and others' sets after it
+                # A lost server may have confirmed this batch, and then sets of other clients for its keys.
                 self._holding.show(batch.columns())
                 self._holding.pend(batch)
         for channel, keys in zip(self.all, waiting, strict=True):
-            if channel.sync is not None and channel.replica.pending:  # its end would tell of the other session
+            # The end of a request that is under way would tell of the old session.
+            if channel.sync is not None and channel.replica.pending:
                 self.ask(channel, server.index, channel.at, now)
+            # These sets were acknowledged, and lost with the server that did so.
             lost = keys - channel.replica.pending.keys()
-            if lost:  # acknowledged, and gone with the server that did so
+            if lost:
                 channel.replica.orphans |= lost
                 channel.live = False
                 self.ask(channel, server.index, 0, now)
@@ -97,7 +109,7 @@ class CopyChannels:
     # -- whom to ask
 
     def follow(self, server: ServerView, anew: bool, now: float) -> None:
-        """This server is followed; `anew`: its numbers may mean something else."""
+        """Follow this server. `anew` says that its numbers may have another meaning."""
         for channel in self.all:
             channel.stop()
             channel.heard_at = now
@@ -111,15 +123,19 @@ class CopyChannels:
         self._votes.clear()
 
     def stop(self) -> None:
-        """Nobody is followed."""
+        """Follow no server."""
         for channel in self.all:
             channel.stop()
 
     def ask(self, channel: CopyChannel, server: int, start: int, now: float, wait_s: float | None = None) -> None:
-        """ICANHAZ of CHP/2: a snapshot, or what changed since `start`; again if nothing of it comes for `wait_s`."""
+        """Send an ICANHAZ for a snapshot, or for what changed since `start`.
+
+        It is sent again if nothing arrives for `wait_s`.
+        """
         self._give_up(channel)
         if channel.replica.orphans or channel.differs:
-            start = 0  # only a snapshot tells what they are
+            # Only a snapshot tells the right values.
+            start = 0
         sync = channel.ask(self._next_id(channel), server, start, now)
         sync.session, sync.wait_s = self.session, wait_s or self._timing.sync_retry_s
         self._send_request(server, channel, start, CREDIT)
@@ -142,7 +158,7 @@ class CopyChannels:
         self._out.effects.request.append((server, [ICANHAZ, channel.subtree.encode(), packb(body)]))
 
     def vote(self, server: int) -> None:
-        """Ask for the first channel; a passive takes it as a vote."""
+        """Ask this server for the first channel. A passive takes the request as a vote."""
         channel = self.all[0]
         self._requests.pop(self._votes.get(server, 0), None)
         self._votes[server] = self._next_id(channel)
@@ -150,7 +166,7 @@ class CopyChannels:
         self._stats["votes"] += 1
 
     def refetch(self, server: ServerView, now: float) -> None:
-        """Fetch everything anew, as after a lag: what is queued is dropped unread."""
+        """Fetch the whole copy again, for example after a lag. Queued batches are dropped unread."""
         for channel in self.all:
             if not self.write_only and channel.sync is None:
                 channel.live = False
@@ -159,14 +175,14 @@ class CopyChannels:
     # -- answers
 
     def requested(self, request: int, link: ServerView, header: headers.Header) -> CopyChannel | None:
-        """What a request was made for, if it was not given up."""
+        """Return the channel of a request, or None if the request was given up."""
         channel = self._requests.get(request)
         if channel is not None and channel.topic in link.forbidden and not isinstance(header, headers.Refused):
             self._allowed(channel, link)
         return channel
 
     def voted(self, channel: CopyChannel, request: int, server: ServerView) -> bool:
-        """Whether this answers a vote: who serves is active."""
+        """Return True if this answers a vote, which shows that the server is active."""
         if channel.sync is not None and channel.sync.id == request:
             return False
         self._requests.pop(request, None)
@@ -176,7 +192,10 @@ class CopyChannels:
     def answered(
         self, channel: CopyChannel, header: Answer, items: list[Any], server: ServerView, now: float
     ) -> ChpError | None:
-        """What comes of a request; what was wrong with it, after which it is made again."""
+        """Take the answer to a request of a channel.
+
+        Returns the error of an unusable answer, after which the request is made again.
+        """
         sync = channel.sync
         if sync is None or sync.server != server.index:
             return None
@@ -197,7 +216,10 @@ class CopyChannels:
         return None
 
     def unread(self, server: ServerView, request: int | None, error: ChpError, now: float) -> None:
-        """An answer can't be read: ask for a channel again, ever later; tell a watch, as the answer stays the same."""
+        """Handle an answer that can't be read.
+
+        A channel asks again, later each time. A watch ends with an error, as the answer would stay the same.
+        """
         channel = None if request is None else self._requests.get(request)
         if channel is not None:
             if channel.sync is not None and channel.sync.id == request and channel.sync.server == server.index:
@@ -208,20 +230,21 @@ class CopyChannels:
             self._out.effects.missed.append((log.handle, self.backlogs.broken(log, server.address, error)))
 
     def refused(self, channel: CopyChannel, header: headers.Refused, server: ServerView, now: float) -> None:
-        """A request was refused; why is kept for who asks how the server looks."""
+        """Handle a refused request. The reason is kept for `describe`."""
         del self._requests[header.number]
         if header.code == "passive":
             return
         server.refusal = f"{header.code}: {header.detail}"[:200]
         self._stats["requests_refused"] += 1
         self._out.effects.notes.append(f"{server.address} refused {channel.subtree!r}: {server.refusal}")
-        if channel.sync is not None and channel.sync.id == header.number:  # `retry` asks again
+        # `retry` asks again after this wait.
+        if channel.sync is not None and channel.sync.id == header.number:
             again_s = self._denied_again_s(channel) if header.code == "access" else self._timing.refused_retry_s
             channel.sync.wait_s = self._timing.sync_retry_s
             channel.sync.progress_at = now - channel.sync.wait_s + again_s
 
     def obey(self, channel: CopyChannel, verdict: BatchVerdict, server: ServerView | None, now: float) -> None:
-        """What a channel made of a message."""
+        """Ask for what is missing if the verdict of a channel says so."""
         if verdict is not BatchVerdict.FINE and server is not None:
             self._out.effects.notes.append(
                 f"channel {channel.subtree!r}: {verdict.value} from {describe(channel.at)}, {channel.why}"
@@ -231,7 +254,7 @@ class CopyChannels:
             self._resync(channel, server, now)
 
     def _resync(self, channel: CopyChannel, server: ServerView, now: float) -> None:
-        """Ask for what is missing: at once, but ever later if that does not help."""
+        """Ask for what is missing: at once the first time, and later each time after that."""
         channel.troubles += 1
         if channel.troubles == 1:
             self.ask(channel, server.index, channel.at, now)
@@ -239,13 +262,13 @@ class CopyChannels:
         wait_s = self._timing.put_off_s(self._timing.resync_s, channel.troubles - 1, self._chance)
         self._stats["resyncs_put_off"] += 1
         self._give_up(channel)
-        # as one that was not answered: see `retry`
+        # This stands for a request without an answer, so `retry` makes the next one.
         channel.ask(0, server.index, 0, now).wait_s = wait_s
 
     # -- what comes on a channel
 
     def greeted(self, channel: CopyChannel, server: ServerView, news: bool, now: float) -> None:
-        """The server that is followed has our subscription."""
+        """Note that the followed server has our subscription to this channel."""
         channel.heard_at, channel.refusals = now, 0
         if news and not channel.live and channel.sync is None:
             self.ask(channel, server.index, channel.at, now)
@@ -253,10 +276,11 @@ class CopyChannels:
     def not_subscribed(
         self, channel: CopyChannel, server: ServerView, header: headers.Refused, now: float, put_off: bool
     ) -> None:
-        """A server has no room for our subscription: we say so, and ask again, ever later (`put_off`)."""
+        """Warn that a server refused a subscription. With `put_off`, subscribe again later."""
         why = f"the subscription of {channel.subtree!r}, {header.code}: {header.detail}"[:200]
+        # A server repeats a refusal, because a message on P+1 may be lost.
         if channel.topic in server.turned_down and server.refused.get(channel.topic) == why:
-            return  # the server says it again, because a message on P+1 may be lost
+            return
         server.turned_down.add(channel.topic)
         self._stats["subscriptions_refused"] += 1
         if channel.topic not in server.refused:
@@ -271,12 +295,15 @@ class CopyChannels:
             channel.again_at = now + wait_s
 
     def _denied_again_s(self, channel: CopyChannel) -> float:
-        """When to ask again for what the rules keep from us: ever later, but soon enough for who is granted it anew."""
+        """Return when to ask again for a subtree that the rules forbid.
+
+        The wait grows, but stays short enough for a client that is granted the right later.
+        """
         channel.refusals = min(channel.refusals + 1, DENIED_TIMES)
         return self._timing.put_off_s(self._timing.refused_retry_s, channel.refusals, self._chance)
 
     def told_alone(self, link: ServerView, topic: bytes, body: bytes, now: float, put_off: bool) -> None:
-        """Take a refusal that was sent to one subscriber: the topic has 8 more bytes behind it."""
+        """Take a refusal that was sent to this subscriber alone. Its topic had 8 more bytes."""
         header, _ = decode(body)
         if isinstance(header, headers.Refused) and header.code == "access":
             link.forbidden[topic] = str(header.detail)[:400]
@@ -284,14 +311,17 @@ class CopyChannels:
                 self.not_subscribed(channel, link, header, now, put_off)
 
     def _allowed(self, channel: CopyChannel, link: ServerView) -> None:
-        """What the rules kept from us they allow by now, as an answer on P shows: what is published too."""
+        """Subscribe again to a channel that an answer on P shows to be allowed by now."""
         link.forbidden.pop(channel.topic, None)
         link.refused.pop(channel.topic, None)
         channel.refusals = 0
         self.subscribe_again(link, channel.topic)
 
     def echo(self, channel: CopyChannel, body: bytes, now: float) -> headers.Batch | None:
-        """The header of a record of nothing but own batches, which needs no unpacking to be confirmed; it is now."""
+        """Confirm a record of nothing but own batches without unpacking it.
+
+        Returns its header, or None if the record must be handled as any other.
+        """
         if channel.watching or not channel.live or len(self.all) > 1:
             return None
         header, start = peek(body) or (None, 0)
@@ -314,7 +344,7 @@ class CopyChannels:
         server: ServerView,
         now: float,
     ) -> None:
-        """A BATCH or HEARTBEAT of the server that is followed."""
+        """Handle a BATCH or HEARTBEAT of the followed server."""
         if self.write_only:
             channel.live = channel.synced_once = True
             number = header.number if isinstance(header, headers.Heartbeat) else header.last
@@ -333,7 +363,7 @@ class CopyChannels:
     def missed(
         self, server: ServerView, request: int, header: Answer | headers.Refused, items: list[Any], now: float
     ) -> None:
-        """What answers the question of a watch for what it missed; else of a request given up."""
+        """Take an answer to a request for what a watch missed. Ignore one to a request that was given up."""
         log = self.backlogs.of(request)
         if log is None or log.server != server.index:
             return
@@ -346,7 +376,7 @@ class CopyChannels:
             self._out.effects.missed.append((log.handle, result))
 
     def ask_missed(self, server: ServerView, now: float) -> None:
-        """Ask the active for what watches have missed."""
+        """Ask the active for the changes that watches have missed."""
         for log in self.backlogs.due(server.index, now):
             log.asked(self._next_id(), server.index, now + self._timing.sync_retry_s)
             frames = [ICANHAZ, log.channel.subtree.encode(), packb(log.options())]
@@ -355,7 +385,7 @@ class CopyChannels:
     # -- time
 
     def next_deadline(self) -> float:
-        """When a request is made again."""
+        """Return the time when a request is made again."""
         due = NEVER
         for channel in self.all:
             if channel.sync is not None:
@@ -363,14 +393,14 @@ class CopyChannels:
         return due
 
     def next_hearing(self, silence_s: float, synced: bool) -> float:
-        """When a channel will have been silent for too long."""
+        """Return the time when a channel will have been silent for too long."""
         again = [max(channel.heard_at + AGAIN * silence_s, channel.again_at) for channel in self.all]
         if synced:
             again += [channel.heard_at + silence_s + 0.001 for channel in self.all]
         return min(again)
 
     def retry(self, server: ServerView, now: float) -> None:
-        """Make the requests again that were not answered."""
+        """Make each request again that got no answer in time."""
         for channel in self.all:
             sync = channel.sync
             if sync is not None and now - sync.progress_at >= sync.wait_s:
@@ -378,21 +408,24 @@ class CopyChannels:
                 self.ask(channel, server.index, channel.at, now, self._patience_s(sync))
 
     def _patience_s(self, before: ChannelSync) -> float:
-        """How long the next answer may take: a large map's first chunk takes its time, and each asking begins anew."""
+        """Return how long to wait for the next answer.
+
+        The first chunk of a large map takes long, and each request begins from the start. So the wait doubles.
+        """
         answered = before.id == 0 or before.next_index >= 0
         return self._timing.sync_retry_s if answered else min(SYNC_RETRY_S_MAX, 2 * before.wait_s)
 
     def put_off(self, until: float) -> None:
-        """Nobody is there to ask before."""
+        """Ask for nothing before `until`, as there is no server to ask."""
         self.backlogs.put_off(until)
         for channel in self.all:
             if channel.sync is not None:
                 channel.sync.progress_at = max(channel.sync.progress_at, until - channel.sync.wait_s)
 
     def hear_again(self, server: ServerView, silence_s: float, silent: bool, now: float) -> None:
-        """Subscribe again to a channel on which nothing comes, though its server may live.
+        """Subscribe again to a channel on which nothing arrives, though its server may live.
 
-        What a server knows of our subscriptions may have been taken from it, by a cancel that somebody else sent.
+        A cancel message of another client may have removed this client's subscription at the server.
         """
         for channel in self.all:
             if now < max(channel.heard_at + AGAIN * silence_s, channel.again_at):
@@ -405,7 +438,7 @@ class CopyChannels:
             self.subscribe_again(server, channel.topic)
 
     def subscribe_again(self, server: ServerView, topic: bytes) -> None:
-        """Take a subscription back and give it again."""
+        """Cancel a subscription and make it again."""
         self._stats["subscribed_again"] += 1
         server.turned_down.discard(topic)
         self._out.effects.unsubscribe.append((server.index, topic))

@@ -1,14 +1,14 @@
-"""The keys of a map in their order, made when somebody first asks for it and kept up lazily.
+"""The keys of a map in their order. A read makes the order, and later reads update it.
 
     batch --columns of keys-->  noted  --at the next read-->  chunks of sorted keys
 
-Until it is made (`live`) it costs nothing; while it lives, a batch that may have added keys leaves its column here, and
-one that only sets keys that were there leaves nothing. Deleted keys stay until a read comes upon many of them: who
-reads asks the map which are there. Each key that is shown, or has a revision, is known to the order, or that is not
-live.
+The order costs nothing until a reader makes it (`live`). While it is live, a batch that may have added keys leaves its
+column of keys here. A batch that only sets existing keys leaves nothing. Deleted keys stay until a read meets many of
+them, so a reader checks in the map which keys exist. While the order is live, it knows each key that is shown or has
+a revision.
 
-What is noted is noted with the lock of the map held; the chunks are their readers' alone. More that was noted than a
-share of the map, or far more keys than the map has, and it is made anew at the next read.
+The columns are noted with the lock of the map held. Only readers touch the chunks. The order is dropped, and made
+again at the next read, if too many keys were noted or if it has far more keys than the map.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Container, Iterable, Iterator
 
-CHUNK = 1024  # keys; adding one moves at most twice as many
-NOTED_MIN, NOTED_SHARE = 8192, 8  # keys that may wait: so many, or an eighth of all
-GONE_MIN = 8192  # keys that may be known beyond twice the map's
+# The number of keys in a new chunk. Adding a key moves at most twice as many.
+CHUNK = 1024
+# The most keys that may wait to be sorted: this many, or an eighth of all keys if that is more.
+NOTED_MIN, NOTED_SHARE = 8192, 8
+# The order may have this many keys more than twice the keys of the map.
+GONE_MIN = 8192
 
 
 class KeyOrder:
-    """Sorted keys, and what came since."""
+    """The sorted keys of a map, and the columns that came since they were sorted."""
 
     __slots__ = ("_chunks", "_firsts", "_noted", "_noted_max", "_size", "_waiting", "live")
 
@@ -31,25 +34,26 @@ class KeyOrder:
         self._noted: list[Iterable[str]] = []
         self._waiting = self._size = 0
         self._noted_max = NOTED_MIN
-        self._firsts: list[str] = [""]  # where each chunk begins; the first one begins before all keys
+        # The first key of each chunk. The first chunk begins before all keys.
+        self._firsts: list[str] = [""]
         self._chunks: list[list[str]] = [[]]
 
     # -- with the lock of the map held
 
     def begin(self, keys: int) -> None:
-        """From here on what comes is noted; who calls this gives what there is to `make`."""
+        """Note all columns from here on. The caller must give all present keys to `make`."""
         self._forget()
         self.live, self._noted_max = True, max(NOTED_MIN, keys // NOTED_SHARE)
 
     def note(self, keys: Collection[str]) -> None:
-        """These may be new."""
+        """Note keys that may be new."""
         self._noted.append(keys)
         self._waiting += len(keys)
         if self._waiting > self._noted_max:
             self.drop()
 
     def drop(self) -> None:
-        """It is made anew when somebody asks again."""
+        """Forget the order. The next reader makes it again."""
         self.live = False
         self._forget()
 
@@ -57,7 +61,7 @@ class KeyOrder:
         self._noted, self._waiting = [], 0
 
     def take(self, held: int) -> list[Iterable[str]]:
-        """What was noted since, for `add`; of a map of so many keys."""
+        """Return the columns noted since the last call, for `add`. `held` is the number of keys in the map."""
         noted = self._noted
         self._forget()
         if self._size > 2 * held + GONE_MIN:
@@ -67,7 +71,10 @@ class KeyOrder:
     # -- its readers' alone
 
     def make(self, keys: list[str]) -> None:
-        """Sort all keys. Not in one step: a sort of a million would keep every other thread waiting for a second."""
+        """Sort all keys, chunk by chunk.
+
+        One sort of a million keys would block every other thread for a second.
+        """
         step = max(1, len(keys) // (4 * (len(keys) // CHUNK + 1)))
         firsts = ["", *sorted(set(keys[::step]))[4::4]]
         chunks: list[list[str]] = [[] for _ in firsts]
@@ -78,7 +85,7 @@ class KeyOrder:
         self._firsts, self._chunks, self._size = firsts, chunks, len(keys)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Put keys in their places; those that are known are left."""
+        """Put keys in their places. Keys that are known stay as they are."""
         for key in keys:
             at = bisect_right(self._firsts, key) - 1
             chunk = self._chunks[at]
@@ -95,7 +102,7 @@ class KeyOrder:
         self._firsts.insert(at + 1, chunk[CHUNK])
 
     def spans(self, low: str, high: str | None) -> Iterator[tuple[list[str], int]]:
-        """The keys from `low` on and below `high`, a chunk after the other, and the place of the chunk."""
+        """Yield the keys from `low` on and below `high`, chunk by chunk, with the index of each chunk."""
         at = bisect_right(self._firsts, low) - 1
         while at < len(self._chunks) and (high is None or self._firsts[at] < high):
             chunk = self._chunks[at]
@@ -104,14 +111,14 @@ class KeyOrder:
             at += 1
 
     def clean(self, at: int, known: list[Container[str]]) -> None:
-        """Leave out of a chunk what none of these has; with the lock of the map held too."""
+        """Remove the keys of a chunk that no container in `known` has. The caller holds the lock of the map."""
         chunk = self._chunks[at]
         kept = [key for key in chunk if any(key in each for each in known)]
         self._size += len(kept) - len(chunk)
         self._chunks[at] = kept
 
     def check(self) -> None:
-        """Assert that each chunk is sorted, has no key twice, and lies between its first and the next one's."""
+        """Assert that each chunk is sorted, has no key twice, and lies between its own and the next first key."""
         flat = [key for chunk in self._chunks for key in chunk]
         assert flat == sorted(set(flat)) and len(flat) == self._size, "sorted, each once, and counted"
         assert self._firsts == sorted(self._firsts), "the chunks are in order"
@@ -120,8 +127,12 @@ class KeyOrder:
 
 
 def bounds(prefix: str, after: str | None, until: str | None) -> tuple[str, str | None]:
-    """From which key on, and below which, what begins with `prefix` lies behind `after` and before `until`."""
-    low = prefix if after is None or after < prefix else after + "\0"  # the next text after it
+    """Return the lowest key, and the key above the highest, of a range.
+
+    The range has the keys that begin with `prefix` and lie after `after` and before `until`.
+    """
+    # The smallest text above `after` is `after` with a zero character appended.
+    low = prefix if after is None or after < prefix else after + "\0"
     above = prefix.rstrip("\U0010ffff")
     high = above[:-1] + chr(ord(above[-1]) + 1) if above else None
     if until is not None and (high is None or until < high):

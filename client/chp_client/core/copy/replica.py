@@ -1,14 +1,16 @@
-"""One channel's part of the map: what the servers confirmed, and own sets shown before they are.
+"""The keys of one channel: what the servers confirmed, and own sets that are shown before they are confirmed.
 
-    shown      key -> bytes, one dict for all channels of a Clone; what the application reads
-    map        revisions, deadlines and fingerprint of this channel (chp.hashmap), its values being `shown`
-    pending    own keys whose echo has not come: key -> number of the own batch that last set it
+    shown      key -> bytes; one dict for all channels of a Clone, which the application reads
+    map        the revisions, deadlines and fingerprint of this channel (chp.hashmap); its values are `shown`
+    pending    own keys without an echo: key -> number of the own batch that set it last
+
+An own set is one that this client made. Its echo is the record in which the servers publish it.
 
 Rules:
-- A record is shown by one C-level call, so no reader ever sees half of it.
-- A key with a pending own set keeps the own value: what others wrote before is sequenced before it, and would only flip
-  the value back and forth. Its revision is noted all the same, so the fingerprint is the channel's.
-- The echo of an own batch confirms all own numbers up to it. An echo that holds nothing else has nothing to show.
+- One C-level call shows a record, so no reader ever sees half of it.
+- A key with a pending own set keeps the own value. What other clients wrote before has a lower revision, and would only
+  flip the value back and forth. Its revision is noted all the same, so the fingerprint is the channel's.
+- The echo of an own batch confirms all own numbers up to it. If it holds no other batch, there is nothing to show.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ ROTATE_AT = 32_768
 
 
 class UnconfirmedSets:
-    """Own keys not confirmed yet, in two generations so that confirming never walks over keys.
+    """The own keys that are not confirmed yet, in two generations, so confirming never walks over keys.
 
-    Batches are folded into the generations only when somebody asks `among`; one that is confirmed before that, as all
-    are while nobody else writes, costs nothing.
+    Batches enter the generations only when a reader needs them. A batch that is confirmed before that costs nothing,
+    and all are while no other client writes.
     """
 
     __slots__ = ("_fresh", "_old", "_old_last", "_young", "_young_last", "confirmed", "last")
@@ -42,19 +44,19 @@ class UnconfirmedSets:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is pending: a session begins, or has been given up."""
+        """Forget all keys, as a session begins or was given up."""
         self._fresh: deque[tuple[int, list[str]]] = deque()
         self._old: dict[str, int] = {}
         self._young: dict[str, int] = {}
         self._old_last = self._young_last = self.last = self.confirmed = 0
 
     def add(self, keys: list[str], no: int) -> None:
-        """These keys are shown as own batch `no` has them."""
+        """Note that these keys are shown as own batch `no` set them."""
         self._fresh.append((no, keys))
         self.last = no
 
     def confirm(self, no: int) -> None:
-        """Every own batch up to `no` has come back."""
+        """Confirm every own batch up to `no`."""
         if no <= self.confirmed:
             return
         self.confirmed = no
@@ -77,14 +79,17 @@ class UnconfirmedSets:
         return bool(self._fresh or self._young or self._old)
 
     def before(self, no: int) -> set[str]:
-        """The keys of own batches before `no` that are still waiting for their echo."""
+        """Return the keys of own batches before `no` that still wait for their echo."""
         if not self:
             return set()
         self._fold()
         return {key for each in (self._old, self._young) for key, n in each.items() if self.confirmed < n < no}
 
     def without(self, unanswered: Collection[int]) -> set[str]:
-        """The keys that still wait for the echo of a batch which is answered, whether those before it are or not."""
+        """Return the keys that still wait for the echo of an answered batch.
+
+        Batches before it may be unanswered.
+        """
         if not self:
             return set()
         self._fold()
@@ -92,7 +97,7 @@ class UnconfirmedSets:
         return {key for key, n in numbers.items() if n > self.confirmed and n not in unanswered}
 
     def among(self, keys: Iterable[str]) -> set[str]:
-        """Which of `keys` are still waiting for an echo."""
+        """Return those of `keys` that still wait for an echo."""
         if not self:
             return set()
         self._fold()
@@ -103,12 +108,12 @@ class UnconfirmedSets:
         return {k for k in keys if (young(k) or old(k, 0)) > confirmed}
 
     def keys(self) -> set[str]:
-        """All keys still waiting."""
+        """Return all keys that still wait for an echo."""
         self._fold()
         return self.among({**self._old, **self._young})
 
     def drop(self, keys: set[str]) -> None:
-        """These keys are not waited for any more: the set was refused."""
+        """Stop waiting for these keys, as their set was refused."""
         self._fold()
         for key in keys:
             self._young.pop(key, None)
@@ -116,19 +121,22 @@ class UnconfirmedSets:
 
 
 class Replica:
-    """A channel's keys, as confirmed and as shown."""
+    """The keys of a channel, as confirmed and as shown."""
 
     __slots__ = ("map", "order", "orphans", "pending", "shown", "subtree", "untold")
 
     def __init__(self, shown: dict[str, bytes], subtree: str = "", order: KeyOrder | None = None) -> None:
         self.shown = shown
         self.subtree = subtree
-        self.order = KeyOrder() if order is None else order  # of all keys shown, not only of this channel's
+        # The order of all shown keys, not only of this channel's.
+        self.order = KeyOrder() if order is None else order
         self.map = Hashmap(ordered=False)
         self.map.values = shown
         self.pending = UnconfirmedSets()
-        self.orphans: set[str] = set()  # shown, then refused: to go with the next snapshot unless it has them
-        self.untold: set[str] = set()  # left out of what a watch began with, as an own set of them was pending
+        # Keys that were shown and then refused. The next snapshot removes them, unless it has them.
+        self.orphans: set[str] = set()
+        # Keys that were not told at the start of a watch, because an own set of them was pending.
+        self.untold: set[str] = set()
 
     def show(self, segment: Segment) -> None:
         """Show an own set at once."""
@@ -140,9 +148,10 @@ class Replica:
             self.shown.update(zip(segment.keys, segment.values, strict=True))
 
     def apply(self, segments: list[Segment], revision: int, own: int, echo_only: bool, now: float) -> list[Segment]:
-        """Apply a record; `own` is the highest own batch number in it (0: none), `echo_only` that all of it is own.
+        """Apply a record, and return its segments that lie in the subtree.
 
-        Returns what of it lies in the subtree, which is all, unless something is wrong with who published it.
+        `own` is the highest own batch number in it (0: none), and `echo_only` says that all of it is own. All segments
+        lie in the subtree unless the publishing server made a mistake.
         """
         before = len(self.map)
         for segment in segments:
@@ -152,11 +161,13 @@ class Replica:
         if echo_only:
             return segments
         deletes = any(s.extras is not None and columns.DELETES in s.extras for s in segments)
-        if self.order.live and (deletes or len(self.map) != before):  # else no key of it is new
+        # Without a delete and with as many keys as before, no key is new.
+        if self.order.live and (deletes or len(self.map) != before):
             for segment in segments:
                 self.order.note(segment.keys)
         if self.subtree and (deletes or len(self.map) != before):
-            segments = self._inside(segments)  # only what is new here can be a stranger, and a delete may hide that
+            # Only a new key can lie outside the subtree, and a delete in the record may hide that a key is new.
+            segments = self._inside(segments)
         keys = [segment.keys for segment in segments]
         held = self.pending.among(chain.from_iterable(keys)) if self.pending else set()
         if held or deletes:
@@ -185,18 +196,19 @@ class Replica:
         exchange(self.shown, gone - held, final)
 
     def doubt(self, answered: set[str], unanswered: Collection[int]) -> None:
-        """Own sets that an earlier epoch answered, and may have lost: the next snapshot says what their keys have."""
+        """Let the next snapshot decide about own sets that an earlier epoch answered and may have lost."""
         self.orphans |= answered
         self.pending.drop(answered & self.pending.without(unanswered))
 
     def replace(self, fresh: Hashmap, own: int, want_changes: int = 0, *, anew: bool = False) -> Changed | None:
-        """Put a snapshot in the place of what is held; the difference, as of number `want_changes` unless that is 0.
+        """Replace the copy by a snapshot. Return the difference as of number `want_changes`, or None if that is 0.
 
-        The difference is what a watcher was not told: other values, by revision, then what is gone. A key that has the
-        value it had, though it was set again, is no difference. `anew`: it is of another history, in which the same
+        The difference is what a watch was not told: first new values by revision, then deleted keys. A key that was set
+        again to its old value is no difference. `anew` says that the snapshot is of another history, in which the same
         revision means another set.
         """
-        answered = self.pending.before(own + 1)  # in the snapshot, or lost
+        # These sets are in the snapshot, or they are lost.
+        answered = self.pending.before(own + 1)
         self.pending.confirm(own)
         self.order.drop()
         old = self.map
@@ -218,7 +230,8 @@ class Replica:
 
     def _difference(self, fresh: Hashmap, gone: set[str], number: int, anew: bool) -> Changed:
         known, told, revision, value = self.map.revisions, self.shown, fresh.revisions, fresh.values
-        own = self.pending.keys() | self.orphans  # what is shown of these is not what was told
+        # The shown values of these keys are not the values that watches were told.
+        own = self.pending.keys() | self.orphans
         untold = self.untold & self.orphans
         differs = revision if anew else [k for k, r in revision.items() if known.get(k) != r or k in untold]
         newer = [k for k in differs if k not in known or k in own or told.get(k) != value[k]]
@@ -229,9 +242,10 @@ class Replica:
         return Changed(newer + lost, values, list(map(revision.__getitem__, newer)) + [number] * len(lost))
 
     def held(self, prefix: str, unsent: set[str]) -> Changed:
-        """What is confirmed and begins with `prefix`; the oldest revision first.
+        """Return the confirmed keys that begin with `prefix`, the oldest revision first.
 
-        A key with an own set that is pending, or in `unsent` on its way here, is left out: its echo will tell.
+        It leaves out keys with a pending own set, and those in `unsent`, whose sets have not reached the core. The echo
+        of the set will tell their value.
         """
         waiting, shown = self.pending.keys() | self.orphans | unsent, self.shown
         found = [
@@ -244,15 +258,15 @@ class Replica:
         return Changed([k for _, k in found], [shown[k] for _, k in found], [r for r, _ in found])
 
     def waiting(self) -> set[str]:
-        """Keys of own sets and deletes that are not confirmed."""
+        """Return the keys of own sets and deletes that are not confirmed."""
         return self.pending.keys() | self.orphans
 
     def is_own(self, key: str) -> bool:
-        """Whether what is shown of a key is an own set that is not confirmed."""
+        """Return True if the shown value of a key is an unconfirmed own set."""
         return key in self.orphans or bool(self.pending.among([key]))
 
     def check(self) -> None:
-        """Assert that the map is consistent in itself; raises AssertionError naming what is not."""
+        """Assert that the map is consistent. The AssertionError names what is not."""
         revisions, held = self.map.revisions, self.pending.keys()
         assert self.map.revision_sum == sum(revisions.values()), "the fingerprint is the map's"
         missing = revisions.keys() - self.shown.keys() - held
@@ -260,7 +274,7 @@ class Replica:
 
 
 def exchange(shown: dict[str, bytes], gone: set[str], fresh: dict[str, bytes]) -> None:
-    """Delete and set in one C-level call: no other thread runs in between, so no reader sees half of it."""
+    """Delete and set keys in one C-level call. No other thread runs in between, so no reader sees half of it."""
     if gone:
         delete: Callable[[], object] = partial(deque, map(shown.pop, gone, repeat(None)), 0)
         update: Callable[[], object] = partial(shown.update, fresh)

@@ -1,6 +1,7 @@
-"""What a client holds: its channels as one map, and its own sets on top of that.
+"""The map that a client holds: its channels as one map, and its own sets on top of it.
 
-It asks nobody and is told nothing by servers: `channels` does that. Everything here is a question, or an own set.
+This part answers questions about the map, and shows own sets. It asks no server and takes no message from one;
+`channels` does that.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from ..outbox import SentBatch
 from .channel import CopyChannel
 from .key_order import KeyOrder
 
-PULSE = "/.chp/pulse/"  # a write-only client holds nothing; on this channel it hears the active's heartbeats
+# A write-only client holds no keys. On this channel it hears the heartbeats of the active.
+PULSE = "/.chp/pulse/"
 
 
 class Subscriptions:
-    """The channels of one client, none inside another."""
+    """The channels of one client. No subtree lies inside another."""
 
     def __init__(
         self,
@@ -45,36 +47,36 @@ class Subscriptions:
 
     @property
     def live(self) -> bool:
-        """Whether nothing is missing."""
+        """True if no channel misses anything."""
         return all(channel.live for channel in self.all)
 
     @property
     def position(self) -> int:
-        """The highest number up to which everything held is complete."""
+        """The highest number up to which the whole copy is complete."""
         return min(channel.at for channel in self.all)
 
     @property
     def count(self) -> int:
-        """How many keys are held and confirmed."""
+        """The number of confirmed keys in the copy."""
         return sum(len(channel.replica.map.revisions) for channel in self.all)
 
     def of(self, key: str) -> CopyChannel:
-        """The channel a key belongs to (the first for one that is not held)."""
+        """Return the channel of a key, or the first channel for a key that is not held."""
         return next((channel for channel in self.all if key.startswith(channel.subtree)), self.all[0])
 
     def watch(self, on: bool) -> None:
-        """Whether changes are to be told at all: it costs a little a record."""
+        """Turn the changes of all channels on or off. They cost a little time for each record."""
         for channel in self.all:
             channel.watching = on and not self.write_only
 
     def held(self, prefix: str, unsent: set[str]) -> Changed:
-        """What is confirmed under a prefix, by revision; no key of an own set that is not (`unsent`, and others)."""
+        """Return the confirmed keys under a prefix by revision, without those that have an unconfirmed own set."""
         return in_order([channel.replica.held(prefix, unsent) for channel in self.all])
 
     # -- the order of the keys
 
     def begin_order(self, unsent: set[str]) -> list[str]:
-        """New keys are noted from here on; all there are now, those that own deletes hide too."""
+        """Note new keys from here on. Return all present keys, with those that own deletes hide."""
         self.order.begin(len(self.shown))
         hidden = unsent.union(*(c.replica.waiting() for c in self.all))
         keys = list(self.shown)
@@ -82,19 +84,26 @@ class Subscriptions:
         return keys
 
     def known(self) -> list[Container[str]]:
-        """What the order has to know: all that is shown, has a revision, or is an own set on its way."""
+        """Return the containers of the keys that the order must keep.
+
+        These keys are shown, have a revision, or have an own set on its way.
+        """
         replicas = [channel.replica for channel in self.all]
         return [self.shown, *(r.map.revisions for r in replicas), *(r.waiting() for r in replicas)]
 
     def _note(self, keys: list[str]) -> None:
-        """Own sets: what has a revision is known to the order."""
+        """Note the keys of own sets in the order, except for keys with a revision, which the order knows."""
         for channel in self.all:
             keys = list(filterfalse(channel.replica.map.revisions.__contains__, keys))
         if keys:
             self.order.note(keys)
 
     def verify(self) -> tuple[bool, int, int, int]:
-        """Whether each channel's sums are those of its map; keys and revision sum in all; the number last compared."""
+        """Check the sums of all channels.
+
+        The result is True if each sum is right, then the number of keys, the sum of their revisions, and the number
+        that was last compared with the server.
+        """
         ok, keys, total, compared = True, 0, 0, []
         for channel in self.all:
             revisions = channel.replica.map.revisions
@@ -108,12 +117,12 @@ class Subscriptions:
     # -- own sets
 
     def show(self, segment: Segment) -> None:
-        """Make an own set visible at once."""
+        """Show an own set at once."""
         if not self.write_only:
             self.all[0].replica.show(segment)
 
     def pend(self, batch: SentBatch) -> None:
-        """What is shown of an own batch waits for its confirmation."""
+        """Wait for the confirmation of an own batch that is shown."""
         if not batch.shown:
             return
         if self.order.live:
@@ -127,9 +136,10 @@ class Subscriptions:
                 channel.replica.pending.add(keys, batch.no)
 
     def lacking(self, batch: SentBatch, upto: int) -> list[CopyChannel]:
-        """The channels of the batch's keys that are not complete up to a number."""
+        """Return the channels of the batch's keys that are not complete up to a number."""
         extras = batch.extras or {}
-        if batch.shown and not batch.keys and not extras:  # a `sync`, which waits for all that came before it
+        # This is a `sync`, which waits for everything that was acknowledged before it.
+        if batch.shown and not batch.keys and not extras:
             return [channel for channel in self.all if not channel.live or channel.at < upto]
         if self.write_only or columns.STAGE in extras or not (batch.keys or columns.COMMIT in extras):
             return []
@@ -139,7 +149,7 @@ class Subscriptions:
         return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
 
     def are_heard(self, since: float) -> bool:
-        """Whether something has come on each of them."""
+        """Return True if each channel was heard since that time."""
         if not self.write_only:
             for channel in self.all:
                 if channel.heard_at < since:

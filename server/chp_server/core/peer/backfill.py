@@ -20,8 +20,10 @@ class Backfill:
     def __init__(self, committed: Committed, wait_s: float) -> None:
         self._committed, self._wait_s = committed, wait_s
         self._filling = MissingMessages()
-        self._filled: Turn | None = None  # the last turn that had an answer
-        self._asked: dict[ReadMessages, int] = {}  # what the peer lacks, and the offset behind the last of that
+        # The last turn that had an answer.
+        self._filled: Turn | None = None
+        # What is read for the peer, and the offset behind the last message that it lacks of that.
+        self._asked: dict[ReadMessages, int] = {}
 
     @property
     def lacks(self) -> int:

@@ -167,7 +167,7 @@ class TopicDelivery:
         rows: list[LoggedMessages] = []
         if reading.credit and reading.seen < upto and reading.offset < topic.next:
             at = max(reading.offset, topic.first)
-            found = self._pages.find(reading.topic, at, upto, self._limits.messages_page_bytes)
+            found = self._pages.find(reading.topic, at, topic.next, upto, self._limits.messages_page_bytes)
             if found is None:
                 return b""  # it is read at the end of this turn
             rows = [row.stored for row in found]

@@ -323,7 +323,8 @@ class GroupCoordinator:
     def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow] | None:
         """Return the rows in which about a page is for these slots; None if they have to be read."""
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
-        return self.pages.find(topic.id, max(at, topic.first), upto, share * self._limits.messages_page_bytes)
+        bytes_max = share * self._limits.messages_page_bytes
+        return self.pages.find(topic.id, max(at, topic.first), topic.next, upto, bytes_max)
 
     def _scarce(self, topic: TopicLog, at: int, slots: int) -> bool:
         """Whether there is less than a page for these slots: who has enough to do waits until it is one.

@@ -31,8 +31,10 @@ ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
 BATCH_BYTES_MIN = 7  # of one of them
 PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
 DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
-READ_BYTES = 1 << 20  # that are read at once, at least: a reader gets several pages in a turn
-READ_BYTES_A_TURN = 16 << 20  # what is asked for beyond it is read in the next turns
+# At least so many bytes are read at once: a reader gets several pages in a turn, each of a whole row at least.
+READ_BYTES = 2 << 20
+# What is asked for beyond these bytes is read in the next turns.
+READ_BYTES_A_TURN = 16 << 20
 
 
 @dataclass(slots=True)
@@ -62,15 +64,17 @@ class MessagePages:
     """See the module."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[int, int], ReadMessages] = {}  # by topic and offset; what was asked for first is first
-        self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}  # with the last number
+        # Both are by topic and offset. What was asked for first is read first; what came has its read's last number.
+        self._asked: dict[tuple[int, int], ReadMessages] = {}
+        self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}
         self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
         self._bytes = self._decoded = 0
 
-    def find(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
+    def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         """Return the rows from an offset on, of records up to a number: about so many bytes.
 
         None if the journal has to be read first: ask again in the next turn. Raise `ChpError` if it is damaged there.
+        What comes behind the last row that is kept, up to the topic's `end`, is read ahead.
         """
         found: list[MessageRow] = []
         size, at = 0, offset
@@ -80,7 +84,11 @@ class MessagePages:
             found.append(row)
             size += len(row.stored.body)
             offset = row.stored.end
-        return found or self._of_journal(topic, at, number, bytes_max)
+        if not found:
+            return self._of_journal(topic, at, number, bytes_max)
+        if offset < end:
+            self._ask(topic, offset, number, bytes_max)
+        return found
 
     def _of_journal(self, topic: int, offset: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         upto, rows = self._came.get((topic, offset), (-1, ()))
@@ -94,9 +102,12 @@ class MessagePages:
             found.append(self._rows.get((topic, stored.first)) or MessageRow(stored))
             size += len(stored.body)
         if not found and upto != number:
-            self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
+            self._ask(topic, offset, number, bytes_max)
             return None
         return found
+
+    def _ask(self, topic: int, offset: int, number: int, bytes_max: int) -> None:
+        self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
 
     def due(self) -> list[ReadMessages]:
         """Return what the journal is to be asked for in this turn; what came for this turn is forgotten."""
@@ -107,7 +118,7 @@ class MessagePages:
         return reads
 
     def came(self, read: ReadMessages, found: Sequence[LoggedMessages] | ChpError) -> None:
-        """Take what the journal has; it may be an answer to somebody else's question."""
+        """Take what the journal has; the read may have been asked for by another part."""
         self._came[read.topic, read.offset] = read.number, found
         if not isinstance(found, ChpError):
             self.keep(found)

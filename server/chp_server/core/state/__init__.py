@@ -1,5 +1,7 @@
-"""What is held: the state that records change, the latest records, whose history it is; images of it at one number;
-and what a journal is (`journal`), which stores implement.
+"""The state of a server: what records change, and what is derived from it.
 
-They know nothing of the server but each other. Pure.
+This folder holds the map, sessions, leases, topics and groups; the latest records and the history of epochs; images of
+the state at one number. `journal.py` describes what a journal does; the stores implement it.
+
+The modules here import only each other and `chp`, apart from the settings of a journal. They do no I/O.
 """

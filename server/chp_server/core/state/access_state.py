@@ -1,15 +1,18 @@
-"""The rules as of a number, and whose each client is: what ACCESS records change (SPEC.md, section 36).
+"""The access rules at a number, and the user that owns each client: what ACCESS records change (SPEC.md, section 36).
 
-    rules     None until somebody gives some: then whoever is let in may do everything
-    changed   the number of the record that they came with
-    owners    of each client, by the first part of its public session: the user who wrote with it first
-    secret    by which gateways name the members of groups, so that no user can compute the name of another's; made
-              with the first rules, and told to users who may ask for the rules
+    rules     None until an operator sets some; until then each admitted client may do everything
+    changed   the number of the record that set the rules
+    owners    client -> the user that wrote with it first; the client is the first part of a session's public id
+    secret    gateways compute the names of group members with it, so that no user can compute another user's names.
+              It is made with the first rules. Users who may read the rules are told it.
 
-Part of the replicated state: the active, its passive, a recovery and a backup have the same at the same number. An
-ACCESS record is in journals and between servers only; nobody who reads the map, the feed or a recording is sent one.
-A client's owner is remembered as long as one of its sessions is (sessions.py), that of an application as long as its
-version is (staging.py), that of a group with the group (groups.py), so no table of owners has a bound of its own.
+This is part of the replicated state: the active, the passive, a recovery and a backup agree on it
+at each number. ACCESS records exist in journals and between servers only: readers of the map, of
+a feed or of a recording never get one.
+
+The table of owners needs no bound of its own. The owner of a client is kept as long as one of its
+sessions (sessions.py). That of an application is kept as long as its version (staging.py), and that of
+a group as long as the group (groups.py).
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from chp.errors import BadFrame, BadInput
 from chp.headers import Access
 from chp.keys import CLIENT_BYTES
 
-APPLICATION = b"="  # before its name, among the owners of a record; a client is a part of a hash, and may begin so, too
+# The prefix of an application's name among the owners of a record. The id of a client is part of a hash, so it may
+# begin with this byte too.
+APPLICATION = b"="
 
-GROUP = b"/"  # before a topic, a slash, and the name of a group of it
+# The prefix of a group's name among the owners of a record; the topic, a slash and the name of the group follow.
+GROUP = b"/"
 
 
 class AccessState:
-    """See the module."""
+    """The access rules, the owners of clients, and the secret of gateways; see the module."""
 
     def __init__(self) -> None:
         self.rules: Rules | None = None
@@ -36,22 +42,25 @@ class AccessState:
         self.secret = b""
 
     def note(self, told: Access) -> None:
-        """Take over the rules of a record, if it has some."""
+        """Take over the rules of a record, if it has some, and its secret."""
         if told.rules is not None:
             self.rules, self.changed = _read(told.rules), told.last
         self.secret = told.secret or self.secret
 
     def owner_of(self, session_id: bytes) -> str | None:
-        """Whose a session is, by its public id."""
+        """Return the user that owns a session, given by its public id; None if it has no owner."""
         return self.owners.get(session_id[:CLIENT_BYTES])
 
     def to_list(self, others: list[list[Any]]) -> list[Any]:
-        """Return the rules, the owners of clients, those of applications and groups (`others`), and the secret."""
+        """Return rules, owners and secret as a list; `others` are the owners of applications and groups."""
         document = None if self.rules is None else self.rules.document
         return [self.changed, document, [*map(list, self.owners.items()), *others], self.secret]
 
     def load(self, rest: list[Any]) -> None:
-        """Take over what `to_list` said, if a state has it; the owners of no clients are left to be taken out."""
+        """Take over the list that `to_list` made, if the state has one.
+
+        The owners of applications and groups are added to `owners` too; the caller takes them out.
+        """
         for changed, document, owners, *secret in rest[:1]:
             self.secret = secret[0] if secret else b""
             self.rules, self.changed = _read(document), changed
@@ -62,4 +71,4 @@ def _read(document: object) -> Rules:
     try:
         return Rules.of(document)
     except BadInput as error:
-        raise BadFrame(f"rules came that are none ({error}); both servers have to be of the same version") from None
+        raise BadFrame(f"the rules in a record are malformed ({error}); run the same version on both servers") from None

@@ -1,12 +1,14 @@
-"""Which epoch a server may open: above all that are known for certain, and above what others say as far as that goes.
+"""The number of the next epoch: it must be above every epoch that is known, and above those that others report.
 
-    certain    those of the own history, and those that a repaired journal may have issued (`used`)
-    hearsay    a peer's STATE or WANT, a client's resume: somebody of the same store has seen a higher epoch
+    certain    the epochs of the server's own history, and those that a repaired journal may have issued (`used`)
+    hearsay    a peer's STATE or WANT, or a client's resume, reports a higher epoch of the same store
 
-What is served has to be above what clients have seen, or they take it for stale; so hearsay counts. But there are
-32,767 epochs, for ever, and anybody can say a number. So hearsay is believed up to `JUMPS` epochs in all, which come
-back one each `REGAIN_S`, and never beyond half of all epochs: at the worst pace that is months. What is not believed
-does no lasting harm: clients that have seen a higher epoch hear nobody else of it for some seconds, and begin anew.
+A server must serve numbers above those that clients have seen, or they take its updates for stale. So it counts
+hearsay. But there are only 32,767 epochs, for ever, and any peer or client can report any number. So a server believes
+hearsay for `JUMPS` epochs in all, regains one of them each `REGAIN_S`, and ignores reports above half of all epochs. At
+the worst pace the epochs last for months.
+
+An ignored report does no lasting harm: clients that have seen a higher epoch wait some seconds, and then begin anew.
 
 Pure: `now` is an argument.
 """
@@ -20,22 +22,23 @@ REGAIN_S = 600.0
 
 
 class Epochs:
-    """What one run of a server knows of epochs beside its own history."""
+    """The epochs that one run of a server knows of beside its own history."""
 
     def __init__(self, now: float) -> None:
-        self.used = 0  # certainly not to be opened, nor any below
+        # The highest epoch that may have been issued; the next one must be above it.
+        self.used = 0
         self._heard = 0
         self._clients_saw = 0
         self._left = float(JUMPS)
         self._at = now
 
     def hear(self, epoch: int) -> None:
-        """Somebody of the same store tells of an epoch."""
+        """Note an epoch that a server of the same store reports."""
         if self._heard < epoch <= EPOCH_MAX // 2:
             self._heard = epoch
 
     def client_saw(self, epoch: int) -> None:
-        """A client of the same store tells of the epoch that it has seen."""
+        """Note an epoch that a client of the same store has seen."""
         if self._clients_saw < epoch <= EPOCH_MAX // 2:
             self._clients_saw = epoch
 
@@ -45,13 +48,16 @@ class Epochs:
         return self._clients_saw if 0 < self._clients_saw - certain <= JUMPS else 0
 
     def above(self, ours: int, now: float) -> int:
-        """The epoch that the next one has to be above."""
+        """Return the epoch that the next one must be above."""
         certain = max(ours, self.used)
         left = min(JUMPS, self._left + (now - self._at) / REGAIN_S)
         return self._heard if 0 < self._heard - certain <= left else certain
 
     def spend(self, ours: int, now: float) -> int:
-        """The same, for an epoch that is opened now: what was only said is paid for, and then forgotten."""
+        """Return the epoch that an epoch opened now must be above.
+
+        Epochs that are only hearsay are taken from the budget of `JUMPS`; then the hearsay is forgotten.
+        """
         certain, above = max(ours, self.used), self.above(ours, now)
         self._left = min(JUMPS, self._left + (now - self._at) / REGAIN_S) - (above - certain)
         self._at, self._heard = now, 0

@@ -1,14 +1,14 @@
 """Groups of a topic: consumers that share it, and how far each slot has come (SPEC.md, section 35).
 
-A message is of one of 256 slots, by its key. Of each slot a group knows two things: the offset up to which its messages
-are acknowledged, and the member that has it. An acknowledgement is a step of some slots from one offset to another, by
-the member that has them, and is done only if each of them is at that offset, and that member's: so of all who were ever
-given a message one can acknowledge it, once, and with it whatever stands in the same batch.
+The key of a message gives it one of 256 slots. For each slot a group keeps the offset up to which messages are
+acknowledged, and the member that has the slot. An acknowledgement moves some slots of a member from one offset to
+another. It is accepted only if the member has each of these slots, and each is at that first offset. So among all
+members that were given a message, only one can acknowledge it, once, together with all else in the same batch.
 
-    places     member -> offset -> set of slots: each slot is in one place; nobody's are under b""
+    places     member -> offset -> set of slots; each slot is in one place; slots without a member are under b""
 
-A member is a lease: when that ends its slots are nobody's, at the offsets where they were. Who has which slots is the
-active's to say (group_coordinator.py), in records as all else here. Pure.
+A member is a lease. When the lease ends, its slots have no member, and keep their offsets. The active decides which
+member has which slots (group_coordinator.py), and writes that into records like everything else here. Pure.
 """
 
 from __future__ import annotations
@@ -27,49 +27,60 @@ from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
 NOBODY = b""
-END = -1  # in the place of an offset: behind the last message
-GROUPS_BEYOND = 2  # times its bound a topic may have, as some users have little of it
-TOLD_MAX = 16  # places that a refusal names
-Places = dict[int, int]  # offset -> slots that are acknowledged up to there
+# A start of a group: behind the last message of its topic.
+END = -1
+# The multiple of `groups_max` that a topic may have, because users with few groups may make some more.
+GROUPS_BEYOND = 2
+# The number of places that a refusal lists at most.
+TOLD_MAX = 16
+Places = dict[int, int]  # offset -> slots acknowledged up to there
 Move = tuple[int, int, int]  # slots, from, to
 
 
 @dataclass(slots=True)
 class Group:
-    """One of them."""
+    """A group: its members, and the place of each slot."""
 
     name: str
-    ack_timeout_s: int | None = None  # a member that acknowledges nothing for so long of what it has loses its slots
+    # A member loses its slots if it acknowledges none of its messages for so long.
+    ack_timeout_s: int | None = None
     places: dict[bytes, Places] = field(default_factory=dict)
-    members: dict[bytes, str] = field(default_factory=dict)  # the names they gave themselves, for people
-    resets: int = 0  # how often it was begun anew elsewhere
-    changes: int = 0  # how often slots changed hands; of this server, no part of the state
-    user: str = ""  # who made it, under rules
+    # Members and the names that they gave themselves, which are for people.
+    members: dict[bytes, str] = field(default_factory=dict)
+    # The number of times that the group was begun again at another offset.
+    resets: int = 0
+    # The number of times that slots changed hands on this server; it is not part of the state.
+    changes: int = 0
+    # The user that made the group, if there are rules.
+    user: str = ""
 
     def floor(self) -> int:
-        """All messages below it are acknowledged."""
+        """Return the offset below which all messages are acknowledged."""
         return min(min(places) for places in self.places.values() if places)
 
     def slots_of(self, member: bytes) -> int:
-        """Which a member has."""
+        """Return the slots that a member has, as a bit set."""
         slots = 0
         for some in self.places.get(member, {}).values():
             slots |= some
         return slots
 
     def begin(self, offset: int) -> None:
-        """All slots are at an offset, whoever has them."""
+        """Put all slots at an offset; each stays with its member."""
         held = {member: self.slots_of(member) for member in self.places} or {NOBODY: ALL_SLOTS}
         self.places = {member: {offset: slots} if slots else {} for member, slots in held.items()}
         self.changes += 1
 
     def stands(self, member: bytes, move: Move) -> bool:
-        """Whether a step may be done: each of the slots is the member's, and at its beginning."""
+        """Return whether a step is allowed.
+
+        The member must have each of its slots, each slot must be at its first offset, and the step must go forward.
+        """
         slots, after, upto = move
         return 0 < slots == slots & self.places.get(member, {}).get(after, 0) and upto > after
 
     def move(self, member: bytes, move: Move) -> None:
-        """The step, of the slots that are there."""
+        """Move those slots of a step that are the member's and at its first offset."""
         slots, after, upto = move
         mine = self.places.get(member, {})
         slots &= mine.get(after, 0)
@@ -78,7 +89,7 @@ class Group:
             mine[upto] = mine.get(upto, 0) | slots
 
     def assign(self, slots: int, member: bytes) -> None:
-        """Slots are a member's from now on, each at the offset where it is."""
+        """Give slots to a member; each keeps its offset."""
         new = self.places.setdefault(member, {})
         for holder, places in self.places.items():
             for offset, some in list(places.items()) if holder != member else ():
@@ -88,36 +99,36 @@ class Group:
         self.changes += 1
 
     def join(self, member: bytes, name: str) -> None:
-        """One more."""
+        """Add a member, without slots."""
         self.members[member] = name
         self.places.setdefault(member, {})
         self.changes += 1
 
     def leave(self, member: bytes) -> None:
-        """One less."""
+        """Remove a member; its slots have no member then."""
         self.assign(self.slots_of(member), NOBODY)
         del self.places[member], self.members[member]
 
     def to_list(self) -> list[Any]:
-        """As a state says it."""
+        """Return the group as a list, as a state carries it."""
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         return [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
 
     @staticmethod
     def of(told: list[Any]) -> Group:
-        """The other way."""
+        """Return the group that `to_list` made a list of."""
         name, ack_timeout_s, resets, members, places = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         return Group(name, ack_timeout_s, held, dict(members), resets)
 
     def check(self, after: int) -> None:
-        """Assert every invariant; `after`: the offset of the topic's next message."""
+        """Assert every invariant; `after` is the offset of the topic's next message."""
         found = [some for places in self.places.values() for some in places.values()]
         assert sum(map(int.bit_count, found)) == 256, "no slot has two places"
         assert all(found), "no place is empty"
-        assert sum(found) == ALL_SLOTS, "each slot has one"
+        assert sum(found) == ALL_SLOTS, "each slot has a place"
         assert all(0 <= at <= after for places in self.places.values() for at in places), "places are in the topic"
-        assert self.places.keys() - {NOBODY} == self.members.keys(), "who has slots is a member"
+        assert self.places.keys() - {NOBODY} == self.members.keys(), "only members have slots"
 
 
 def _take(places: Places, offset: int, slots: int) -> None:
@@ -132,39 +143,44 @@ class OfTopic(dict[str, Group]):
     """The groups of one topic, by name."""
 
     def floor(self, default: int) -> int:
-        """All messages below it are acknowledged by all of them; the default if there are none."""
+        """Return the offset below which all groups have acknowledged all messages; `default` if there is no group."""
         return min((group.floor() for group in self.values()), default=default)
 
 
 class OfThese(Protocol):
-    """What is to be known of a topic."""
+    """The part of a topic that groups need."""
 
     groups: OfTopic
     next: int
 
 
 class Groups:
-    """All groups of all topics: what a batch may say of them, and what a record does."""
+    """All groups of all topics: they check what a batch may do to groups, and do what a record says."""
 
     def __init__(self, limits: Limits, topics: Mapping[str, OfThese]) -> None:
         self._limits, self._topics = limits, topics
-        self._of: dict[bytes, set[tuple[str, str]]] = {}  # of each member
-        self.unsettled: dict[tuple[str, str], None] = {}  # whose members have changed, or are to give slots away
+        # member -> (topic, name) of each group that it is in
+        self._of: dict[bytes, set[tuple[str, str]]] = {}
+        # Groups whose members have changed, or whose members are to give slots away.
+        self.unsettled: dict[tuple[str, str], None] = {}
 
-    # -- what a batch may say
+    # -- checks of a batch
 
     def check(self, extras: dict[str, Any], leases: LeaseTable, whose: LeaseOwner) -> None:
-        """`Refusal`, or `BadInput`, unless a batch with these columns may be done."""
+        """Raise `Refusal` or `BadInput` if a batch with these columns may not be done."""
         if {columns.STAGE, columns.COMMIT} & extras.keys():
-            raise BadFrame("what concerns groups can't be staged, nor come with a commit; send it by itself")
+            raise BadFrame(
+                "changes of groups can't be staged, or sent with a commit; send them in a batch of their own"
+            )
         if columns.GROUP in extras:
             if not columns.OF_TOPICS.isdisjoint(extras.keys() - {columns.GROUP}):
-                raise BadFrame("a batch that makes a group says nothing else of topics; send two")
+                raise BadFrame("a batch that makes a group can't change topics too; send two batches")
             self._check_made(*extras[columns.GROUP], user=whose.share)
         if columns.JOIN in extras:
             topic, name, member, _ = extras[columns.JOIN]
             group = self._group(topic, name)
-            if extras.get(columns.LEASE, [None])[0] != member:  # which is looked at already
+            # The lease that the same batch opens is checked already.
+            if extras.get(columns.LEASE, [None])[0] != member:
                 _check_lease(member, leases, whose)
             if member not in group.members and len(group.members) >= self._limits.members_max:
                 raise Refusal("full", f"group {name} of topic {topic} has {self._limits.members_max} members")
@@ -195,9 +211,10 @@ class Groups:
             raise Refusal("bad", f"topic {topic} has no offset {start}; the next message gets {end}")
 
     def _has_share_left(self, groups: OfTopic, user: str) -> bool:
-        """Whether a user has less than a quarter of the groups of a topic that has as many as it may have.
+        """Return whether a full topic takes one more group of this user, because it has less than a quarter of them.
 
-        Nobody's group makes room, as a group is where its consumers go on. So such a user may make some more.
+        Another user's group is never removed to make room, as a group is the place where its consumers go on. So a
+        topic may have more than `groups_max` groups, up to `GROUPS_BEYOND` times as many.
         """
         most, mine = self._limits.groups_max, sum(group.user == user for group in groups.values())
         return bool(user) and QUARTER * mine < most and len(groups) < GROUPS_BEYOND * most
@@ -213,10 +230,10 @@ class Groups:
             if not group.stands(member, move):
                 _fenced(group, topic, member, move)
 
-    # -- what records do
+    # -- effects of records
 
     def apply(self, extras: dict[str, Any]) -> None:
-        """What a record says; what it names and is not there was removed, and is passed over."""
+        """Do what a record says; groups that it names and that were removed since are skipped."""
         if columns.GROUP in extras:
             self._make(*extras[columns.GROUP])
         if columns.JOIN in extras:
@@ -236,13 +253,13 @@ class Groups:
                         group.assign(unpack_slots(slots), member)
 
     def own(self, named: str, user: str) -> None:
-        """Note who made a group, by its topic and name with a slash between them, unless that is known."""
+        """Note the user that made a group, unless one is known; `named` is the topic, a slash and the group."""
         topic, _, name = named.partition("/")
         for group in self._there(topic, name):
             group.user = group.user or user
 
     def owned(self) -> Iterator[tuple[str, str]]:
-        """Each group of which it is known who made it, as `own` takes it."""
+        """Yield each group that has a known user, named as `own` takes it, and that user."""
         for topic, of_topic in self._topics.items():
             for group in of_topic.groups.values():
                 if group.user:
@@ -264,7 +281,10 @@ class Groups:
             self._begin_anew(topic, groups[name], offset)
 
     def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
-        """Nobody is a member any more: what was in hand stands nowhere, though the group begin where it is."""
+        """Remove all members and begin a group at an offset.
+
+        Messages that members had in hand are lost to them, even if the group begins where it was.
+        """
         for member in list(group.members):
             group.leave(member)
             self._forget(member, (topic, group.name))
@@ -273,7 +293,7 @@ class Groups:
         self.unsettled[topic, group.name] = None
 
     def removed(self, topic: str, gone: dict[str, Group]) -> None:
-        """Groups are no more."""
+        """Forget groups that were removed from a topic."""
         for name, group in gone.items():
             for member in group.members:
                 self._forget(member, (topic, name))
@@ -286,13 +306,13 @@ class Groups:
             self._of.pop(member, None)
 
     def left(self, member: bytes) -> None:
-        """A lease has ended: it is a member of nothing any more."""
+        """Take a lease that has ended out of all groups that it was a member of."""
         for topic, name in self._of.pop(member, ()):
             self._topics[topic].groups[name].leave(member)
             self.unsettled[topic, name] = None
 
     def loaded(self) -> None:
-        """The groups are those of a state that was taken over."""
+        """Rebuild the indexes after the groups of a state were loaded."""
         for topic, of_topic in self._topics.items():
             for name, group in of_topic.groups.items():
                 self.unsettled[topic, name] = None
@@ -301,11 +321,11 @@ class Groups:
 
     @property
     def any_member(self) -> bool:
-        """Whether any lease is a member of any group."""
+        """True if a lease is a member of a group."""
         return bool(self._of)
 
     def get(self, topic: str, name: str) -> Group | None:
-        """A group, if it is there."""
+        """Return a group; None if there is no such group."""
         there = self._topics.get(topic)
         return None if there is None else there.groups.get(name)
 
@@ -324,7 +344,7 @@ class Groups:
 
 
 def settings_of(told: dict[str, Any]) -> tuple[int, bool, int | None]:
-    """Where a group begins, whether one that is there is begun anew, and its timeout; `BadInput` for anything else."""
+    """Return a group's start, whether an existing group begins again, and its timeout; or raise `BadInput`."""
     start, again, timeout_s = told.get("start", END), told.get("again", False), told.get("ack_timeout_s")
     if not told.keys() <= {"start", "again", "ack_timeout_s"}:
         raise BadInput(f"a group has the settings start, again and ack_timeout_s, not {sorted(map(repr, told))!s:.100}")
@@ -336,20 +356,20 @@ def settings_of(told: dict[str, Any]) -> tuple[int, bool, int | None]:
 
 
 def move_of(told: list[Any]) -> Move:
-    """A step, of an acknowledgement."""
+    """Return a step of an acknowledgement, unpacked."""
     slots, after, upto = told
     return unpack_slots(slots), after, upto
 
 
 def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:
     if not leases.lives(member):
-        raise Refusal("lease", "a member is a lease that lives; open one first")
+        raise Refusal("lease", "a member needs an open lease; open one first")
     if not whose.may_use(leases[member]):
         raise Refusal("lease", "the lease is another client's; open one of your own")
 
 
 def _fenced(group: Group, topic: str, member: bytes, move: Move) -> NoReturn:
-    """Who names a step that does not stand is told where these slots are, and whether they are its own."""
+    """Refuse a step that is not allowed: tell where its slots are, and which of them the member has."""
     slots, after, _ = move
     at = [
         [pack_slots(some & slots), offset, holder == member]

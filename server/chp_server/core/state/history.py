@@ -1,14 +1,16 @@
-"""Whose history a server holds: who opened each epoch, how it ended, and what tells two histories apart.
+"""The history of a server: which run opened each epoch, how the epoch ended, and what tells two histories apart.
 
-    store     the server that opened the first epoch: whose data these are, for as long as they live
-    Tenure     of each epoch: its last number, the digest there, and who opened it, when and why
-    Proof     how far a replica is, told with what only a part of the same history can tell
+    store        the server that opened the first epoch; it names the data for as long as they live
+    EpochEntry   of each epoch: its last number, the digest there, the run that opened it, when and why
+    Position     how far a replica is, with what only a part of the same history can know
 
-Numbers alone prove nothing: two servers that never met count the same way. But an epoch is opened by one run of one
-server, whose id is 16 random bytes, and only that run adds records to it. So a number and the opener of its epoch name
-one place in one history, with all that is before it. The digest, CRC-32 chained over the bodies of all records (of a
-record in parts, over each part's), also tells a replica that was damaged, or taken apart by a defect; it is compared
-wherever both sides know it. It is no proof against forgers.
+Numbers alone prove nothing: two servers that never met count the same way. But one run of one server opens an epoch,
+and only that run adds records to it. The run has a random id of 16 bytes. So a number together with the opener of its
+epoch names one place in one history, and all that is before it.
+
+The digest is a CRC-32 chained over the bodies of all records (over each part of a record in parts). It
+also shows a replica that was damaged, or that a defect changed. It is compared wherever both sides know
+it. It does not protect against forgers.
 
 Pure, and without a state of its own.
 """
@@ -22,7 +24,7 @@ from chp.numbers import describe, epoch_of
 
 
 class EpochEntry(NamedTuple):
-    """An epoch: how far it goes, and how it began; the wall clock and the reason are for people."""
+    """An epoch: how far it goes, and how it began. The wall clock and the reason are for people."""
 
     last: int = 0
     digest: int = 0
@@ -36,7 +38,7 @@ History = dict[int, EpochEntry]
 
 
 class Position(NamedTuple):
-    """A place in a history: the store, the number, who opened its epoch, and the digest there."""
+    """A place in a history: the store, the number, the opener of its epoch, and the digest there."""
 
     store: bytes
     number: int
@@ -45,24 +47,24 @@ class Position(NamedTuple):
 
     @staticmethod
     def of(item: object) -> Position:
-        """What somebody else said; `BadFrame` unless it is of this form."""
+        """Return a position that a message carries; raise `BadFrame` if it is malformed."""
         types = (bytes, int, bytes, int)
         if not isinstance(item, list) or tuple(map(type, item)) != types or item[1] < 0:
-            raise BadFrame("a place in a history is told as store, number, opener and digest")
+            raise BadFrame("a position is a list of store, number, opener and digest")
         return Position(*item)
 
     def describe(self) -> str:
-        """`1.7 of store 0123..`, for logs."""
+        """Return the position for logs, such as `1.7 of store 0123..`."""
         return f"{describe(self.number)} of store {self.store.hex()[:8] or '-'}"
 
 
 def opener_of(history: History, number: int) -> bytes:
-    """Who opened the epoch of a number; nothing if that is not known."""
+    """Return the run that opened the epoch of a number; empty bytes if that is not known."""
     return history.get(epoch_of(number), EpochEntry()).opener
 
 
 def holds(history: History, proof: Position, digest: int | None) -> bool:
-    """Whether a place is part of this history, in which the digest at its number is `digest`, if that is known."""
+    """Return whether a position is part of this history; `digest` is the history's digest at its number, if known."""
     epoch = history.get(epoch_of(proof.number))
     if epoch is None or proof.number > epoch.last or proof.opener != epoch.opener:
         return False
@@ -71,7 +73,7 @@ def holds(history: History, proof: Position, digest: int | None) -> bool:
 
 
 def common(ours: History, theirs: History) -> int:
-    """The last number that both histories share; 0 if there is none."""
+    """Return the last number that both histories share; 0 if there is none."""
     for number in sorted(ours.keys() & theirs.keys(), reverse=True):
         one, other = ours[number], theirs[number]
         damaged = one.last == other.last and one.digest != other.digest
@@ -81,10 +83,10 @@ def common(ours: History, theirs: History) -> int:
 
 
 def to_list(history: History) -> list[list[Any]]:
-    """As messages and snapshots carry it."""
+    """Return a history as a list, as messages and snapshots carry it."""
     return [[number, *epoch] for number, epoch in history.items()]
 
 
 def from_list(items: list[list[Any]]) -> History:
-    """What `to_list` made."""
+    """Return the history that `to_list` made a list of."""
     return {number: EpochEntry(*epoch) for number, *epoch in items}

@@ -1,19 +1,20 @@
-"""Images: subtrees as they were at one number, gathered a slice a turn while the map goes on.
+"""Images: subtrees as they were at one number, gathered slice by slice, turn by turn, while the map goes on changing.
 
-    at `number`    nothing is copied: the map is about to be walked
-    then           the names of all keys, some slices of references a turn (`listing`)
-    then           slice after slice of their values and revisions (`gather`), shared out to all who want a subtree
-    meanwhile      `before` is told of each segment, before the map has it: what a key was at `number` is kept aside
+    at `number`    nothing is copied; the map is about to be walked
+    then           the names of all keys are listed, some slices a turn (`listing`)
+    then           the values and revisions are gathered (`gather`), a slice a turn, and shared out to all images
+    meanwhile      `before` is called with each segment before the map gets it, and keeps what its keys were at `number`
 
-So an image is consistent, no turn is long however large the map is, and a pass over the map serves all who wait for
-one. While no key comes or goes the columns are walked in the map's own order, which is several times faster than
-looking up each key; a dict's walk may not go on after that. If a key comes or goes while the names are listed, the rest
-of them is taken at once: so the active lets sets wait for the few turns of it. Images of a map that fits one slice are
-whole at once. Their deadlines are those of the moment in which a chunk is made: what changes them later follows, as an
-update.
+So an image is consistent, no turn is long however large the map is, and one pass over the map serves all readers that
+wait. While no key comes or goes, the columns are walked in the map's own order, which is several times faster than
+looking up each key. The walk of a dict may not go on after that.
 
-An image is in slices, of tuples: Python's collector of memory looks at a list of a million each time that it comes by,
-and at a tuple of text once; and what nobody needs any more is let go slice by slice (incremental_free.py).
+If a key comes or goes while the names are listed, the rest of the names is taken at once. To avoid that, the active
+lets sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. The deadlines
+in a chunk are those of the moment when the chunk is made; a later change of a deadline follows as an update.
+
+Images are made of tuples: Python's garbage collector walks a long list at each collection, but a tuple of text only
+once. Slices that are no longer needed are freed a few at a time (incremental_free.py).
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ from chp.numbers import U64_MASK
 from .incremental_free import IncrementalFree
 from .shares import above, by_directory
 
-LISTED = 16  # slices of names a turn: a reference is taken in some 20 ns, a value and a revision looked up in 500
-FEW = 4  # prefixes: up to here a pass over the slice for each is as cheap as sorting it by directory
-NOT_YET = b""  # in the place of a chunk, until the image is whole
+# Slices of names that a turn lists. To take a reference needs some 20 ns; to look up a value and a revision needs 500
+# ns.
+LISTED = 16
+# The number of prefixes up to which one pass over the slice for each prefix is as cheap as sorting it by directory.
+FEW = 4
+# Stands for a chunk until the image is complete.
+NOT_YET = b""
 
 
 @dataclass(slots=True, frozen=True)
 class ImageSlice:
-    """Parallel columns, and the sum of the revisions."""
+    """A slice of an image: parallel columns, and the sum of the revisions."""
 
     keys: tuple[str, ...]
     values: tuple[bytes, ...]
@@ -47,7 +52,7 @@ class ImageSlice:
     sum: int
 
     def part(self, start: int, stop: int) -> ImageSlice:
-        """Items of it."""
+        """Return the items from `start` to `stop`."""
         if start <= 0 and stop >= len(self.keys):
             return self
         revisions = self.revisions[start:stop]
@@ -55,7 +60,7 @@ class ImageSlice:
 
 
 class Image:
-    """Keys, values and revisions, in slices; whole when it is `ready`."""
+    """An image: keys, values and revisions, in slices. It is complete when it is `ready`."""
 
     def __init__(
         self, number: int, prefix: str, deadlines: dict[str, float], leaving: IncrementalFree, most: int
@@ -71,7 +76,7 @@ class Image:
         self._leaving.add(self._slices)
 
     def take(self, keys: Iterable[str], values: Iterable[bytes], revisions: Iterable[int]) -> None:
-        """More of it."""
+        """Add more keys."""
         self._open[0].extend(keys)
         self._open[1].extend(values)
         self._open[2].extend(revisions)
@@ -86,19 +91,19 @@ class Image:
         self._open = [], [], []
 
     def complete(self) -> None:
-        """That was all."""
+        """Close the last slice: the image is complete."""
         self._close_slice()
         self.ready = True
 
     def waiting(self) -> Iterator[bytes]:
-        """`NOT_YET`, as often as somebody asks before it is whole."""
+        """Yield `NOT_YET` each time, until the image is complete."""
         while not self.ready:
             yield NOT_YET
 
-    # -- once it is ready
+    # -- of a complete image
 
     def part(self, i: int, n: int) -> Image:
-        """Slice `i` of `n`: together they are the image, and none of them overlap."""
+        """Return part `i` of `n`. Together the parts are the image, and none of them overlap."""
         first, last, at = i * self.size // n, (i + 1) * self.size // n, 0
         part = Image(self.number, self.prefix, self.deadlines, self._leaving, self._most)
         for piece in self._slices:
@@ -109,22 +114,23 @@ class Image:
         return part
 
     def items(self) -> Iterator[tuple[str, bytes, int]]:
-        """One by one."""
+        """Yield key, value and revision of each key."""
         for piece in self._slices:
             yield from zip(piece.keys, piece.values, piece.revisions, strict=True)
 
     def fingerprint(self) -> tuple[int, int]:
-        """As `Hashmap.fingerprint`."""
+        """Return the count of keys and the sum of revisions, as `Hashmap.fingerprint` does."""
         return self.size, sum(piece.sum for piece in self._slices) & U64_MASK
 
     def chunks(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
-        """The image as segments of at most `sync_chunk_items` and `sync_chunk_bytes`, or one key."""
+        """Yield the image as segments, each of at most `sync_chunk_items` and `sync_chunk_bytes`, or of one key."""
         for piece in self._slices:
             start = 0
             while start < len(piece.keys):
                 stop = _chunk_end(piece, start, limits)
                 keys, column = list(piece.keys[start:stop]), piece.revisions[start:stop]
-                same = column.count(column[0]) == len(column)  # written together: seen at once
+                # Keys that were written together have one revision; one look shows that.
+                same = column.count(column[0]) == len(column)
                 runs = [[column[0], len(column)]] if same else runs_of(column)
                 yield sync_segment(keys, list(piece.values[start:stop]), runs, self._ttls(keys, now()))
                 start = stop
@@ -147,7 +153,10 @@ def _chunk_end(piece: ImageSlice, start: int, limits: Limits) -> int:
 
 
 class Gathering:
-    """One pass over a map, a slice at a time, for images of several prefixes; of none, it lists the names of all."""
+    """One pass over a map, a slice at a time, for images of several prefixes.
+
+    Without prefixes it only lists the names of all keys.
+    """
 
     def __init__(
         self, hashmap: Hashmap, number: int, prefixes: Iterable[str], leaving: IncrementalFree, limits: Limits
@@ -158,10 +167,11 @@ class Gathering:
         self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
         self._map = hashmap
         self.listing = True
-        self.names: list[tuple[str, ...]] = []  # once it is done: those of all keys, if there are no images
+        self.names: list[tuple[str, ...]] = []  # names of all keys, once it is done without images
         self._keys: list[tuple[str, ...]] = []  # the names, in slices
         self._names, self._size = iter(hashmap.values), len(hashmap.values)
-        self._at = 0  # slices of which the values were looked at
+        # The number of slices whose values were gathered.
+        self._at = 0
         self._walk: Walk | None = Walk(hashmap)
         self._values_were: dict[str, bytes] = {}
         self._revisions_were: dict[str, int] = {}
@@ -169,11 +179,11 @@ class Gathering:
 
     @property
     def done(self) -> bool:
-        """Whether all keys were looked at."""
+        """True once all keys were gathered."""
         return not self.listing and self._at >= len(self._keys)
 
     def gather(self) -> None:
-        """Look at the next slice of keys; at the names first, of several slices."""
+        """Gather the next slice of keys; before that, list the next slices of names."""
         if self.listing:
             self._list(LISTED)
         if self.listing:
@@ -188,18 +198,20 @@ class Gathering:
             self._finish()
 
     def gather_all(self) -> None:
-        """The rest, in one go."""
+        """Gather the rest at once."""
         while not self.done:
             self.gather()
 
     def before(self, segment: Segment) -> None:
-        """A segment is about to be applied: keep what its keys are."""
+        """Keep what the keys of a segment are, before it is applied."""
         values, revisions = self._map.values, self._map.revisions
         for key in dict.fromkeys(segment.keys).keys() - self._values_were.keys():
-            self._values_were[key] = values.get(key, b"")  # of no use for one that was not there
+            # A key that is not in the map gets a value that is never used.
+            self._values_were[key] = values.get(key, b"")
             self._revisions_were[key] = revisions.get(key, 0)
         if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
-            self._walk = None  # a key comes or goes
+            # A key comes or goes.
+            self._walk = None
             while self.listing:
                 self._list(LISTED)
 
@@ -211,7 +223,8 @@ class Gathering:
             if len(names) < self._most:
                 self._names, self.listing = iter({}), False
                 break
-        if not self.listing and sum(map(len, self._keys)) != self._size:  # the dict was packed anew under the walk
+        # The dict was compacted while it was walked.
+        if not self.listing and sum(map(len, self._keys)) != self._size:
             every = iter(list(self._map.values))
             self._keys = list(iter(lambda: tuple(islice(every, self._most)), ()))
 
@@ -258,7 +271,7 @@ class Gathering:
 
 
 class Walk:
-    """The columns of a map in its own order, as long as no key comes or goes."""
+    """A walk along the columns of a map in its own order; it ends when a key comes or goes."""
 
     def __init__(self, hashmap: Hashmap) -> None:
         self._values = iter(hashmap.values.values())
@@ -266,7 +279,7 @@ class Walk:
         self._revisions = iter(hashmap.revisions.values())
 
     def next(self, keys: tuple[str, ...]) -> tuple[Sequence[bytes], Sequence[int]] | None:
-        """The values and revisions of the next keys; None if the two columns have not met them in one order."""
+        """Return the values and revisions of the next keys; None if the columns are not in the order of these keys."""
         n = len(keys)
         if tuple(islice(self._keys, n)) != keys:
             return None

@@ -1,8 +1,10 @@
-"""What nobody needs any more is let go a slice a turn: to free three million keys and values at once takes a turn of
-its own, of which nobody knows why it was so long.
+"""Freeing of large data, a part each turn.
 
-    add          the slices of an image, the records of a log      add_map      the columns of a map
-    step         some of them are forgotten, so that Python frees them
+To free three million keys and values at once would take a whole turn, and no log would say why it was so long.
+
+    add       takes the slices of an image, or the records of a log
+    add_map   takes the columns of a map
+    step      forgets some of them, so that Python frees them
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from typing import Any
 
 from chp.hashmap import Hashmap
 
-SLICES = 8  # of an image: some 100,000 keys, which are mostly held elsewhere too
-ITEMS = 16_384  # of a map, with all that is theirs: 2 ms
+# The slices of an image that a step frees: some 100,000 keys, which are mostly held elsewhere too.
+SLICES = 8
+# The items of a map that a step frees, with their values; this takes 2 ms.
+ITEMS = 16_384
 
 
 class IncrementalFree:
-    """Lists and dicts on their way out."""
+    """Lists and dicts that are being freed."""
 
     def __init__(self) -> None:
         self.lists: deque[MutableSequence[Any]] = deque()
@@ -28,16 +32,16 @@ class IncrementalFree:
         return bool(self.lists or self.dicts)
 
     def add(self, slices: MutableSequence[Any]) -> None:
-        """A list of large things, or of many."""
+        """Take a list of large things, or of many; a short list is left to Python."""
         if len(slices) > SLICES:
             self.lists.append(slices)
 
     def add_map(self, hashmap: Hashmap) -> None:
-        """A map that was replaced."""
+        """Take the columns of a map that was replaced."""
         self.dicts += (hashmap.values, hashmap.revisions, hashmap.deadlines)
 
     def step(self) -> None:
-        """A turn's share."""
+        """Free a turn's share."""
         if self.lists:
             del self.lists[0][-SLICES:]
             if not self.lists[0]:

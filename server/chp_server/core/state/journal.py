@@ -1,27 +1,29 @@
-"""The journal: what a server must find again after it fell, and the interface all stores have.
+"""The journal: what a server must find again after it stopped, and the interface that all stores have.
 
-    append(rows) .. put_snapshot .. set_meta      gathered in memory, in order
-    keep_messages(messages)                        the same of messages that records have placed
-    sync()                                         one transaction for the whole turn; returns when it is durable
-    load()                                         snapshot, then the rows after it, verified before they are handed out
+    append(rows), put_snapshot, set_meta    are gathered in memory, in order
+    keep_messages(messages)                 is gathered too: the messages of topics
+    sync()                                  commits it all in one transaction a turn; returns when it is durable
+    load()                                  verifies everything, then returns the snapshot and the rows after it
 
-A row is one record: the numbers `first..last` it covers, and a body nobody here looks into. Numbers are unsigned 64
-bit on the wire (epoch << 48 | sequence); epochs stay below 32,768, so stores hold them as signed 64-bit integers.
+A row is one record: the numbers `first..last` that it covers, and a body that the journal does not
+look into. Numbers are unsigned 64 bit on the wire (epoch << 48 | sequence). Epochs stay below 32,768,
+so stores keep numbers as signed 64 bit.
 
 Rules:
-- Rows follow on: the sequence of `first` is one more than that of the last row, or the epoch is higher. Each row
-  also keeps the number it followed, under its checksum, so a row that went missing is noticed, not guessed over.
-- After an error nothing of the open transaction is in the journal, and a snapshot under way is abandoned. Where the
-  disk's answer can't be trusted (a failed fsync, a lost connection) nothing is written until it is opened again.
-- A snapshot becomes the snapshot in one transaction. Rows it made superfluous go a few at a time, in later syncs;
-  so call `sync` at every heartbeat too: with nothing to do it costs nothing.
-- A journal that ends before its mark (journal_mark.py) has been cut short, however sound it looks: that is damage too.
-- Damage is never guessed over: `recover="strict"` refuses to open and names the place, `"prefix"` keeps what is
-  before it, sets the rest aside (moved, not deleted) and says how much that was.
-- `durability` is what an acknowledgement says without a passive: 1 only when `sync` waits for the disk
-  (`sync="always"`).
+- Rows follow on: the sequence of `first` is one more than that of the last row, or the epoch is higher. Each row also
+  keeps the number that it followed, under its checksum. So a missing row is noticed.
+- After an error nothing of the open transaction is in the journal, and a snapshot under way is abandoned. If the disk's
+  answer can't be trusted (a failed fsync, a lost connection), nothing is written until the journal is opened again.
+- A snapshot replaces the one before in one transaction. The rows that it covers are deleted a few at a time, in later
+  syncs. So call `sync` at every heartbeat too; it costs nothing if there is nothing to do.
+- A journal that ends before its high-water mark (journal_mark.py) was cut short. That is damage, even if all that it
+  has is sound.
+- Damage is never guessed over: `recover="strict"` refuses to open, and names the place. `"prefix"` keeps what is before
+  the damage, sets the rest aside (moved, not deleted), and says how much that was.
+- `durability` is what an acknowledgement of a server without a passive promises. It is 1 (journaled) only if `sync`
+  waits for the disk (`sync="always"`).
 
-One thread uses a journal. One server owns one: a lock that ends with the process holds others off.
+One thread uses a journal. One server owns it: a lock that ends with the process keeps other servers out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,8 +38,10 @@ from .missing_messages import Spans
 from .record_log import LoggedMessages, LoggedRow
 
 MIB = 1 << 20
-BODY_BYTES_MAX = 64 * MIB  # several batches of 16 MiB may gather in one turn
-META_BYTES_MAX = MIB  # meta values are written whole, so they must stay small
+# A turn may gather several batches of 16 MiB.
+BODY_BYTES_MAX = 64 * MIB
+# Meta values are written whole, so they must stay small.
+META_BYTES_MAX = MIB
 SYNC_MODES = ("always", "interval", "off")
 RECOVER_MODES = ("strict", "prefix")
 
@@ -48,15 +52,15 @@ CUT_SHORT = (
 
 
 class JournalError(ChpError):
-    """The journal can't do what was asked; the text names the store, the reason and the remedy."""
+    """An error of the journal; its text names the store, the reason and the remedy."""
 
 
 class JournalLocked(JournalError):
-    """Another server, alive, owns this journal."""
+    """Another server that is alive owns this journal."""
 
 
 class JournalDamaged(JournalError):
-    """Something stored is not what was written; `place` says where."""
+    """Stored bytes differ from what was written; `place` says where."""
 
     def __init__(self, text: str, place: str = "") -> None:
         super().__init__(text)
@@ -64,7 +68,7 @@ class JournalDamaged(JournalError):
 
 
 class JournalFull(JournalError):
-    """No room. The journal is as it was at the last sync; free some room and append again."""
+    """The store has no room. The journal is as it was at the last sync; free some room and append again."""
 
 
 class JournalReadOnly(JournalError):
@@ -72,26 +76,34 @@ class JournalReadOnly(JournalError):
 
 
 class WrongStore(JournalError):
-    """A journal, but not of this server; or no journal of ours at all."""
+    """The store is the journal of another server, or no CHP journal."""
 
 
 @dataclass(frozen=True)
 class LoadedJournal:
-    """What `load` found. Use up both iterators before the next `append`; each can be walked once."""
+    """A journal as `load` found it. Use up both iterators before the next `append`; each can be walked once."""
 
-    number: int  # of the last row, or of the snapshot when there is none after it; 0 in an empty journal
-    snapshot_number: int  # 0 when there is no snapshot
-    snapshot: Iterator[bytes]  # the chunks, as they were put
-    rows: Iterator[LoggedRow]  # those after the snapshot
-    report: str  # one line for the log
-    rows_aside: int = 0  # rows set aside by recover="prefix"; -1 when they could not be counted
-    marked: int = 0  # a number that it had been at, beyond `number`: the peer's to tell what is missing (`catch_up`)
-    seen_epoch: int = 0  # no epoch up to here may be opened: its numbers may have been issued, and set aside
+    # The number of the last row, or of the snapshot if there is no row after it; 0 in an empty journal.
+    number: int
+    # 0 if there is no snapshot.
+    snapshot_number: int
+    # The chunks of the snapshot, as they were put.
+    snapshot: Iterator[bytes]
+    # The rows after the snapshot.
+    rows: Iterator[LoggedRow]
+    # One line for the log.
+    report: str
+    # Rows that recover="prefix" set aside; -1 if they could not be counted.
+    rows_aside: int = 0
+    # The number of the high-water mark, if the journal ends before it. The peer may have the missing rows (`catch_up`).
+    marked: int = 0
+    # The highest epoch that may have been issued in rows set aside; the next epoch must be above it.
+    seen_epoch: int = 0
 
 
 @dataclass
 class Report:
-    """What `verify` found; `line()` is for people."""
+    """The result of `verify`; `line()` is for people."""
 
     url: str
     store_id: str = ""
@@ -101,15 +113,16 @@ class Report:
     bytes: int = 0
     number: int = 0
     problems: list[str] = field(default_factory=list)
-    read: bool = True  # False: it could not be looked at, which says nothing about it
+    # False if the journal could not be read; that says nothing about its contents.
+    read: bool = True
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
     def line(self) -> str:
-        """The report in one line."""
+        """Return the report in one line."""
         if not self.read:
             return f"{self.url}: not checked: {'; '.join(self.problems)}"
         what = (
@@ -120,35 +133,35 @@ class Report:
 
 
 def cut_short(last: int, mark: int) -> str:
-    """What is wrong with a journal that ends before its mark, and what can be done."""
+    """Return the text for a journal that ends before its mark: what is wrong, and what an operator can do."""
     return CUT_SHORT.format(last=describe(last), mark=describe(mark))
 
 
 class Journal(Protocol):
-    """What the reactor knows of a store."""
+    """The part of a store that the reactor uses."""
 
     durability: int
 
     def append(self, rows: Sequence[LoggedRow]) -> None:
-        """Add rows to the open transaction; `JournalError` (and none of them added) unless they follow on."""
+        """Add rows to the open transaction; raise `JournalError`, and add none of them, unless they follow on."""
 
     def sync(self) -> None:
-        """Commit the open transaction; return when it is as durable as was asked for."""
+        """Commit the open transaction; return when it is as durable as the options ask for."""
 
     def load(self) -> LoadedJournal:
         """Verify everything, then hand out the snapshot and the rows after it."""
 
     def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
-        """Synced rows after `number`, at least one if there is any; None when they don't reach back to it.
+        """Return synced rows after `number`, at least one if there is any; None if the rows don't reach back to it.
 
-        None too when `number` is not a place in this history (the end of a record that was dropped, say).
+        Also return None if `number` is not a place in this history, such as the end of a record that was dropped.
         """
 
     def drop_after(self, number: int) -> int:
-        """Discard the rows after `number`, which are not history, durably; how many they were.
+        """Discard the rows after `number`, which are not history, durably; return their count.
 
-        A snapshot under way of a state beyond `number` is abandoned, an earlier one goes on. Below the snapshot
-        nothing can be dropped (`JournalError`): a whole snapshot of the other server replaces everything.
+        A snapshot under way of a state beyond `number` is abandoned; an earlier one goes on. Rows below the snapshot
+        can't be dropped (`JournalError`): then the other server must send a whole snapshot, which replaces everything.
         """
 
     def begin_snapshot(self, number: int) -> None:
@@ -158,43 +171,45 @@ class Journal(Protocol):
         """Add a chunk to the snapshot under way."""
 
     def commit_snapshot(self, keep_after: int, *, alone: bool = False, shared: int = 0) -> None:
-        """Make it the snapshot, durably. Rows up to `keep_after` (never beyond the snapshot) will be deleted.
+        """Make the snapshot under way the current one, durably. Rows up to `keep_after` will be deleted.
 
-        With `alone` all rows go, whatever their numbers: they are of another history; and messages beyond `shared`.
+        `keep_after` is never beyond the snapshot. With `alone` all rows are deleted, whatever their numbers, because
+        they are of another history; so are messages of records beyond `shared`.
         """
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
-        """Add messages to the open transaction: of a topic in their order, or filling a gap."""
+        """Add messages to the open transaction. Those of a topic come in their order, or fill a gap."""
 
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
-        """Synced messages of a topic, those at `offset` and after it, of records up to `number`.
+        """Return synced messages of a topic from `offset` on, of records up to `number`.
 
-        At least one row if there is one; the first may begin before `offset`, or after it if what is there is missing.
+        Return at least one row if there is one. The first may begin before `offset`, or
+        after it if messages are missing.
         """
 
     def message_spans(self, number: int) -> Spans:
-        """Which offsets of which topics are here, of records up to `number`; only what was synced."""
+        """Return the spans of offsets that the journal has of each topic; synced ones, of records up to `number`."""
 
     def trim_messages(self, floors: dict[int, int]) -> None:
-        """Messages of a topic below an offset need not be kept: they go piece by piece, in later syncs."""
+        """Allow the journal to delete the messages of each topic below an offset, piece by piece, in later syncs."""
 
     def abort_snapshot(self) -> None:
-        """Forget the snapshot under way, if any; the one before stays."""
+        """Forget the snapshot under way, if there is one; the current one stays."""
 
     def get_meta(self, key: str) -> bytes | None:
-        """A small value by name, as set last."""
+        """Return a small value by its name, as it was set last."""
 
     def set_meta(self, key: str, value: bytes) -> None:
         """Set a small value in the open transaction. Names that begin with "chp." are the journal's own."""
 
     def snapshot_due(self) -> bool:
-        """Whether the rows after the snapshot have grown so much that a new one is worth its bytes."""
+        """Return whether the rows after the snapshot have grown so much that a new snapshot pays."""
 
     def stats(self) -> dict[str, int | float | str]:
-        """Sizes and times, for status and metrics."""
+        """Return sizes and times, for status and metrics."""
 
     def close(self) -> None:
-        """Let go of the store, without a sync of what was not synced. Twice is fine."""
+        """Close the store without a sync. A second call does nothing."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +222,10 @@ class Options:
     retain_s: float = Config.retain_s
     interval_s: float = 1.0
     store_id: bytes | None = None
-    catch_up: bool = False  # a journal that was cut short is loaded all the same: the peer may have the rest
-    mark: bool = True  # keep one beside the journal (journal_mark.py)
+    # Load a journal that was cut short all the same: the peer may have the rest.
+    catch_up: bool = False
+    # Keep a high-water mark beside the journal (journal_mark.py).
+    mark: bool = True
 
     def __post_init__(self) -> None:
         if self.sync not in SYNC_MODES:

@@ -1,14 +1,16 @@
-"""Leases: whose each is, and what a client may do with one (SPEC.md, section 19).
+"""Leases: the owner of each, and what a client may do with one (SPEC.md, section 19).
 
-A lease belongs to the client that opened it: the first part of its sessions' public ids, which its later sessions have
-too. Readers see the names of leases beside the keys, so a name is no right to it. Another client that refreshes, uses
-or ends one is refused. What opens or refreshes a lease stands in the record with its owner, whom everybody who follows
-the record needs; a client can't write that itself. It may say that the lease is to be anybody's: of its user, or where
-nobody has a name, of all who know the lease's. Such a lease has no keys: it is for members of groups that come by other
-clients each time, as those of a gateway do.
+A lease belongs to the client that opened it. A client is the first part of the public ids of its sessions, so its later
+sessions have the lease too. Readers see the names of leases beside keys, so to know a name gives no right. Another
+client that refreshes the lease, sets with it or ends it is refused. The server writes the owner into the record that
+opens or refreshes a lease, because all who follow the records need it. A client can't write the owner.
 
-Its keys go a slice a turn (expiry.py). One that has ended and still has keys is `ending`: its ttl is 0, nobody can
-refresh it or set with it, and it is forgotten with the last key.
+A client may open a lease as "anybody's". Then each client of its user may use it. Where users have no names, each
+client that knows the lease's name may use it. Such a lease has no keys. It is for members of groups that reach the
+server by another client each time, as those of a gateway do.
+
+The keys of a lease that has ended are deleted a slice a turn (expiry.py). As long as it has keys it is `ending`: its
+ttl is 0, and no client can refresh it or set with it. It is forgotten with its last key.
 """
 
 from __future__ import annotations
@@ -29,31 +31,33 @@ from chp.limits import DEFAULT, Limits
 from .verdicts import Refusal
 
 COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.REFRESH, columns.UNLEASE})
-LISTED_MAX = 1000  # in one answer
+# The number of leases that one answer lists.
+LISTED_MAX = 1000
 NOT_HERE = "the lease has expired or never was; open a new one"
-NOT_YOURS = "the lease is another client's, who alone may refresh it, set with it or end it; open one of your own"
-NO_KEYS = "a lease that is anybody's has no keys; open one of your own for them"
+NOT_YOURS = "the lease is another client's; only its owner may refresh it, set with it or end it; open one of your own"
+NO_KEYS = "a lease that is opened as anybody's has no keys; open one of your own for them"
 
 
 class LeaseOwner(NamedTuple):
-    """As whom a session has leases: as its client, or as anybody of its user."""
+    """The identity that owns a session's leases: its client, or any client of its user."""
 
     client: bytes
     user: str = ""
-    share: str = ""  # the user whose share of each table it takes: "" where there are no rules
+    # The user whose share of each table the leases count for; "" where there are no rules.
+    share: str = ""
 
     @property
     def shared(self) -> bytes:
-        """The owner of a lease that is anybody's."""
+        """The owner of a lease that any client of the user may use."""
         return columns.ANYBODY + self.user.encode()
 
     def may_use(self, lease: HeldLease) -> bool:
-        """Whether a lease is one of these."""
+        """Return whether this session may use a lease."""
         return lease.owner in (self.client, self.shared)
 
 
 def user_of(owner: bytes, owners: Mapping[bytes, str]) -> str:
-    """Return the user of a lease's owner, by the users of clients; "" if it is nobody's."""
+    """Return the user of a lease's owner; "" if there is none. `owners` maps clients to users."""
     if owner.startswith(columns.ANYBODY):
         return owner.removeprefix(columns.ANYBODY).decode()
     return owners.get(owner, "")
@@ -61,30 +65,32 @@ def user_of(owner: bytes, owners: Mapping[bytes, str]) -> str:
 
 @dataclass(slots=True)
 class HeldLease:
-    """Keys that are deleted together when their owner has not refreshed them for `ttl_ms`."""
+    """A lease: its keys are deleted together if its owner does not refresh it for `ttl_ms`."""
 
     ttl_ms: int
     deadline: float
-    owner: bytes = b""  # the client; nobody's if a record does not say
+    # The client, or the user of a shared lease; empty if a record does not say.
+    owner: bytes = b""
     keys: dict[str, None] = field(default_factory=dict)
 
     def facts(self, now: float) -> dict[str, Any]:
-        """What an operator is shown."""
+        """Return what an operator is shown of the lease."""
         left_ms = max(0, round((self.deadline - now) * 1000))
         owner = "anybody" if self.owner.startswith(columns.ANYBODY) else self.owner.hex()
         return {"owner": owner, "ttl_ms": self.ttl_ms, "remaining_ms": left_ms, "keys": len(self.keys)}
 
 
 class LeaseTable(FairTable[bytes, HeldLease]):
-    """All leases by name, the one that was refreshed longest ago first, and how many each client has."""
+    """All leases by name, in the order of their last refresh, and the number that each client has."""
 
     def __init__(self, most: int = DEFAULT.leases_max) -> None:
         super().__init__(most)
         self.of_client: Counter[bytes] = Counter()
-        self.ending: dict[bytes, None] = {}  # those whose keys are still to go, the longest first
+        # Leases that have ended and still have keys, in the order of their ends.
+        self.ending: dict[bytes, None] = {}
 
     def keep(self, lease_id: bytes, ttl_ms: int, owner: bytes, now: float, user: str = "") -> None:
-        """Open a lease for a user, or refresh it; one of another owner stays as it is."""
+        """Open a lease for a user, or refresh it. A lease of another owner stays as it is."""
         lease = self.get(lease_id)
         if lease is None:
             self.put(lease_id, HeldLease(ttl_ms, now + ttl_ms / 1000, owner), user)
@@ -94,30 +100,30 @@ class LeaseTable(FairTable[bytes, HeldLease]):
             self.use(lease_id)
 
     def own(self, client: bytes, user: str) -> None:
-        """Note that a client, which was nobody's, is a user's: its leases are, too."""
+        """Give the leases of a client to a user, if the client had no user before."""
         if client in self.of_client:
             for lease_id in self.of_user(""):
                 if self[lease_id].owner == client:
                     self.give(lease_id, user)
 
     def refresh(self, lease_id: bytes, now: float) -> None:
-        """Its full time again for a lease that is there."""
+        """Give a lease its full time again, if it is open."""
         lease = self.get(lease_id)
         if lease is not None and lease_id not in self.ending:
             lease.deadline = now + lease.ttl_ms / 1000
             self.use(lease_id)
 
     def lives(self, lease_id: bytes) -> bool:
-        """Whether it is there, and is not at its end."""
+        """Return whether a lease is open and has not ended."""
         return lease_id in self and lease_id not in self.ending
 
     def some_keys(self, lease_id: bytes, most: int) -> list[str]:
-        """Some of a lease's keys, the oldest first."""
+        """Return at most `most` keys of a lease, the oldest first."""
         lease = self.get(lease_id)
         return [] if lease is None else list(islice(lease.keys, most))
 
     def end(self, lease_id: bytes) -> None:
-        """A lease is over: it is forgotten when it has no key any more."""
+        """End a lease; it is forgotten once it has no key."""
         lease = self.get(lease_id)
         if lease is None:
             return
@@ -132,7 +138,7 @@ class LeaseTable(FairTable[bytes, HeldLease]):
             del self.of_client[lease.owner]
 
     def without(self, lease_id: bytes, key: str) -> None:
-        """A key is no longer a lease's: it was deleted, or set anew."""
+        """Take a key from a lease, because the key was deleted or set anew."""
         lease = self.get(lease_id)
         if lease is not None:
             lease.keys.pop(key, None)
@@ -140,19 +146,19 @@ class LeaseTable(FairTable[bytes, HeldLease]):
                 self.end(lease_id)
 
     def expired(self, now: float, most: int) -> list[bytes]:
-        """At most so many leases that nobody refreshed in time."""
+        """Return at most `most` leases that were not refreshed in time."""
         due = (name for name, lease in self.items() if lease.deadline <= now and name not in self.ending)
         return list(islice(due, most))
 
     def check(self, extras: dict[str, Any], whose: LeaseOwner, limits: Limits) -> list[bytes]:
-        """Refuse what names a lease that is not there, is another client's, or is one too many for its user.
+        """Refuse a batch that names a lease that is not open, is another client's, or is one too many for its user.
 
-        Return the leases of another user that make room.
+        Return the leases of another user that must end to make room.
         """
         opened = extras.get(columns.LEASE, [None])
         if opened[2:] not in ([], [columns.ANYBODY]):
-            raise BadFrame("a KVSET's 'lease' is a name, a ttl, and 'anybody:' if it is to be anybody's; its "
-                           "owner is the server's to write")  # fmt: skip
+            raise BadFrame("a KVSET's 'lease' is a name, a ttl, and 'anybody:' for a shared lease; only the "
+                           "server writes its owner")  # fmt: skip
         owner = whose.shared if opened[2:] else whose.client
         named = [extras.get(name) for name in (columns.LEASED, columns.REFRESH, columns.UNLEASE)]
         if any(lease in self and not whose.may_use(self[lease]) for lease in named if lease is not None):
@@ -186,7 +192,7 @@ class LeaseTable(FairTable[bytes, HeldLease]):
 
 
 def with_owner(segment: Segment, whose: LeaseOwner) -> Segment:
-    """A segment that opens or refreshes a lease, as it stands in a record."""
+    """Return a segment that opens or refreshes a lease, with the owner that a record carries."""
     extras = dict(segment.extras or {})
     lease_id, ttl_ms, *anybody = extras[columns.LEASE]
     extras[columns.LEASE] = [lease_id, ttl_ms, whose.shared if anybody else whose.client]
@@ -194,6 +200,6 @@ def with_owner(segment: Segment, whose: LeaseOwner) -> Segment:
 
 
 def listed(leases: LeaseTable, after: bytes, now: float) -> dict[str, Any]:
-    """The next leases behind a name, as an operator is shown them; in the order of their names."""
+    """Return the next leases after a name as an operator is shown them, in the order of their names."""
     names = nsmallest(LISTED_MAX, (name for name in leases if name > after))
     return {"total": len(leases), "leases": [{columns.LEASE: name.hex(), **leases[name].facts(now)} for name in names]}

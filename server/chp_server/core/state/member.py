@@ -1,7 +1,7 @@
-"""One member of a group as it reads: what it was given of each slot, and what it may get next (group_coordinator.py).
+"""One member of a group as it reads: what it was given in each slot, and what it may get next (group_coordinator.py).
 
-Of each slot two offsets are kept: what was sent reaches up to the one, and what was looked at to the other, which is
-ahead where nothing was found for the member. Slots that are at the same offsets are one entry. Pure.
+For each slot two offsets are kept. Messages were sent up to the first, and the topic was searched up to the second. The
+second is ahead where the search found no message of the slot. Slots with the same two offsets share an entry. Pure.
 """
 
 from __future__ import annotations
@@ -14,47 +14,56 @@ from chp.topics import ALL_SLOTS, pack_slots
 from .groups import Group, Places
 
 Key = tuple[bytes, int]
-Which = tuple[str, str]  # a group: topic, name
-AHEAD = 2  # chunks: one in hand, and the next
-Given = dict[tuple[int, int], int]  # offsets: what was sent reaches to, and what was looked at; which slots
+Which = tuple[str, str]  # topic, name
+# Chunks that a member may have at a time: one in hand, and the next.
+AHEAD = 2
+Given = dict[tuple[int, int], int]  # (offset sent up to, offset searched up to) -> slots
 
 
 @dataclass(slots=True)
 class Member:
-    """One member, as it reads."""
+    """A member that reads, and what it was given."""
 
     key: Key  # connection and request
     which: Which
-    topic: int  # its id
+    topic: int  # the topic's id
     member: bytes
     credit: int
-    touched: float  # when there was credit last
-    resets: int  # of its group, when it came
+    # The time when the member had credit last.
+    touched: float
+    # The `resets` of its group when the member came.
+    resets: int
     given: Given = field(default_factory=dict)
-    leaving: int = 0  # slots of which it gets no more
-    changes: int = -1  # of its group, as far as `given` knows
-    seen: int = -1  # up to this number there is nothing more for it
-    said: float = float("-inf")  # when it was told anything last
-    worked: tuple[int, float] = (0, 0.0)  # the lowest offset of what it has in hand, and since when
-    room: int = 0  # the most credit that it had
+    # Slots that it gets nothing more of.
+    leaving: int = 0
+    # The `changes` of its group that `given` takes into account.
+    changes: int = -1
+    # There is nothing more for the member up to this number.
+    seen: int = -1
+    # The time when the member was sent anything last.
+    said: float = float("-inf")
+    # The lowest offset that it has in hand, and the time from which it has that.
+    worked: tuple[int, float] = (0, 0.0)
+    # The most credit that it had.
+    room: int = 0
     user: str = ""
 
     def grant(self, credit: int, now: float) -> None:
-        """It has room for so much now."""
+        """Take over the credit that the member has now."""
         self.credit, self.room, self.touched = credit, max(self.room, credit), now
 
     @property
     def is_ahead(self) -> bool:
-        """Whether one chunk waits for it behind the one that it has in hand."""
+        """True if a chunk waits for the member behind the one that it has in hand."""
         return self.room - self.credit >= AHEAD
 
     @property
     def has_all(self) -> bool:
-        """Whether what it gets is the same for all its slots, and these are all."""
+        """True if the member has all slots, and all at the same offsets."""
         return list(self.given.values()) == [ALL_SLOTS]
 
     def follow(self, group: Group) -> None:
-        """Slots came or went."""
+        """Take over the slots that the group gives to the member now."""
         if self.changes == group.changes:
             return
         self.changes = group.changes
@@ -70,7 +79,10 @@ class Member:
         self.seen = -1
 
     def passes(self, places: Places) -> list[list[Any]]:
-        """Slots of which nothing is in hand, and nothing was found, step on to where they were looked at."""
+        """Return steps of slots past messages that are not theirs, and take these steps.
+
+        A slot takes one if nothing of it is in hand, and a search found no message of it.
+        """
         moves: list[list[Any]] = []
         for (sent, looked), slots in list(self.given.items()):
             free = slots & places.get(sent, 0)
@@ -89,7 +101,7 @@ class Member:
     def resume(self, have: list[tuple[int, int, int]]) -> None:
         """Go on behind the ranges that the member has in hand, in the slots whose position is in such a range.
 
-        A position is below a range if an acknowledgement was lost here. Then the member is given that again.
+        A position is below a range if an acknowledgement was lost here. Then the member is given those messages again.
         """
         for slots, after, upto in have:
             for where, held in [(where, held) for where, held in self.given.items() if after <= where[0] < upto]:
@@ -98,7 +110,7 @@ class Member:
                     self._put((upto, upto), self.given.get((upto, upto), 0) | some)
 
     def in_hand(self, places: Places) -> int:
-        """The slots of which it was given messages that it has not acknowledged."""
+        """Return the slots in which the member has messages that it has not acknowledged."""
         found = 0
         for (sent, _), slots in self.given.items():
             for offset, some in places.items():
@@ -107,7 +119,10 @@ class Member:
         return found
 
     def next(self) -> tuple[int, int, int]:
-        """From which offset on something may come next, for which slots, and where others are ahead; -1: nothing."""
+        """Return where to search next: an offset, the slots that are there, and the offset where further slots wait.
+
+        The offset is -1 if there is nothing to search.
+        """
         ahead = sorted({looked for (_, looked), slots in self.given.items() if slots & ~self.leaving})
         if not ahead:
             return -1, 0, 0
@@ -118,7 +133,10 @@ class Member:
         return at, slots & ~self.leaving, stop
 
     def looked(self, at: int, slots: int, upto: int, *, sent: bool) -> list[list[Any]]:
-        """These slots were looked at up to an offset; if it was `sent`, from where on each."""
+        """Note that these slots were searched from `at` to `upto`, and whether what was found was `sent`.
+
+        Return the slots with the offset up to which each was sent messages before.
+        """
         spans = []
         for where, some in list(self.given.items()):
             if where[1] == at and some & slots:

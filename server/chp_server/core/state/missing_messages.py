@@ -1,12 +1,12 @@
-"""How a server gets messages that its records have placed, and its journal lacks (SPEC.md, section 35).
+"""Messages that a server's records have placed, and that its journal lacks (SPEC.md, section 35).
 
-    RECORD body messages      as a record is committed: its messages come with it, while they are in memory
-    LACK [topic, from, to]    who lacks some of older ones asks for them, a page at a time
-    FILL [topic, upto, rows]  the answer, out of the other's journal: all that it has of that page
+    RECORD body messages      a record is sent to the passive with its messages, while they are in memory
+    LACK [topic, from, to]    a server asks its peer for messages that it lacks, a page at a time
+    FILL [topic, upto, rows]  the answer: what the peer's journal has of that page
 
-What is lacked is kept as spans of offsets by topic, computed at the start from what the journal has, so that a passive
-which was away, or got the whole state, fills in in the background; and one that took over before it was done asks the
-other when that is back in sync. What both lack is passed over. Pure.
+Missing messages are kept as spans of offsets by topic. At the start they are computed from what the journal has. So a
+passive that was away, or that got the whole state, is backfilled in the background. A server that became active before
+its backfill was done asks its peer once that is in sync again. Messages that both servers lack are skipped. Pure.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ Spans = dict[int, list[Span]]
 
 
 class MissingMessages:
-    """What is lacked here; which of it was asked for last, and when."""
+    """The missing messages; the page that was asked for last, and when."""
 
     def __init__(self) -> None:
         self.lacks: Spans = {}
-        self._ends: dict[int, int] = {}  # by topic: below it, what is not lacked is here
+        # topic -> offset; below it, the journal has each message that is not in `lacks`.
+        self._ends: dict[int, int] = {}
         self._asked_at = float("-inf")
 
     @property
     def messages(self) -> int:
-        """How many are lacked."""
+        """The number of missing messages."""
         return sum(end - first for spans in self.lacks.values() for first, end in spans)
 
     def begin(self, topics: Topics, have: Spans) -> None:
-        """The journal has these: what is lacked is all else that the topics keep."""
+        """Begin with what the journal has: every other message that a topic keeps is missing."""
         self.lacks, self._ends = {}, {}
         topics.grown.clear()
         topics.own.clear()
@@ -57,15 +58,19 @@ class MissingMessages:
             self.lacks.setdefault(topic, []).append([first, end])
 
     def came(self, messages: Sequence[LoggedMessages]) -> None:
-        """Messages came with their record."""
+        """Note messages that came with their record."""
         for row in messages:
             at = self._ends.get(row.topic, 0)
             self._lack(row.topic, at, row.first)
             self._ends[row.topic] = max(at, row.end)
 
     def look(self, topics: Topics, floors: dict[int, int]) -> None:
-        """Records were followed: what they placed and did not come is lacked; what is not kept any more is not."""
-        for topic_id, topic in topics.own.items():  # their messages are written here with their record
+        """Note what records placed since the last call, and what topics no longer keep.
+
+        Messages that did not come with their record are missing. Messages below `floors` are no longer wanted.
+        """
+        # Messages placed by this server are written to its journal with their record.
+        for topic_id, topic in topics.own.items():
             self._ends[topic_id] = topic.next
         topics.own.clear()
         for topic_id, topic in topics.grown.items():
@@ -79,7 +84,7 @@ class MissingMessages:
                 self.lacks[topic_id] = spans
 
     def ask(self, now: float, wait_s: float) -> list[bytes] | None:
-        """The next page to ask for, or the last one again if it was not answered."""
+        """Return the next page to ask for, or the last one again if it was not answered for `wait_s`; else None."""
         if not self.lacks or now - self._asked_at < wait_s:
             return None
         self._asked_at = now
@@ -87,7 +92,7 @@ class MissingMessages:
         return [LACK, packb([topic, *spans[0]])]
 
     def fill(self, body: bytes) -> list[LoggedMessages]:
-        """An answer: what of it is to be kept, as it is lacked."""
+        """Take an answer of the peer; return the messages in it that are missing here."""
         topic, upto, rows = unpackb(body, "FILL")
         spans = self.lacks.get(topic)
         if not spans:
@@ -95,7 +100,8 @@ class MissingMessages:
         first, end = spans[0]
         kept = []
         for row in map(_row, rows):
-            if row.topic == topic and row.first < end and row.end > first:  # it may begin below what is kept
+            # The first row may begin below the span.
+            if row.topic == topic and row.first < end and row.end > first:
                 kept.append(row)
                 first = row.end
         self._asked_at = float("-inf")
@@ -109,17 +115,17 @@ class MissingMessages:
 
 def _row(told: list[Any]) -> LoggedMessages:
     if len(told) != 6 or list(map(type, told)) != [int] * 5 + [bytes]:
-        raise BadFrame("messages between servers are five numbers and their body")
+        raise BadFrame("a row of messages between servers is five numbers and a body")
     return LoggedMessages(*told)
 
 
 def packed(messages: Sequence[LoggedMessages]) -> bytes:
-    """The frame of a RECORD that has its messages."""
+    """Return the frame of a RECORD that carries its messages."""
     return packb([list(row) for row in messages])
 
 
 def unpacked(frame: bytes) -> list[LoggedMessages]:
-    """Out of that frame."""
+    """Return the messages in a frame that `packed` made."""
     return list(map(_row, unpackb(frame, "the messages of a RECORD")))
 
 
@@ -130,14 +136,14 @@ def asked(body: bytes) -> tuple[int, int, int]:
 
 
 def answer(topic: int, end: int, found: Sequence[LoggedMessages]) -> list[bytes]:
-    """Return FILL, with what the journal has before `end`: offsets that it lacks, or has let go, are passed over."""
+    """Return the FILL for a page that ends before `end`. It skips offsets that the journal lacks or has deleted."""
     rows = [row for row in found if row.first < end]
     upto = rows[-1].end if rows else end
     return [FILL, packb([topic, upto, [list(row) for row in rows]])]
 
 
 def spans_of(rows: Iterator[tuple[int, int, int]]) -> Spans:
-    """What a journal has, from (topic, first, count) in their order."""
+    """Return the spans of a journal, given the (topic, first, count) of its rows in order."""
     found: Spans = {}
     for topic, first, count in rows:
         spans = found.setdefault(topic, [])

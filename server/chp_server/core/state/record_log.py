@@ -1,7 +1,7 @@
-"""The latest records, kept in memory: what a client or a passive server that was away is given instead of a snapshot.
+"""The latest records, kept in memory: a client or a passive that was away gets them instead of a snapshot.
 
-Bounded by bytes and by number; the oldest go first. A record is found by the number it follows on (`after`), and only
-exact record boundaries are answered: a position in the middle of a record belongs to nobody.
+The log is bounded by bytes and by number; the oldest records go first. A record is found by the number that it follows
+on (`after`). Only the exact ends of records are such numbers: no replica can stand in the middle of a record.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from typing import NamedTuple
 from chp.limits import Limits
 from chp.unpacking import CARRIED, Load
 
-ORIGINS_MAX = 1500  # of one record, as are its batches; they take up to 28 and 13 bytes
-HEADER_WEIGHT_MAX = 40 * ORIGINS_MAX + 100  # of a record: an array for each of both, of two and three entries
-SEGMENTS_WEIGHT_MAX = CARRIED - HEADER_WEIGHT_MAX  # of one record, or of one part of it
+# The most origins that a record may have, and so the most batches. They take up to 28 and 13 bytes each.
+ORIGINS_MAX = 1500
+# The weight of a record's header: an array of two entries for each origin, and one of three for each batch.
+HEADER_WEIGHT_MAX = 40 * ORIGINS_MAX + 100
+# The weight of the segments of one record, or of one part of a record.
+SEGMENTS_WEIGHT_MAX = CARRIED - HEADER_WEIGHT_MAX
 NEVER_FULL = 1 << 62  # bytes
-NEAR = 32  # records that are looked at one by one before they are searched
+# The number of records that are looked at one by one before a search begins.
+NEAR = 32
 
 
 class LoggedRow(NamedTuple):
-    """A record as a journal keeps it: it covers the numbers `first..last`; `body` is opaque."""
+    """A record as a journal keeps it: it covers the numbers `first..last`; the journal does not look into `body`."""
 
     first: int
     last: int
@@ -36,32 +40,36 @@ class LoggedMessages(NamedTuple):
 
     topic: int
     first: int
-    n: int  # how many
-    number: int  # the last of the record
+    n: int  # number of messages
+    # The last number of the record.
+    number: int
     wall_ms: int
     body: bytes
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the last message."""
         return self.first + self.n
 
 
 @dataclass(slots=True)
 class Record:
-    """One turn's commit as it is journaled, sent to the passive, and published: a BATCH or EPOCH body."""
+    """One turn's commit as it is journaled, sent to the passive and published: a BATCH or EPOCH body."""
 
     prev: int
     first: int
     last: int
     body: bytes
-    digest: int = 0  # of the history with this record (history.py)
-    messages: Sequence[LoggedMessages] | None = ()  # that it has placed; None: not in memory any more
-    more: bool = False  # it is a part, and not the last
+    # The digest of the history up to this record (history.py).
+    digest: int = 0
+    # The messages that it has placed; None once they are no longer in memory.
+    messages: Sequence[LoggedMessages] | None = ()
+    # True if it is a part of a record, and not the last one.
+    more: bool = False
 
     @property
     def weight(self) -> int:
-        """Its bytes, with its messages."""
+        """Its bytes, with those of its messages."""
         return len(self.body) + sum(len(each.body) for each in self.messages or ())
 
 
@@ -74,8 +82,10 @@ class RecordLog:
         self.bytes = 0
         self._with_messages: deque[tuple[Record, int]] = deque()
         self._message_bytes = 0
-        self._cut = False  # whether the oldest is a part, of a record whose first is gone
-        self.pin: int | None = None  # what follows it a passive still needs: kept up to replica_bytes_max
+        # True if the oldest entry is a part of a record whose first part is gone.
+        self._cut = False
+        # The number that the passive has: later records are kept up to `replica_bytes_max`.
+        self.pin: int | None = None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -87,13 +97,13 @@ class RecordLog:
 
     @property
     def oldest(self) -> int | None:
-        """As `start`, of the oldest record that is whole here: where somebody may begin; None if there is none."""
+        """The number that the oldest complete record follows on, where a reader may begin; None if there is none."""
         if not self._cut:
             return self.start
         return next((record.last for record in self._records if not record.more), None)
 
     def append(self, record: Record) -> None:
-        """Add the newest record, and let the oldest go beyond the limits."""
+        """Add the newest record, and drop the oldest ones beyond the limits."""
         if self._records and self._records[-1].last != record.prev:
             self.clear()
         self._records.append(record)
@@ -104,7 +114,7 @@ class RecordLog:
             self._let_go()
 
     def _keep_messages(self, record: Record) -> None:
-        """The latest are kept for the passive, all of them as long as it was not sent them."""
+        """Keep the messages of the latest records for the passive; those that it was not sent are kept longer."""
         self._with_messages.append((record, record.weight))
         self._message_bytes += record.weight
         while len(self._with_messages) > 1:
@@ -146,8 +156,9 @@ class RecordLog:
         return None
 
     def digest_at(self, number: int) -> int | None:
-        """The digest of the history that ends with `number`; None if no record here does."""
-        for record in islice(reversed(self._records), NEAR):  # it is nearly always asked for one of the last
+        """Return the digest of the history that ends with `number`; None if no record in the log ends there."""
+        # It is nearly always one of the last.
+        for record in islice(reversed(self._records), NEAR):
             if record.last <= number:
                 return record.digest if record.last == number else None
         i = bisect_right(self._records, number, key=lambda r: r.last) - 1
@@ -155,14 +166,15 @@ class RecordLog:
         return found.digest if found is not None and found.last == number else None
 
     def reaches(self, number: int) -> bool:
-        """Whether everything after `number` is here."""
+        """Return whether the log has everything after `number`."""
         return self._index_after(number) is not None
 
     def after(self, number: int, bytes_max: int) -> list[Record]:
-        """The records that follow on `number`, at least one if there is one, about `bytes_max` at most."""
+        """Return records that follow on `number`, about `bytes_max` at most, but at least one if there is one."""
         if not self.reaches(number):
             return []
-        newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))  # seldom many
+        # These are seldom many.
+        newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))
         out: list[Record] = []
         size = 0
         for record in reversed(newer):
@@ -173,7 +185,7 @@ class RecordLog:
         return out
 
     def drop_after(self, number: int) -> list[Record]:
-        """Take out and return the suffix after `number`: what turned out not to be history."""
+        """Take out and return the records after `number`, which turned out not to be history."""
         dropped: list[Record] = []
         while self._records and self._records[-1].last > number:
             record = self._records.pop()
@@ -188,7 +200,7 @@ def grouped(
 ) -> list[list[bytes]]:
     """Return bodies of segments in groups of about `bytes_max`, in order, each light enough for one BATCH.
 
-    A group has at least one. `sizes` count in the place of the bodies' lengths, if more goes with them.
+    A group has at least one body. If more than the bodies counts, such as their messages, `sizes` gives the sizes.
     """
     groups: list[list[bytes]] = []
     load, held = Load(NEVER_FULL, SEGMENTS_WEIGHT_MAX), bytes_max
@@ -206,7 +218,10 @@ def grouped(
 def numbered(
     groups: list[list[bytes]], prev: int, first: int, last: int
 ) -> Iterator[tuple[tuple[int, int, int], bool, list[bytes]]]:
-    """(previous, first, last) of each part of a record, whether more follow, and the part: a chain over first..last."""
+    """Yield each part of a record: its (previous, first, last) number, whether more parts follow, and its group.
+
+    The parts are a chain over first..last.
+    """
     for i, group in enumerate(groups):
         more = i + 1 < len(groups)
         end = first + i if more else last

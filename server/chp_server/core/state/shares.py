@@ -1,8 +1,8 @@
-"""Which subtrees a segment concerns, and what each has of it: by the directories of its keys, one look a key.
+"""The subtrees that a segment concerns, and the part of it for each: found by the directories of its keys.
 
-A server may have thousands of channels, and an update concerns those few that lie above its key. Asking each channel
-whether it wants something of a column costs a pass a channel; grouping the column by directory costs one pass, and then
-a look for each directory and each of the directories above it, however many subtrees there are.
+A server may have thousands of channels, but an update concerns only the few whose subtrees hold its key. To ask each
+channel would take one pass over the column per channel. To group the column by directory takes one pass in all. Then
+each directory, and each directory above it, takes one look-up, however many subtrees there are.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from chp.batch import Segment, select
 
 
 class Subtrees:
-    """The subtrees that are wanted: by name, and in order."""
+    """The subtrees that are wanted, as a set and in order."""
 
     def __init__(self) -> None:
         self._wanted: set[str] = set()
         self._ordered: list[str] = []
 
     def add(self, subtree: str) -> None:
-        """One more."""
+        """Add a subtree."""
         if subtree not in self._wanted:
             self._wanted.add(subtree)
             insort(self._ordered, subtree)
 
     def remove(self, subtree: str) -> None:
-        """One less."""
+        """Remove a subtree."""
         self._wanted.remove(subtree)
         del self._ordered[bisect_left(self._ordered, subtree)]
 
     def shares(self, segment: Segment) -> Iterator[tuple[str, Segment]]:
-        """Each wanted subtree that a segment has keys of, with the part of it: the segment itself if it is all."""
+        """Yield each wanted subtree that a segment has keys of, with its part (the segment itself if that is all)."""
         keys, wanted = segment.keys, self._wanted
         common = _common_directory(min(keys), max(keys))
         if not self._any_below(common):
@@ -47,13 +47,13 @@ class Subtrees:
             yield subtree, segment if len(where) == len(keys) else _take(segment, sorted(where))
 
     def _any_below(self, directory: str) -> bool:
-        """Whether a subtree lies within a directory, so that it may have a part of what is in there."""
+        """Return whether a wanted subtree lies within a directory: it may need only a part of what is there."""
         at = bisect_right(self._ordered, directory)
         return at < len(self._ordered) and self._ordered[at].startswith(directory)
 
 
 def _common_directory(low: str, high: str) -> str:
-    """The directory in which all keys from `low` to `high` lie: they share what these two share."""
+    """Return the directory that holds all keys from `low` to `high`; they all share what these two share."""
     if low == high:
         return low[: low.rfind("/") + 1]
     n = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
@@ -61,7 +61,7 @@ def _common_directory(low: str, high: str) -> str:
 
 
 def by_directory(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The places of the keys of each directory, which is all of a key up to its last slash."""
+    """Return the places of the keys of each directory; a directory is a key up to its last slash."""
     places: dict[str, list[int]] = {}
     for i, key in enumerate(keys):
         directory = key[: key.rfind("/") + 1]
@@ -73,9 +73,10 @@ def by_directory(keys: Sequence[str]) -> dict[str, list[int]]:
 
 
 def above(directory: str) -> Iterator[str]:
-    """The subtrees that hold a directory: everything, those on the way, and itself."""
+    """Yield the subtrees that hold a directory: everything, those on the way, and the directory itself."""
     yield ""
-    if directory[:1] == "/":  # a subtree begins with a slash
+    # A subtree begins with a slash.
+    if directory[:1] == "/":
         at = 0
         while at >= 0:
             yield directory[: at + 1]

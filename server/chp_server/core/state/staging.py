@@ -1,17 +1,19 @@
-"""Updates that wait for their commit: how a job's writes become visible all at once (SPEC.md, section 20).
+"""Updates that wait for their commit: the writes of a job become visible all at once (SPEC.md, section 20).
 
-    KVSET with "stage": [transaction, part]      kept, replicated and journaled, seen by nobody; messages for topics too
+    KVSET with "stage": [transaction, part]      updates and messages are kept and journaled, not visible
     KVSET with "commit": [transaction, application, version, [[part, batches], ...], replace]
                                                  the named parts, in this order, become one record; the rest is dropped
-    KVSET with "abort": transaction              forgotten
+    KVSET with "abort": transaction              the transaction is forgotten
 
-A part is one attempt of one task, so an attempt that failed or ran twice is simply not named by the commit. An
-application's last committed version is remembered: a commit of that version or an older one is answered as done, which
-makes a replayed micro-batch harmless. What an attempt stages when its transaction has been committed without it, as the
-slower of two does, is not kept: nobody would ever commit it. Bounded in bytes, transactions and age.
+A part is one attempt of one task. A commit simply does not name the attempts that failed or ran twice. The server
+remembers the last committed version of each application, and answers a commit of that version or an older one as done.
+So a micro-batch that is run again does no harm.
 
-Applications are in a table that users share fairly (chp/fair.py). Each is the user's who counted its versions first
-under rules.
+The slower of two attempts may stage something after the commit. That is not kept, as no client would ever commit it.
+Bytes, transactions and their age are bounded.
+
+Applications are in a table that users share fairly (chp/fair.py). Each belongs to the user that
+counted its versions first under rules.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-DECODED_BYTES_MAX = 256 << 20  # staged beyond this is kept encoded only: objects take several times the bytes
+# Staged updates beyond so many bytes are kept encoded only, because objects take several times the bytes.
+DECODED_BYTES_MAX = 256 << 20
 
 
 @dataclass(slots=True)
 class StagedCommit:
-    """A commit of staged updates; `done` is the revision it got when it was made before."""
+    """A commit of staged updates; `done` is the revision that it got if it was made before."""
 
     transaction_id: bytes
     application: str
@@ -44,20 +47,24 @@ class StagedCommit:
 
 @dataclass(slots=True)
 class StagedTransaction:
-    """Staged segments by part, encoded, in the order in which they came."""
+    """The staged segments of a transaction by part, encoded, in the order in which they came."""
 
     touched: float
     parts: dict[str, list[bytes]] = field(default_factory=dict)
     bytes: int = 0
-    read: dict[str, list[Segment | None]] = field(default_factory=dict)  # the same, decoded, while there is room
-    messages: dict[str, Counts] = field(default_factory=dict)  # by part: what it has for topics
+    # The decoded segments in the same places, as far as there was room.
+    read: dict[str, list[Segment | None]] = field(default_factory=dict)
+    # The counts of each part's messages for topics.
+    messages: dict[str, Counts] = field(default_factory=dict)
 
 
 class Room(NamedTuple):
-    """Whether there is room for another batch."""
+    """The answer whether there is room for another batch."""
 
-    why: str = ""  # there is none
-    makes_room: Sequence[bytes] = ()  # transactions that are dropped for it
+    # The reason why there is no room; "" if there is.
+    why: str = ""
+    # Transactions that have to be dropped to make room.
+    makes_room: Sequence[bytes] = ()
 
 
 class Staging:
@@ -67,20 +74,23 @@ class Staging:
         self._limits = limits
         self.transactions: dict[bytes, StagedTransaction] = {}
         self.versions = FairTable[str, tuple[int, int]](limits.applications_max)  # application -> version, revision
-        self.committed: OrderedDict[bytes, None] = OrderedDict()  # the last transactions; no more than `versions` holds
+        # The transactions that were committed last; never more than `versions` may hold.
+        self.committed: OrderedDict[bytes, None] = OrderedDict()
         self.bytes = 0
-        self._openers: dict[bytes, bytes] = {}  # the client that opened each, as far as records told of it
+        # The client that opened each transaction, as far as records tell it.
+        self._openers: dict[bytes, bytes] = {}
 
     def room(self, transaction_id: bytes, size: int, client: bytes, user: str, owners: Mapping[bytes, str]) -> Room:
-        """Whether another batch of a client's transaction fits: which transactions of other users make room for it.
+        """Return whether another batch of a transaction fits, and which transactions of other users must make room.
 
-        `owners` tells the users of clients.
+        `client` and `user` send the batch; `owners` maps clients to users.
         """
         limits, new = self._limits, transaction_id not in self.transactions
         crowded = new and len(self.transactions) >= limits.staged_commits_max
         if not crowded and self.bytes + size <= limits.staged_bytes_max:
             return Room(self._above_share(client)) if new else Room()
-        of_user: dict[str, list[bytes]] = {}  # the one that was touched longest ago first
+        # The transactions of each user, those that were idle longest first.
+        of_user: dict[str, list[bytes]] = {}
         for name in sorted(self.transactions, key=lambda name: self.transactions[name].touched):
             of_user.setdefault(owners.get(self._openers.get(name, b""), ""), []).append(name)
         gone: list[bytes] = []
@@ -107,11 +117,11 @@ class Staging:
             return ""
         if [self._openers.get(name) for name in self.transactions].count(client) < most:
             return ""
-        share = f"its share, {most} (staged_commits_of_one_max)"
-        return f"this client has {share}, of staged commits open; commit or abort some"
+        share = "its share (staged_commits_of_one_max)"
+        return f"this client has {most} staged commits open, {share}; commit or abort some"
 
     def opened(self, transaction_id: bytes, client: bytes) -> None:
-        """A client stages something: a transaction that is not here yet is its own."""
+        """Note the client that stages something: it is the opener of a transaction that is new."""
         if transaction_id not in self.transactions:
             self._openers = {i: who for i, who in self._openers.items() if i in self.transactions}
             self._openers[transaction_id] = client
@@ -121,7 +131,7 @@ class Staging:
         return {name: self._openers[name] for name in self.transactions if name in self._openers}
 
     def load_openers(self, told: Iterable[list[bytes]] = ()) -> None:
-        """Take over what `openers` said; an older server says nothing of them."""
+        """Take over what `openers` returned on another server; an older version sends nothing."""
         self._openers.update((name, client) for name, client in told)
 
     def opener_of(self, transaction_id: bytes) -> bytes | None:
@@ -129,7 +139,7 @@ class Staging:
         return self._openers.get(transaction_id) if transaction_id in self.transactions else None
 
     def add(self, segment: Segment, now: float) -> None:
-        """Keep a segment that names its transaction and part in "stage", unless that transaction is over."""
+        """Keep a segment that names its transaction and part in "stage", unless that transaction was committed."""
         extras = dict(segment.extras or {})
         transaction_id, part = extras.pop(columns.STAGE)
         if transaction_id in self.committed:
@@ -146,18 +156,18 @@ class Staging:
         self.bytes += len(encoded)
 
     def measure(self) -> tuple[int, int]:
-        """How many segments are staged, and their bytes: whoever receives them can tell whether it has them all."""
-        ctx = (len(bodies) for transaction in self.transactions.values() for bodies in transaction.parts.values())
-        return sum(ctx), self.bytes
+        """Return the count of staged segments, and their bytes: a receiver checks with them that it has all."""
+        counts = (len(bodies) for transaction in self.transactions.values() for bodies in transaction.parts.values())
+        return sum(counts), self.bytes
 
     def missing(self, transaction_id: bytes, parts: list[list[Any]]) -> dict[str, int]:
-        """The parts of a commit that are not here as they should be, with how many of their batches are."""
+        """Return the parts of a commit that are not complete, with the number of their batches that are here."""
         transaction = self.transactions.get(transaction_id)
         have = {} if transaction is None else {name: len(bodies) for name, bodies in transaction.parts.items()}
         return {name: have.get(name, 0) for name, batches in parts if have.get(name, 0) != batches}
 
     def messages(self, transaction_id: bytes, parts: list[list[Any]]) -> Counts:
-        """What the named parts have for topics."""
+        """Return the counts of messages that the named parts have for each topic."""
         transaction, found = self.transactions.get(transaction_id), dict[str, list[int]]()
         if transaction is not None and transaction.messages:
             for part, _ in parts:
@@ -166,12 +176,12 @@ class Staging:
         return found
 
     def bodies(self, transaction_id: bytes, parts: list[list[Any]]) -> list[bytes]:
-        """The segments of the named parts, encoded, in the order of the commit."""
+        """Return the segments of the named parts, encoded, in the order of the commit."""
         transaction = self.transactions.get(transaction_id)
         return [] if transaction is None else [body for name, _ in parts for body in transaction.parts.get(name, ())]
 
     def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
-        """The same as `Segment`s: as they came if they were kept so, which spares the commit the decoding."""
+        """Return the segments of the named parts; those that were kept decoded need no decoding."""
         transaction = self.transactions.get(transaction_id)
         if transaction is None:
             return []
@@ -179,15 +189,16 @@ class Staging:
         return [segment or decode_segment(body) for part in pairs for segment, body in part]
 
     def drop(self, transaction_id: bytes) -> None:
-        """The transaction is over."""
+        """Forget a transaction and what is staged in it."""
         transaction = self.transactions.pop(transaction_id, None)
         if transaction is not None:
             self.bytes -= transaction.bytes
 
     def end(self, transaction_id: bytes) -> None:
-        """The transaction was committed: what is staged under it from now on comes too late.
+        """Forget a transaction because it was committed; what is staged in it from now on comes too late.
 
-        It is forgotten before its application's version is, so a batch that runs again is staged or recognised.
+        The server forgets this before it forgets the application's version. So a batch that runs again is either
+        staged, or recognised as done.
         """
         self.drop(transaction_id)
         self.record_ended(transaction_id)
@@ -199,45 +210,46 @@ class Staging:
             self.committed.popitem(last=False)
 
     def idle(self, now: float) -> list[bytes]:
-        """Transactions that nobody has added to for `staged_idle_s_max`."""
+        """Return the transactions that no client has added to for `staged_idle_s_max`."""
         return [i for i, t in self.transactions.items() if now - t.touched > self._limits.staged_idle_s_max]
 
     def done(self, application: str, version: int) -> int | None:
-        """The revision of an application's version, or of a later one, if it was committed before."""
+        """Return the revision of an application's last version, if that is `version` or later; else None."""
         last = self.versions.get(application)
         return last[1] if last is not None and version <= last[0] else None
 
     def owner_of(self, application: str) -> str | None:
-        """Return the user of an application; None if it is nobody's."""
+        """Return the user of an application; None if it has none."""
         return self.versions.user_of(application) or None
 
     def own(self, application: str, user: str) -> None:
-        """Note that an application is a user's, unless it is somebody's already or is not remembered."""
+        """Note the user of an application that is remembered, unless its user is known already."""
         if application in self.versions and not self.versions.user_of(application):
             self.versions.give(application, user)
 
     def owned(self) -> list[tuple[str, str]]:
-        """Return the applications that are somebody's, with their users."""
+        """Return the applications that have a user, with their users."""
         return [(name, user) for name in self.versions if (user := self.versions.user_of(name))]
 
     def record_done(self, application: str, version: int, revision: int, user: str = "") -> None:
-        """Remember an application's last version; one without a name asked for nothing to be remembered."""
+        """Remember an application's last version; a commit without an application asks for no memory."""
         if not application:
             return
         versions, last = self.versions, self.versions.get(application)
         if last is None:
             versions.put(application, (version, revision), user)
         else:
-            if last[0] <= version:  # an older one comes with what another server did alone
+            # An older version comes with the suffix of another server.
+            if last[0] <= version:
                 versions[application] = (version, revision)
             versions.use(application)
         if len(versions) > versions.most:
             del versions[versions.loser()]
 
-    # -- as chunks of a snapshot
+    # -- chunks of a snapshot
 
     def segments(self) -> Iterator[bytes]:
-        """Everything staged now, as segments that name their transaction and part; safe while more is staged."""
+        """Yield all that is staged now, as segments that name transaction and part; more may be staged meanwhile."""
         now_here = [
             (transaction_id, part, list(bodies))
             for transaction_id, transaction in self.transactions.items()

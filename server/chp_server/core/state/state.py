@@ -1,14 +1,16 @@
-"""The replicated state: what both servers hold and the journal restores.
+"""The replicated state: what both servers hold, and what the journal restores.
 
-    map        the hashmap                      leases     many keys that live and die with one refresh
-    sessions   each client's last batch         uuids      of the latest CHP/1 sets, so that one is applied once
-    refusals   the latest refused batches, so that one that comes again is refused again rather than acknowledged
-    topics     the logs of messages beside the map (topics.py), but for the messages
-    history    who opened each epoch and how it ended: decides whether what somebody else holds is part of ours
-    digest     of all records so far (history.py)
+    map        the hashmap
+    sessions   the last batch of each client
+    leases     keys that live and expire together
+    uuids      those of the latest CHP/1 sets, so that each set is applied once
+    refusals   the latest refused batches, so that one that comes again is refused again, and not acknowledged
+    topics     the logs of messages beside the map (topics.py), without the messages
+    history    the opener of each epoch and its end; it tells whether what another replica holds is part of ours
+    digest     the digest of all records so far (history.py)
 
 The state changes only by records, in the order of their numbers, on the active, on the passive and on recovery alike.
-`apply` says what a segment does; `record_number` moves the number and the sessions. Pure: `now` is an argument.
+`apply` does what a segment says; `record_number` moves the number and the sessions. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ from .sessions import SessionRecord, Sessions
 from .staging import Staging
 from .topics import Topics
 
-SLICE = 16_384  # items of a list that are packed in one turn: about 2 ms
+# Items of a list that are packed in one turn, in about 2 ms.
+SLICE = 16_384
 
 
 def packing(
     head: StateHead, first: list[Any], sessions: Sequence[Any], leases: Sequence[Any], last: list[Any]
 ) -> Iterator[bytes]:
-    """The body, after `NOT_YET` for each slice before it is whole, of lists that nobody changes."""
+    """Yield `NOT_YET` for each slice that was packed, then the body of a STATE. The lists must not change."""
     pieces = [array_head(len(first) + 2 + len(last)), *map(packb, first)]
     for _ in _list(sessions, pieces):
         yield NOT_YET
@@ -56,7 +59,7 @@ def packing(
 
 
 def _list(items: Sequence[Any], pieces: list[bytes]) -> Iterator[None]:
-    """A list onto the pieces, and a rest after each full slice of it."""
+    """Append a packed list to the pieces, and yield after each full slice of it."""
     pieces.append(array_head(len(items)))
     for start in range(0, len(items), SLICE):
         some = items[start : start + SLICE]
@@ -69,47 +72,54 @@ KEYS_MAX = 10_000
 
 
 class RecentExpiries:
-    """The last ends of keys, and from which number on they are all here."""
+    """The last keys that expired, and the number since which all of them are known."""
 
     def __init__(self) -> None:
         self._at: OrderedDict[str, int] = OrderedDict()  # key -> revision of the record that ended it
         self._since = 0
 
     def begin(self, number: int) -> None:
-        """What ended up to a number is not known."""
+        """Begin at a number: no earlier expiry is known."""
         self._at.clear()
         self._since = number
 
     def note(self, keys: Iterable[str], revision: int) -> None:
-        """A record ended these."""
+        """Note that a record ended these keys."""
         self._at.update(zip(keys, repeat(revision), strict=False))
         while len(self._at) > KEYS_MAX:
             self._since = max(self._since, self._at.popitem(last=False)[1])
 
     def may_have(self, key: str, after: int) -> bool:
-        """Whether a key that is gone may have ended by time after a number."""
+        """Return whether a key that is gone may have expired after a number."""
         return self._since > after or self._at.get(key, 0) > after
 
 
 NOBODYS = EpochEntry()
-NOT_DONE = 0  # in the place of a revision: these batches were skipped
+# Stands for a revision: these batches were skipped.
+NOT_DONE = 0
 
 
 class ReplicatedState:
-    """Everything that a record can change."""
+    """All that a record can change."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.number = 0  # of the last update
-        self.digest = 0  # of all records up to it
-        self.store = b""  # the server that opened the first epoch: whose history this is, for as long as it lives
+        # The number of the last update.
+        self.number = 0
+        # The digest of all records up to `number`.
+        self.digest = 0
+        # The server that opened the first epoch; it names this history as long as it lives.
+        self.store = b""
         self._map = Hashmap()
-        self.deferred: deque[tuple[Segment, int, float]] = deque()  # what the map does not have yet: see `map`
-        self._gathering: deque[Gathering] = deque()  # to be told of what is about to change
+        # Segments that the map does not have yet; see `map`.
+        self.deferred: deque[tuple[Segment, int, float]] = deque()
+        # Gatherings that must be told of what is about to change.
+        self._gathering: deque[Gathering] = deque()
         self.leaving = IncrementalFree()
         self.access = AccessState()
         self.sessions = Sessions(limits.sessions_max, self.access.owners)
-        self._runs: deque[bytes] = deque()  # the session of each run, in the order in which they came
+        # The session of each run, in the order in which the runs came.
+        self._runs: deque[bytes] = deque()
         self.leases = LeaseTable(limits.leases_max)
         self.lease_of: dict[str, bytes] = {}
         self.ended = RecentExpiries()
@@ -117,22 +127,22 @@ class ReplicatedState:
         self.history: History = {}
         self.staging = Staging(limits)
         self.topics = Topics(limits)
-        self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # of a batch: code and detail
+        self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # batch -> code and detail
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last update; 0 for a server that has none."""
+        """The epoch of the last update; 0 if the server has none."""
         return epoch_of(self.number)
 
     @property
     def map(self) -> Hashmap:
-        """The hashmap, with all that was applied: what came `deferred` is put into it when somebody looks."""
+        """The hashmap with all that was applied. A look at it first puts the `deferred` segments into it."""
         if self.deferred:
             self.catch_up()
         return self._map
 
     def catch_up(self, items: int | None = None) -> None:
-        """Put into the map what is deferred, or segments of at least so many items."""
+        """Put the deferred segments into the map: all, or some with at least `items` items together."""
         left = items
         while self.deferred and (left is None or left > 0):
             segment, revision, now = self.deferred.popleft()
@@ -148,15 +158,15 @@ class ReplicatedState:
     # -- images
 
     def image(self, prefix: str) -> Image:
-        """What begins with a prefix, as it is now; of a large map it is gathered in the turns to come (`gather`)."""
+        """Begin an image of a prefix as it is now. That of a large map is gathered in the turns to come (`gather`)."""
         return self.images([prefix])[prefix]
 
     def images(self, prefixes: Iterable[str]) -> dict[str, Image]:
-        """As `image`, several in one pass."""
+        """Begin images of several prefixes, in one pass."""
         return self._begin(prefixes).images
 
     def names(self) -> Gathering:
-        """A list of all keys as they are now, that grows in the turns to come."""
+        """Begin a list of all keys as they are now; it is completed in the turns to come."""
         return self._begin(())
 
     def _begin(self, prefixes: Iterable[str]) -> Gathering:
@@ -167,40 +177,40 @@ class ReplicatedState:
 
     @property
     def gathering(self) -> bool:
-        """Whether an image is not whole yet."""
+        """True while an image is not complete."""
         return bool(self._gathering)
 
     @property
     def busy(self) -> bool:
-        """Whether there is work for the turns to come: an image to gather, something to let go."""
+        """True while there is work for the turns to come: an image to gather, or memory to free."""
         return bool(self._gathering or self.leaving.lists or self.leaving.dicts)
 
     def go_on(self) -> None:
-        """A turn's share of that."""
+        """Do a turn's share of that work."""
         self.gather()
         self.leaving.step()
 
     @property
     def listing(self) -> bool:
-        """Whether the names of all keys are being listed: for these few turns, none had better come or go."""
+        """True while the names of all keys are listed; no key should come or go in these few turns."""
         return bool(self._gathering) and any(gathering.listing for gathering in self._gathering)
 
     def gather(self) -> None:
-        """A turn's share of the oldest images that are not whole; names first."""
+        """Do a turn's share of the oldest image that is not complete; the listing of names goes first."""
         if self._gathering:
             next((each for each in self._gathering if each.listing), self._gathering[0]).gather()
             if self._gathering[0].done:
                 self._gathering.popleft()
 
     def gather_all(self) -> None:
-        """All images, in one go."""
+        """Gather all images at once."""
         while self._gathering:
             self.gather()
 
     # -- records
 
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
-        """Do what a segment says; `deferred` puts off what it does to the map until somebody looks at that."""
+        """Do what a segment says; with `deferred` the map gets it only when a caller looks at the map."""
         if segment.extras and columns.STAGE in segment.extras:
             self.staging.add(segment, now)
             return
@@ -251,7 +261,7 @@ class ReplicatedState:
             self.uuids.popitem(last=False)
 
     def _record_outcomes(self, extras: dict[str, Any], now: float) -> None:
-        """Remember which batches were refused or skipped."""
+        """Remember that batches were refused or skipped."""
         if columns.SKIPPED in extras:
             self._record_skip(*extras[columns.SKIPPED], now=now)
         if columns.REFUSED in extras:
@@ -280,7 +290,7 @@ class ReplicatedState:
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
-        """An EPOCH record: from now on its server's, and of the store that it names."""
+        """Take over an EPOCH record: it tells the store and the server of the epoch."""
         self.number, self.digest, self.store = told.last, digest, told.store
         began = EpochEntry(told.last, digest, told.server, told.name, told.because, told.wall_ms)
         self.history[epoch_of(told.last)] = began
@@ -288,7 +298,7 @@ class ReplicatedState:
             del self.history[min(self.history)]
 
     def record_access(self, told: Access) -> None:
-        """An ACCESS record: new rules, or whose clients and applications are from now on."""
+        """Take over an ACCESS record: new rules, or the users of clients, applications and groups."""
         self.access.note(told)
         for name, user in told.owners:
             if self.sessions.has_client(name):
@@ -301,7 +311,7 @@ class ReplicatedState:
                 self.topics.groups.own(name[1:].decode(errors="replace"), user)
 
     def record_number(self, last: int, digest: int, origins: list[list[Any]], revision: int, now: float) -> None:
-        """A record is complete: its last number, the digest with it, and whose batches it holds."""
+        """Note that a record is complete: its last number, its digest, and the batches that it holds."""
         self.number, self.digest = last, digest
         epoch = epoch_of(last)
         self.history[epoch] = EpochEntry(last, digest, *self.history.get(epoch, NOBODYS)[2:])
@@ -309,7 +319,7 @@ class ReplicatedState:
             self.record_batch(session_id, no, revision, now)
 
     def record_batch(self, session_id: bytes, no: int, revision: int, now: float) -> None:
-        """Remember a client's last batch, or that one which was skipped is done."""
+        """Remember a session's last batch, or that a batch that was skipped is done."""
         session = self.sessions.heard(session_id, now)
         if no <= session.no:
             session.fill(no)
@@ -318,7 +328,7 @@ class ReplicatedState:
         self._note_run(session_id)
 
     def did(self, session_id: bytes, no: int) -> bool:
-        """Whether a session's batch was done, or refused, with a record that tells of it."""
+        """Return whether a record says that a session's batch was done or refused."""
         session = self.sessions.get(session_id)
         return session is not None and no <= session.no
 
@@ -328,7 +338,7 @@ class ReplicatedState:
         return session is not None and bool(session.skipped) and session.skips(no)
 
     def replaced(self, session_id: bytes) -> bool:
-        """Whether its client has opened another session in its place: what comes late must not be done any more."""
+        """Return whether the client has opened a newer session: a late batch of this one must not be done."""
         return session_id < self.sessions.newest_of(session_id[:CLIENT_BYTES])
 
     def _note_run(self, session_id: bytes) -> None:
@@ -339,7 +349,7 @@ class ReplicatedState:
                 oldest.forget_run()
 
     def forget_idle_sessions(self, now: float) -> int:
-        """Drop sessions unheard for `session_idle_s_max`; returns how many."""
+        """Drop sessions that were not heard for `session_idle_s_max`; return how many."""
         dropped = 0
         while self.sessions:
             session_id, session = next(iter(self.sessions.items()))
@@ -352,47 +362,50 @@ class ReplicatedState:
     # -- history
 
     def proof(self) -> Position:
-        """How far this state is."""
+        """Return the position of this state."""
         return Position(self.store, self.number, opener_of(self.history, self.number), self.digest)
 
     def opener_of(self, number: int) -> bytes:
-        """Who opened the epoch of a number."""
+        """Return the run that opened the epoch of a number."""
         return opener_of(self.history, number)
 
     def whose(self, number: int) -> list[bytes]:
-        """What proves a number: the store, and who opened its epoch. A reader that goes on from there repeats it."""
+        """Return the store and the opener of a number's epoch. A reader that resumes at the number sends them back."""
         return [self.store, self.opener_of(number)]
 
     def is_ours(self, number: int, whose: list[bytes]) -> bool:
-        """Whether what a reader has is part of our history, as far as a number and whose it is can tell."""
+        """Return whether a reader at this number holds part of our history, as far as `whose` can tell."""
         epoch = self.history.get(epoch_of(number))
         return epoch is not None and number <= epoch.last and whose == self.whose(number)
 
     def unseen(self, number: int) -> bool:
-        """Whether another server issued it, after the histories parted, as far as we still know where that was."""
+        """Return whether another server issued a number after the histories parted.
+
+        This can be told only as far back as the history of epochs is kept.
+        """
         epoch = self.history.get(epoch_of(number))
         ours = epoch is not None and number <= epoch.last
         return number != 0 and epoch_of(number) >= min(self.history, default=0) and not ours
 
     def common_number(self, theirs: History) -> int:
-        """The last number that both histories share."""
+        """Return the last number that both histories share."""
         return common(self.history, theirs)
 
     # -- deadlines
 
     def renew_leases(self, now: float) -> None:
-        """Give every lease its full time again, as a new active does: its holder may have been looking for us."""
+        """Give every lease its full time again, as a new active does: its owner may have looked for the active."""
         for lease in self.leases.values():
             lease.deadline = now + lease.ttl_ms / 1000
 
-    # -- as a message
+    # -- a message
 
     def measure(self) -> tuple[int, int, int, int]:
-        """What the chunks of this state have to add up to: the map's fingerprint, staged segments and their bytes."""
+        """Return what the chunks of this state add up to: the map's fingerprint, staged segments and their bytes."""
         return *self.map.fingerprint(), *self.staging.measure()
 
     def rest(self, now: float) -> Iterator[bytes]:
-        """Everything but the map as it is now, as a STATE body; `NOT_YET` before, as often as it takes a turn."""
+        """Yield `NOT_YET` for each turn of work, then the STATE body: everything but the map, as it is now."""
         sessions = [
             (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
             for i, s in self.sessions.items()
@@ -416,7 +429,7 @@ class ReplicatedState:
         return packing(head, first, sessions, leases, last)
 
     def _owned(self) -> list[Any]:
-        """Return what a state says of rules and owners: nothing where there have never been rules."""
+        """Return what a state says of rules and owners; nothing if there have never been rules."""
         if self.access.rules is None:
             return []
         others = [[APPLICATION + name.encode(), user] for name, user in self.staging.owned()]
@@ -424,7 +437,7 @@ class ReplicatedState:
         return [self.access.to_list(others), list(map(list, self.staging.openers().items()))]
 
     def load_rest(self, rest: list[Any], now: float) -> None:
-        """Take over what `rest` said."""
+        """Take over the lists of a STATE body, which `rest` made."""
         number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *more = rest
         self.number = number
         self.ended.begin(number)
@@ -456,31 +469,32 @@ class ReplicatedState:
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
         self.topics = Topics(self.limits)
-        if more:  # a state from before there were any says nothing of them
+        # A state of an older version says nothing of topics.
+        if more:
             self.topics.load(more[0])
         for named, user in others.items():
             if named[:1] == GROUP:
                 self.topics.groups.own(named[1:].decode(errors="replace"), user)
 
     def check(self) -> None:
-        """Assert every invariant; raises AssertionError naming the one that does not hold."""
+        """Assert every invariant; the AssertionError names the one that does not hold."""
         self.map.check()
         self.topics.check_all()
         assert set(self.lease_of) <= set(self.map.values), "a leased key is in the map"
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
-        assert all(self.leases[i].keys for i in self.leases.ending), "one that has ended is forgotten with its last key"
+        assert all(self.leases[i].keys for i in self.leases.ending), "an ended lease is forgotten with its last key"
         ends = max(self.history.values(), default=EpochEntry())
         assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 
     def under(self, prefix: str) -> Iterator[str]:
-        """The keys of a subtree."""
+        """Yield the keys of a subtree."""
         return (key for key in self.map.values if key.startswith(prefix))
 
 
 def deletes(keys: list[str], limits: Limits, *, ended: bool = False) -> list[Segment]:
-    """Segments that delete keys, each small enough for a frame however long they are; `ended`: their time is over."""
+    """Return segments that delete keys, each small enough for a frame; `ended` marks keys that expired."""
     why = {columns.ENDED: True} if ended else {}
     step = limits.sync_chunk_items
     parts = [keys[start : start + step] for start in range(0, len(keys), step)]

@@ -1,16 +1,17 @@
-"""The topics of the state: a second state machine on the same log (SPEC.md, section 35).
+"""The topics of the state: logs of messages beside the map, changed by the same records (SPEC.md, section 35).
 
-    place    the active gives messages their offsets: dense from 0, in the one order
-    apply    what the columns of a record say of topics, on the active, on the passive and on recovery
+    place    the active gives messages their offsets, which count from 0 without a gap
+    apply    does what the columns of a record say of topics, on the active, on the passive and on recovery
 
-A record has where its messages lie, and not the messages: they go to the journal beside it, a row a topic and record.
-So memory holds of a topic what is below, however many messages wait. A topic that messages come for is made by them.
+A record says where messages are placed, and does not contain them. They go to the journal beside it,
+a row for each topic and record. So a topic takes little memory, however many messages wait. The first
+message makes a topic that is missing.
 
-    marks    [offset, bytes, wall_ms] ...    where it may be cut off: the messages below that offset and above the mark
-             before take so many bytes, and the last of them is of that time
+    marks    [offset, bytes, wall_ms] ...    the places where a topic may be cut: the messages between the mark before
+             and this offset take so many bytes, and the last of them is of this time
 
-Marks are merged in pairs when they are too many, so they are the same on both servers. Who shares a topic, and how far
-each has come, is in groups.py. Pure.
+If there are too many marks, they are merged in pairs, so both servers have the same ones. groups.py has the groups of a
+topic, and how far each has come. Pure.
 """
 
 from __future__ import annotations
@@ -34,26 +35,30 @@ from .groups import Group, Groups, OfTopic
 from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
-ALL = (1 << 62) - 1  # above every offset
-LISTED_BYTES = 1 << 20  # of groups and their members in one answer
+# A number above every offset.
+ALL = (1 << 62) - 1
+# The bytes of groups and their members that one answer may have.
+LISTED_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class TopicLog:
-    """What is known of one without its messages."""
+    """A topic, without its messages."""
 
     name: str
-    id: int  # counts topics that were made: another of the same name has another
+    # A number of its own: a topic that is made again under the same name gets another one.
+    id: int
     settings: Settings
     first: int = 0
     next: int = 0
     bytes: int = 0
-    wall_ms: int = 0  # of the last message; it never goes back
+    # The time of the last message; it never goes back.
+    wall_ms: int = 0
     marks: deque[list[int]] = field(default_factory=deque)
     groups: OfTopic = field(default_factory=OfTopic)
 
     def full(self, messages: int, size: int) -> str:
-        """Why so many more have no room; "" if they have, or make it themselves."""
+        """Return why so many more messages have no room; "" if they have, or if old messages are dropped for them."""
         settings = self.settings
         if settings.keep == "size":
             return ""
@@ -65,7 +70,7 @@ class TopicLog:
         return ""
 
     def grow(self, count: int, size: int, wall_ms: int, marks_max: int) -> None:
-        """Messages are placed at its end."""
+        """Add messages at the end."""
         self.next += count
         self.bytes += size
         self.wall_ms = max(self.wall_ms, wall_ms)
@@ -82,7 +87,7 @@ class TopicLog:
         self.marks = merged + self.marks if left else merged
 
     def below(self, wall_ms: int) -> int:
-        """The offset below which messages need not be kept any more; of bytes, the last batch always is."""
+        """Return the offset below which messages need not be kept. A bound on bytes always keeps the last batch."""
         settings, first, size = self.settings, self.first, self.bytes
         most = settings.max_bytes if settings.keep == "size" else None
         old = None if settings.max_age_s is None else wall_ms - settings.max_age_s * 1000
@@ -96,35 +101,35 @@ class TopicLog:
         return self.groups.floor(self.first) if settings.keep == "acknowledged" else first
 
     def trim(self, below: int) -> None:
-        """Messages below an offset go."""
+        """Drop the messages below an offset."""
         while self.marks and self.marks[0][0] <= below:
             self.bytes -= self.marks.popleft()[1]
         self.first = max(self.first, min(below, self.next))
 
     def facts(self) -> dict[str, Any]:
-        """For who asks."""
+        """Return what a client that asks for the topic is told."""
         told = {"name": self.name, "first": self.first, "next": self.next, "bytes": self.bytes}
         more = {"wall_ms": self.wall_ms, "settings": self.settings.to_map(), "groups": len(self.groups)}
         return {**told, **more}
 
     def lag(self, group: Group) -> tuple[int, int]:
-        """How many messages there are from the first on that a group has not acknowledged; and when that one came.
+        """Return the number of messages that a group has not acknowledged, and the time of the first of them.
 
-        Of the time it is known between which two marks it lies: it is that of the later one; 0 if there is none.
+        The time is that of the next mark, which may be a little late; it is 0 if there is no such message.
         """
         at = max(self.first, group.floor())
         later = bisect_right(self.marks, at, key=lambda mark: mark[0])
         return self.next - at, self.marks[later][2] if later < len(self.marks) else 0
 
     def shown(self, group: Group, wall_ms: int) -> dict[str, Any]:
-        """A group in a line, for an operator: for how long the first message of its lag has waited, too."""
+        """Return what an operator is shown of a group, with the seconds that its first message has waited."""
         lag, since_ms = self.lag(group)
         waited_s = max(0, wall_ms - since_ms) / 1000 if since_ms else 0.0
         told = {"topic": self.name, "group": group.name, "lag": lag, "oldest_s": waited_s}
         return {**told, "members": len(group.members)}
 
     def groups_after(self, after: str, most: int) -> list[dict[str, Any]]:
-        """Return what is known of the next groups by name: as many as one answer may tell, at least one."""
+        """Return the facts of the next groups by name: as many as fit one answer, but at least one."""
         names = sorted(name for name in self.groups if name > after)[:most]
         load = Load(LISTED_BYTES)
         facts = map(self._group_facts, map(self.groups.__getitem__, names))
@@ -138,24 +143,27 @@ class TopicLog:
 
 
 class Topics:
-    """All of them."""
+    """All topics by name, and their groups."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.by_name: dict[str, TopicLog] = {}
         self.made = 0
-        self.grown: dict[
-            int, TopicLog
-        ] = {}  # by records of others: their messages may be missing here (missing_messages.py)
-        self.own: dict[int, TopicLog] = {}  # that messages were placed in, here
+        # Topics by id that records of another server have grown. Their messages may be missing here
+        # (missing_messages.py).
+        self.grown: dict[int, TopicLog] = {}
+        # Topics by id in which this server has placed messages.
+        self.own: dict[int, TopicLog] = {}
         self.groups = Groups(limits, self.by_name)
-        self.trimmed: dict[int, int] = {}  # what the journal is to forget: below which offset, by topic
-        self.changed = False  # since somebody looked at the three
+        # topic id -> offset: the journal is to delete the messages below it.
+        self.trimmed: dict[int, int] = {}
+        # True if a topic has changed since the last look at `grown`, `own` and `trimmed`.
+        self.changed = False
 
-    # -- what a batch may say
+    # -- checks of a batch
 
     def check(self, extras: dict[str, Any], leases: LeaseTable, whose: LeaseOwner) -> None:
-        """`Refusal`, or `BadInput`, unless a client's batch with these columns may be done."""
+        """Raise `Refusal` or `BadInput` if a client's batch with these columns may not be done."""
         if not columns.OF_GROUPS.isdisjoint(extras):
             self.groups.check(extras, leases, whose)
         if columns.GROUP in extras:
@@ -168,7 +176,7 @@ class Topics:
     def _check_made(self, extras: dict[str, Any]) -> None:
         name, settings = extras[columns.TOPIC]
         if {columns.PUBLISH, columns.STAGE, columns.COMMIT} & extras.keys():
-            raise BadFrame("a batch that makes a topic has no messages for one, and is not staged; send two")
+            raise BadFrame("a batch that makes a topic can't carry messages, and can't be staged; send two batches")
         there = check_topic(name) in self.by_name
         if settings is None and not there:
             raise Refusal("topic", f"there is no topic {name}")
@@ -180,11 +188,11 @@ class Topics:
 
     def _check_room(self, more: int) -> None:
         if len(self.by_name) + more > self._limits.topics_max:
-            raise Refusal("full", f"there are {len(self.by_name):,} topics, as many as there may be; remove one")
+            raise Refusal("full", f"there are {len(self.by_name):,} topics, and no more may be; remove one")
 
     def _check_published(self, extras: dict[str, Any]) -> None:
         if columns.COMMIT in extras:
-            raise BadFrame("messages don't come with a commit; stage them before, as what else it makes visible")
+            raise BadFrame("a commit can't carry messages; stage them before it")
         taken: Counts = {}
         for name, count, body in extras[columns.PUBLISH]:
             self._check_bodies(name, count, body)
@@ -192,7 +200,7 @@ class Topics:
         self.check_room(taken)
 
     def check_room(self, taken: Counts) -> None:
-        """`Refusal` unless there is room for so many messages, of so many bytes, in each of these topics."""
+        """Raise `Refusal` if one of these topics has no room for so many messages, of so many bytes."""
         self._check_room(len(taken.keys() - self.by_name.keys()))
         for name, (messages, size) in taken.items():
             topic = self.by_name.get(name)
@@ -202,15 +210,15 @@ class Topics:
     def _check_bodies(self, name: str, count: int, body: bytes) -> None:
         _, values = unpack_messages(body)
         if len(values) != count:
-            raise BadFrame(f"the messages for topic {name!r:.60} are not as many as is said")
+            raise BadFrame(f"the messages for topic {name!r:.60} are not as many as their count says")
         most = self._limits.value_bytes_max
         if len(body) > most and max(map(len, values)) > most:
             raise Refusal("size", f"a message has at most {most} bytes")
 
-    # -- what records do
+    # -- effects of records
 
     def place(self, name: str, count: int, body: bytes, wall_ms: int) -> tuple[TopicLog, list[Any]]:
-        """Give messages the next offsets of their topic, and return what the record says of that."""
+        """Give messages the next offsets of their topic; return the topic, and what the record says of them."""
         self.changed = True
         topic = self._get(name)
         first = topic.next
@@ -219,7 +227,7 @@ class Topics:
         return topic, [name, first, count, len(body), crc32(body)]
 
     def apply(self, extras: dict[str, Any]) -> None:
-        """Do what a record says; messages that `place` has placed here are there already."""
+        """Do what a record says. Messages that `place` has placed on this server are counted already."""
         self.changed = True
         if columns.TOPIC in extras:
             self._make(*extras[columns.TOPIC])
@@ -248,7 +256,8 @@ class Topics:
             if gone is not None:
                 self.trimmed[gone.id] = ALL
                 self.groups.removed(name, gone.groups)
-        elif name not in self.by_name:  # handed over by a server that was active alone, it may be
+        # A topic may exist already, if another server that was active too hands over its record.
+        elif name not in self.by_name:
             self.made += 1
             self.by_name[name] = TopicLog(name, self.made, Settings.of(settings))
 
@@ -260,33 +269,33 @@ class Topics:
             raise BadFrame(f"messages of topic {topic.name} at {first} came where {topic.next} was due")
 
     def groups_shown(self, most: int, wall_ms: int) -> list[dict[str, Any]]:
-        """What an operator is shown of groups: of so many, those of the topics that were made first."""
+        """Return what an operator is shown of at most `most` groups, those of the oldest topics first."""
         found = ((topic, group) for topic in self.by_name.values() for group in topic.groups.values())
         return [topic.shown(group, wall_ms) for topic, group in islice(found, most)]
 
     def due(self, wall_ms: int) -> list[list[Any]]:
-        """Which topics keep more than they are to, and from where on they are to keep: the column of a record."""
+        """Return the topics that keep more than they need, each with its new first offset: a column of a record."""
         found = ((topic, topic.below(wall_ms)) for topic in self.by_name.values() if topic.settings.keep != "all")
         return [[topic.name, below] for topic, below in found if below > topic.first]
 
-    # -- as a part of the state
+    # -- parts of the state
 
     def take_trimmed(self) -> dict[int, int]:
-        """What the journal is to forget since the last call."""
+        """Return what the journal is to delete since the last call."""
         trimmed, self.trimmed = self.trimmed, {}
         return trimmed
 
     @staticmethod
     def gone(ids: Iterable[int]) -> dict[int, int]:
-        """All messages of topics that are not there any more."""
+        """Return the deletion of all messages of topics that were removed."""
         return dict.fromkeys(ids, ALL)
 
     def floors(self) -> dict[int, int]:
-        """The oldest offset of each topic, by its id."""
+        """Return the oldest offset of each topic, by its id."""
         return {topic.id: topic.first for topic in self.by_name.values()}
 
     def to_list(self) -> list[Any]:
-        """As a state says it."""
+        """Return the topics as a list, as a state carries it."""
         topics = self.by_name.values()
         return [
             self.made,
@@ -298,7 +307,7 @@ class Topics:
         ]  # fmt: skip
 
     def load(self, told: Sequence[Any]) -> None:
-        """Take over what `to_list` said."""
+        """Take over the list that `to_list` made."""
         self.made, topics = told
         for name, topic_id, settings, first, after, size, wall_ms, marks, *groups in topics:
             made = TopicLog(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
@@ -310,8 +319,10 @@ class Topics:
         """Assert every invariant."""
         for topic in self.by_name.values():
             assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
-            assert topic.bytes == sum(size for _, size, _ in topic.marks), "its marks sum to its bytes"
+            assert topic.bytes == sum(size for _, size, _ in topic.marks), "a topic's marks add up to its bytes"
             ends = [end for end, _, _ in topic.marks]
-            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), "they end with its last message"
+            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), (
+                "a topic's marks end with its last message"
+            )
             for group in topic.groups.values():
                 group.check(topic.next)

@@ -1,10 +1,10 @@
-"""What a KVSET comes to: the values that intake.py judges by, and commit.py acts on.
+"""Verdicts: the values that say what becomes of a KVSET. intake.py returns them, and commit.py acts on them.
 
-Accept       it is done, in the open record          AcceptChp1   the same of a set of CHP/1
-Commit       staged updates become a record          Refuse      it is not done, for good
-Duplicate    it was done, or refused, before         Expected    it is not its session's next
-Unrecorded   it changes nothing, and nothing may be written
-KEY_IN_OPEN_RECORD  the open record has to be made first    UNHEARD     nothing is said of it: its client sends it again
+Accept               it is done, in the open record AcceptChp1           a set of CHP/1: it is done, in the open record
+Commit               it commits staged updates, which become a record of their own Refuse               it is not done,
+for good Duplicate            it was done, or refused, before Expected             it is not the next batch of its
+session Unrecorded           it changes nothing, and the server may write nothing KEY_IN_OPEN_RECORD   the open record
+has to be committed first UNHEARD              it gets no answer; its client sends it again
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from chp.batch import Segment
 
 from .staging import StagedCommit
 
-PARTED = "parted"  # the code of a batch that another history has done, in part or maybe, and this one not
+# The code of a batch that another history has done, maybe in part, and this one has not.
+PARTED = "parted"
 PARTED_TEXT = (
-    "done in part: two servers were active, and keys written on both sides keep the other's value; read them first"
+    "done in part: two servers were active; a key written on both has the other server's value; read it before a retry"
 )
 
 Owners = dict[bytes, str]
@@ -34,14 +35,17 @@ class Accept:
     batch: BatchId
     segment: Segment
     body: bytes
-    older: int = 0  # how many of its items were left out, as their keys have a later revision
-    owners: Owners | None = None  # whose the session and an application are from now on, if there are rules
-    makes_room: Sequence[Segment] = ()  # what ends before it: leases and transactions of a user who has most of them
+    # The number of its items that were left out, as their keys have a later revision.
+    older: int = 0
+    # The users that the session's client and an application get with this batch, if there are rules.
+    owners: Owners | None = None
+    # Segments that must be done first: they end leases or transactions of the user that has most of them.
+    makes_room: Sequence[Segment] = ()
 
 
 @dataclass(slots=True)
 class AcceptChp1:
-    """A set of CHP/1."""
+    """A set of CHP/1 that is done."""
 
     key: str
     value: bytes
@@ -52,7 +56,7 @@ class AcceptChp1:
 
 @dataclass(slots=True)
 class Commit:
-    """A session's next batch, which commits staged updates: they are a record of their own."""
+    """A session's next batch, which commits staged updates; they become a record of their own."""
 
     batch: BatchId
     staged: StagedCommit
@@ -61,17 +65,18 @@ class Commit:
 
 @dataclass(slots=True)
 class Refuse:
-    """A session's next batch, which is not done; or a set of CHP/1, whose client can't be told."""
+    """A session's next batch, which is not done; or a set of CHP/1, whose client gets no answer."""
 
     batch: BatchId | None
     code: str
     detail: Any
-    size: int = 0  # what there was no room for
+    # The bytes for which there was no room.
+    size: int = 0
 
 
 @dataclass(slots=True)
 class Duplicate:
-    """It was refused, or got this revision; of CHP/1 neither is known, and nothing is said."""
+    """A batch that was done, with its revision, or refused before. A CHP/1 client gets no answer."""
 
     batch: BatchId | None
     refusal: tuple[str, Any] | None = None
@@ -80,7 +85,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Expected:
-    """A batch that is not its session's next: code and detail of the answer, which refuses nothing for good."""
+    """A batch that is not the next one of its session: the code and detail of the answer. It may be sent again."""
 
     batch: BatchId
     code: str
@@ -89,7 +94,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Unrecorded:
-    """A session's next batch, which changes nothing, while nothing may be written: it is done without a record.
+    """A session's next batch, which changes nothing, while the server may write nothing: it is done without a record.
 
     A client sends one to learn how far the active is (`Clone.sync`).
     """
@@ -98,14 +103,14 @@ class Unrecorded:
 
 
 class Other(Enum):
-    """Verdicts that say nothing more."""
+    """Verdicts that carry no values."""
 
     KEY_IN_OPEN_RECORD = "another client has written one of these keys in the open record"
-    UNHEARD = "another server is about to hand over what it did alone, and this batch may follow on that"
+    UNHEARD = "another server is about to hand over its suffix, and this batch may follow on that"
 
 
-# Were such a batch done in the open record, both clients would be told the same revision, and the first could set
-# the key on the condition that it still has it, over a value that it never saw.
+# Why such a batch needs a record of its own: in one record, both clients would be told the same revision. Then the
+# first could overwrite a value that it never saw, on the condition that the key still has its revision.
 KEY_IN_OPEN_RECORD: Final = Other.KEY_IN_OPEN_RECORD
 UNHEARD: Final = Other.UNHEARD
 Verdict = Accept | AcceptChp1 | Commit | Refuse | Duplicate | Expected | Unrecorded | Other
