@@ -83,7 +83,8 @@ class TestOneServer:
     def test_flush_tells_of_a_refusal_that_came_before_it_and_that_nobody_asked_about(self, clone: Clone) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
         ticket = clone.set("/a", b"2", if_revision=0)
-        clone.set("/b", b"1").wait(WAIT_S)  # answered after it
+        # This set is answered after the one before.
+        clone.set("/b", b"1").wait(WAIT_S)
         with pytest.raises(Conflict, match="'/a' is at"):
             clone.flush(WAIT_S)
         clone.flush(WAIT_S)
