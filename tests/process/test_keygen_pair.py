@@ -86,7 +86,7 @@ def test_for_two_hosts_it_says_what_to_copy_where(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(tmp_path: Path) -> None:
     for words, text in (
         ("--pair tcp://a:5556 DIR", "the addresses of the primary and of the backup"),
-        ("--pair tcp://a:5556,x DIR", "name a server's first port"),
+        ("--pair tcp://a:5556,x/y DIR", "name a server's first port"),
         ("--pair a:1,b:1 --server tcp://a:1=f DIR", "give only one of them"),
         ("--admin root DIR", "--admin is for --pair"),
         ("--pair a:1,b:1 --admin a/b DIR", "'a/b' can't be the name of keys"),

@@ -18,7 +18,7 @@ from tests.talk import QUICK
 pytestmark = pytest.mark.spark
 WRONG = [
     ({"servers": ""}, r"option servers is ''"),
-    ({"servers": "localhost"}, r"is not tcp://host:port"),
+    ({"servers": "local/host"}, r"is not tcp://host:port"),
     ({"sbutree": "/n/"}, r"option sbutree is not known; did you mean subtree"),
     ({"subtree": "n"}, r"subtree is 'n'"),
     ({"codec": "pickle"}, r"codec is 'pickle': it is one of raw, json, msgpack"),

@@ -96,7 +96,7 @@ def test_another_store_is_nothing_to_compare_with(
     [
         (["tcp://127.0.0.1:9"], 2, "say with --against"),
         (["tcp://127.0.0.1:9", "--against", "tcp://127.0.0.1:9", "--timeout", "0.2"], 1, "nobody takes connections at"),
-        (["tcp://127.0.0.1:9", "--against", "nonsense"], 1, "write tcp://HOST:PORT"),
+        (["tcp://127.0.0.1:9", "--against", "non/sense"], 1, "write tcp://HOST:PORT"),
         (["data", "--against", "tcp://h:1", "--timeout", "soon"], 2, "not a number of seconds above 0"),
     ],
 )

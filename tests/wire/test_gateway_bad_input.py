@@ -203,7 +203,7 @@ def test_pages_of_its_own_only_read_unless_it_is_told_to_let_them_write(gateway:
         assert writing.client.put("/v1/keys/page", content=b"x", headers={"Origin": writing.url}).status_code == 200
 
 
-@pytest.mark.parametrize("flags", [["--listen", "0.0.0.0:8080"], ["--listen", "localhost"], ["--servers", "nowhere"]])
+@pytest.mark.parametrize("flags", [["--listen", "0.0.0.0:8080"], ["--listen", "localhost"], ["--servers", "no/where"]])
 def test_it_does_not_start_with_what_can_not_be(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(flags) == 2
     assert capsys.readouterr().err.startswith("chp-gateway: ")
