@@ -34,6 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from chp_client import Clone, Conflict, Lagging, Refused
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin, AdminError
 from tests.talk import WAIT_S, join_all, until
 
@@ -119,7 +120,7 @@ class Load:
         if chance.random() < 0.5:
             lease.close()
         else:
-            clone.writer.drop_lease(lease.id)  # as if its process were gone: refreshed no more, it runs out
+            internals(clone).writer.drop_lease(lease.id)  # as if its process were gone: refreshed no more, it runs out
         self._count("leases")
 
     def _visit(self, _: Clone, chance: random.Random) -> None:

@@ -44,6 +44,7 @@ from typing import Any, Self
 
 from chp_client import Clone, Conflict, Refused, Unanswered
 from chp_client.clientfile import ClientFile
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin, AdminError, AdminReply
 from chp_client.recipes import Counter
 from chp_server.testing import free_port
@@ -210,7 +211,7 @@ class Work:
                 on = [0, 1], [int(one.revision), int(two.revision)]
                 with suppress(Conflict):
                     self.transfers += self._settled(
-                        partial(clone.writer.put_columns, [one.key, two.key], values, [], ([], []), on)
+                        partial(internals(clone).writer.put_columns, [one.key, two.key], values, [], ([], []), on)
                     )
 
     def _look(self) -> None:

@@ -27,6 +27,7 @@ from typing import Any, Self
 
 from chp.numbers import sequence_of
 from chp_client import Clone, Lagging
+from chp_client.clone.base import internals
 from tests.talk import WAIT_S, until
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +203,7 @@ class Acts:
 
 def exact(clone: Clone, base: int, pad: int) -> int:
     """Assert that a Clone holds exactly what the load had left at its number; how many keys."""
-    with clone.mailbox.lock:
+    with internals(clone).mailbox.lock:
         at, content = sequence_of(clone.revision), clone.snapshot()
     assert content.pop(BASE, b"") == b""
     wanted = expected(at - base, pad)

@@ -13,6 +13,7 @@ from chp.errors import BadInput
 from chp_client import AsyncClone, ClientFile, Clone
 from chp_client.checks import endpoints_of
 from chp_client.cli.settings import read_servers
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin
 from chp_client.port.feed import Feed
 from chp_server.settings.sources import ConfigError, load
@@ -96,7 +97,9 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
     assert list(read_servers(text)) == servers
     with Clone(text) as clone:
         assert clone.subtrees == (subtree,) and (clone.codec is None) is (not codec)
-        assert [link.address for link in clone.mailbox.core.links] == [beside(server, 0) for server in servers]
+        assert [link.address for link in internals(clone).mailbox.core.links] == [
+            beside(server, 0) for server in servers
+        ]
         clone.close(0.0)
 
 
@@ -126,13 +129,13 @@ def test_a_url_that_says_too_much_or_too_little_is_refused(text: str, options: d
 @pytest.mark.parametrize("given", ["a:5556, b:5566", ["a:5556", "tcp://b:5566"], ("tcp://a:5556", "b:5566")])
 def test_tcp_may_be_left_out(given: str | list[str]) -> None:
     with Clone(given) as clone:
-        assert [link.address for link in clone.mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
+        assert [link.address for link in internals(clone).mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
         clone.close(0.0)
 
 
 def followed(clone: Clone) -> list[str]:
     try:
-        return [link.address for link in clone.mailbox.core.links]
+        return [link.address for link in internals(clone).mailbox.core.links]
     finally:
         clone.close(0.0)
 

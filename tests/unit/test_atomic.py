@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,7 +77,7 @@ class Late:
 
 
 def taking(late: Any) -> AtomicOperations:
-    return AtomicOperations(late, late, late)
+    return AtomicOperations(late, Mock(), late, late)
 
 
 def test_a_key_that_is_not_there_is_looked_for_again_after_a_sync() -> None:

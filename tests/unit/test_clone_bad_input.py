@@ -20,6 +20,7 @@ import pytest
 
 from chp.errors import BadKey, BadTtl, BadValue
 from chp_client import AsyncClone, BadInput, Clone, Closed, recipes
+from chp_client.clone.base import internals
 from chp_client.port.admin import Admin
 from tests.talk import NOBODY, unconnected
 
@@ -212,7 +213,7 @@ def test_the_port_may_be_left_out(given: Any) -> None:
 def test_a_timedelta_is_a_ttl() -> None:
     with Clone(NOBODY, "/a/") as clone:
         clone.set("/a/1", b"", ttl=timedelta(milliseconds=1500))
-        assert clone.mailbox.batch.draft.ttls[1] == [1500]
+        assert internals(clone).mailbox.batch.draft.ttls[1] == [1500]
         assert clone.lease(timedelta(minutes=1)).ttl_s == 60.0
         assert recipes.Lock(clone, "/a/lock", ttl=timedelta(seconds=5)).held is False
         clone.close(0.0)
@@ -250,7 +251,9 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
         with Clone(NOBODY, codec=codec) as clone:
             with pytest.raises(BadValue, match=f"codec '{codec}'"):
                 clone["/a"] = deep
-            clone.mailbox.core.shown["/a"] = (b"[" if codec == "json" else b"\x91") * 100_000  # somebody else's
+            internals(clone).mailbox.core.shown["/a"] = (
+                b"[" if codec == "json" else b"\x91"
+            ) * 100_000  # somebody else's
             with pytest.raises(BadValue, match=f"(?i)is not {codec}"):
                 clone.snapshot()
 
@@ -264,7 +267,7 @@ def test_msgpack_reads_what_it_wrote() -> None:
 
 def test_what_can_not_be_decoded_is_named() -> None:
     clone = Clone(NOBODY, codec="json")
-    clone.mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
+    internals(clone).mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
     for read in (clone.snapshot, lambda: list(clone.items()), lambda: list(clone.values())):
         with pytest.raises(BadValue, match=r"key '/bad': the value b'\{' is not JSON"):
             read()

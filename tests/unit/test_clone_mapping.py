@@ -18,6 +18,7 @@ from chp.errors import BadKey, BadTtl, BadValue
 from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
 from chp_client.clone import clone as clone_module
+from chp_client.clone.base import internals
 from tests.talk import NOBODY, unconnected
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
@@ -273,7 +274,9 @@ class TestEntry:
     @pytest.fixture
     def held(self, empty: Clone) -> Clone:
         """With keys that a server confirmed."""
-        empty.mailbox.core.channels[0].replica.apply([Segment(["/a", "/b"], [b"1", b"2"])], number(1, 7), 0, False, 0.0)
+        internals(empty).mailbox.core.channels[0].replica.apply(
+            [Segment(["/a", "/b"], [b"1", b"2"])], number(1, 7), 0, False, 0.0
+        )
         return empty
 
     def test_what_the_servers_confirmed_has_its_revision(self, held: Clone) -> None:
@@ -291,7 +294,7 @@ class TestEntry:
         assert not held.entry("/b").pending  # type: ignore[union-attr]
 
     def test_nor_has_one_that_was_refused_and_is_shown_still(self, held: Clone) -> None:
-        held.mailbox.core.channels[0].replica.orphans.add("/a")
+        internals(held).mailbox.core.channels[0].replica.orphans.add("/a")
         assert held.entry("/a").pending  # type: ignore[union-attr]
 
     def test_a_conditional_set_on_its_way_changes_nothing_yet(self, held: Clone) -> None:

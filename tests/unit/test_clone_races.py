@@ -24,6 +24,7 @@ from chp_client import AsyncClone, Clone, State
 from chp_client.agent import dispatch
 from chp_client.agent.aioparts import AsyncWatch
 from chp_client.agent.watch import Watch, WatchQueue
+from chp_client.clone.base import internals
 from chp_client.core.events import Changed
 from tests.talk import NOBODY, unconnected
 
@@ -68,11 +69,11 @@ class Changing:
         self._rounds, self._thread = rounds, threading.Thread(target=self._change)
 
     def _change(self) -> None:
-        replica, everything = self.clone.mailbox.core.channels[0].replica, [*range(len(GROUP))]
+        replica, everything = internals(self.clone).mailbox.core.channels[0].replica, [*range(len(GROUP))]
         there, gone = Segment(GROUP, [b"1"] * len(GROUP)), Segment(GROUP, [b""] * len(GROUP), {"d": everything})
         for at in range(1, 2 * self._rounds, 2):
             for i, segment in enumerate((there, gone)):
-                with self.clone.mailbox.lock:
+                with internals(self.clone).mailbox.lock:
                     replica.apply([segment], number(1, at + i), 0, False, 0.0)
 
     @property
@@ -133,7 +134,7 @@ def test_an_async_clone_names_the_remedy_too() -> None:
         async with AsyncClone(NOBODY) as made:
             made.submit("/a", b"1")
             keys = list(made)
-            made.mailbox.core.shown.clear()
+            internals(made).mailbox.core.shown.clear()
             with pytest.raises(KeyError, match=r"'/a'.*use clone\.snapshot"):
                 made[keys[0]]
             await made.close(0.0)
@@ -163,7 +164,7 @@ def test_an_async_clone_iterates_over_what_there_was() -> None:
             seen = []
             for each in view():
                 seen.append(each)
-                clone.writer.delete_many(list(clone))  # another program, while this one awaits
+                internals(clone).writer.delete_many(list(clone))  # another program, while this one awaits
                 await asyncio.sleep(0)
             assert len(seen) == 3
         await clone.close(0.0)
@@ -172,7 +173,7 @@ def test_an_async_clone_iterates_over_what_there_was() -> None:
 
 
 def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
-    mailbox = clone.mailbox
+    mailbox = internals(clone).mailbox
 
     class Settled:
         """A ticket that the agent settles just when `flush` looks at it."""
@@ -204,9 +205,9 @@ def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
     for _ in range(10):
         assert isinstance(clone.watch(), Watch)  # and it is gone
     gc.collect()
-    clone.mailbox.command(lambda now: None)
+    internals(clone).mailbox.command(lambda now: None)
     until_done(clone)
-    assert clone.mailbox.watches == [kept.queue]
+    assert internals(clone).mailbox.watches == [kept.queue]
 
 
 def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
@@ -252,6 +253,6 @@ def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: 
 
 def until_done(clone: Clone) -> None:
     """Until the agent has done what it was told so far."""
-    mailbox = clone.mailbox
+    mailbox = internals(clone).mailbox
     with mailbox.lock:
         mailbox.wait_for(lambda: not mailbox.commands, 60.0, lambda: "the agent")

@@ -8,6 +8,7 @@ import pytest
 from chp.errors import BadValue
 from chp_client import BadInput, Clone
 from chp_client.agent.watch import Watch, WatchQueue
+from chp_client.clone.base import internals
 from chp_client.codecs import Decoding, Json, OnBad
 from chp_client.core.events import Changed
 from tests.talk import unconnected
@@ -76,7 +77,7 @@ def test_what_on_bad_may_be(wrong: Any) -> None:
 @pytest.fixture
 def clone() -> Iterator[Clone]:
     with unconnected(codec="json") as made:
-        made.mailbox.core.shown.update({"/a/1": b"1", "/a/2": b"{", "/b": b"2"})
+        internals(made).mailbox.core.shown.update({"/a/1": b"1", "/a/2": b"{", "/b": b"2"})
         yield made
 
 

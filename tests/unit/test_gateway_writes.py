@@ -17,7 +17,7 @@ from chp_client.gateway.shared.writes import UNDER_WAY, WriteResult, Writes
 
 
 class FakeClone:
-    """A clone, and its own writer, that keeps batches until a test answers them."""
+    """The inside of a clone, its writer and its waits, that keeps batches until a test answers them."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -25,20 +25,23 @@ class FakeClone:
         self.full = False
         self.writer = self
 
-    def put_columns(self, keys: list[str], *_: Any, extras: Any = None, timeout: float | None = None) -> Any:
-        """Take a batch; a call with a timeout waits for room, as that of an AsyncClone does."""
-        if timeout is not None:
-            return self._waiting(keys)
+    def waits(self, timeout: float | None) -> Any:
+        """Return the waits of one call."""
+        return self
+
+    def put_columns(self, keys: list[str], *_: Any, extras: Any = None) -> Any:
+        """Take a batch."""
         if self.full:
             raise Full("the window is full")
         self.batches.append(keys)
         self.tickets.append(Ticket(lambda: "described"))
         return self.tickets[-1]
 
-    async def _waiting(self, keys: list[str]) -> Ack:
+    async def done(self, act: Callable[[], Ticket]) -> Ack:
+        """Wait for room, and answer at once."""
         while self.full:
             await asyncio.sleep(0)
-        self.batches.append(keys)
+        act()
         return Ack(1, 9, "applied")
 
     def answer(self, i: int, done: Ack | Exception) -> None:
@@ -50,7 +53,7 @@ def run(act: Callable[[FakeClone, Writes, list[int]], Coroutine[Any, Any, None]]
     async def begin() -> None:
         clone, noted = FakeClone(), list[int]()
         made: Any = clone
-        await act(clone, Writes(made, noted.append), noted)
+        await act(clone, Writes(made, made, noted.append), noted)
 
     asyncio.run(begin())
 

@@ -17,6 +17,7 @@ from chp.columns import ANYBODY
 from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp_client import Clone
+from chp_client.clone.base import internals
 from chp_client.errors import Closed
 from chp_server.core.state.leases import LeaseOwner, LeaseTable, listed
 from chp_server.core.state.state import ReplicatedState
@@ -149,7 +150,7 @@ def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() 
         lease.set("/a", b"1").wait(20)
         kept.set("/b", b"1").wait(20)
         lease.on_lost(lambda lost: told.set() if lost is lease else None)
-        with clone.mailbox.lock:  # the agent stands still
+        with internals(clone).mailbox.lock:  # the agent stands still
             Event().wait(1.5)
         assert told.wait(20) and lease.lost and not kept.lost
         with pytest.raises(Closed, match="lost"):

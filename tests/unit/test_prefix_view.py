@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from chp_client import AsyncClone, BadInput, Clone
+from chp_client.clone.base import internals
 from tests.talk import NOBODY, unconnected
 
 KEYS = [f"/r/{i:05d}" for i in range(5000)]
@@ -70,7 +71,7 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
     view = clone.prefix("/r/")
     view.page(10)
     looked: list[int] = []
-    spans = clone.mailbox.core.holding.order.spans
+    spans = internals(clone).mailbox.core.holding.order.spans
 
     class Counting:
         def __getattr__(self, name: str) -> object:
@@ -81,12 +82,12 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
                 looked.append(len(keys))
                 yield keys, at
 
-    order = clone.mailbox.core.holding.order
-    clone.mailbox.core.holding.order = Counting()  # type: ignore[assignment]
+    order = internals(clone).mailbox.core.holding.order
+    internals(clone).mailbox.core.holding.order = Counting()  # type: ignore[assignment]
     try:
         assert len(view.page(10, after=KEYS[2500])) == 10
     finally:
-        clone.mailbox.core.holding.order = order
+        internals(clone).mailbox.core.holding.order = order
     assert 10 <= sum(looked) <= 2048
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import chp_client
-from chp_client import AsyncClone, BadInput, Clone
+from chp_client import AsyncClone, AsyncTopic, BadInput, Clone, Topic
 from chp_client.recording.recorder import record
 from chp_client.recording.replayer import replay
+from chp_client.topics.topic import requests_of
 
 NOBODY = "tcp://127.0.0.1:9"
 
@@ -50,7 +51,7 @@ def test_old_words_of_where_a_reader_begins_name_the_new_ones(clone: Clone, tmp_
         (lambda: record(NOBODY, tmp_path, start="now"), "start='now' is gone; use 'end'"),
         (lambda: record(NOBODY, tmp_path, start="earliest"), "start='earliest' is gone; use 'begin'"),
         (lambda: topic.read(after=1), "the argument after is gone; use start, the first offset wanted"),  # type: ignore[call-arg]
-        (lambda: topic.subscription("g", "latest"), "start='latest' is gone; use 'end'"),
+        (lambda: requests_of(topic).subscription("g", "latest"), "start='latest' is gone; use 'end'"),
         (lambda: replay(tmp_path, writer, after=1), "the argument after is gone; use start"),  # type: ignore[call-arg]
     ]
     for act, words in acts:
@@ -83,6 +84,37 @@ def test_what_was_never_there_is_missed_as_ever(clone: Clone) -> None:
     with pytest.raises(AttributeError, match="'Clone' object has no attribute 'nothing'"):
         _ = clone.nothing  # type: ignore[attr-defined]
     assert "get" in dir(Clone) and "get" in dir(clone) and "_core" not in dir(clone)
+
+
+MAPPING = ["get", "items", "keys", "values"]
+COPY = ["active", "closed", "codec", "describe", "entry", "history", "lag_s", "pin", "position", "prefix", "refused"]
+COPY += ["revision", "snapshot", "staleness_s", "state", "stats", "verify", "wait_until_synced", "window"]
+CALLS = ["off", "on", "on_state", "watch"]
+SETS = ["delete", "delete_many", "delete_prefix", "flush", "lease", "pop", "popitem", "set", "set_many", "setdefault"]
+SETS += ["sync", "touch"]
+BOTH = [*MAPPING, *COPY, *CALLS, *SETS, "close", "topic", "topics", "transaction"]
+TOPIC = ["consumer", "create", "facts", "groups", "publish", "publish_many", "read", "remove", "reset", "subscribe"]
+TOPIC += ["unsubscribe"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Clone, [*BOTH, "clear", "update"]),
+        (AsyncClone, [*BOTH, "settled", "submit"]),
+        (Topic, TOPIC),
+        (AsyncTopic, TOPIC),
+    ],
+)
+def test_dir_shows_what_users_may_call_and_nothing_else(kind: type, names: list[str]) -> None:
+    shown = [name for name in dir(kind) if not name.startswith("__")]
+    assert shown == sorted(names)
+
+
+def test_dir_of_an_object_shows_what_its_class_does_and_what_it_has(clone: Clone) -> None:
+    assert set(dir(clone)) - set(dir(Clone)) == {"name", "subtrees"} and set(dir(Clone)) <= set(dir(clone))
+    topic = clone.topic("t")
+    assert set(dir(topic)) - set(dir(Topic)) == {"name"}
 
 
 def test_the_package_tells_its_version() -> None:

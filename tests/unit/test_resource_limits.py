@@ -43,7 +43,7 @@ KEPT: dict[str, Any] = {"disk_free_min": 64 * MIB}
     ("seen", "figures"),
     [
         (memory(1001), "memory: 1,001 MiB of 1,000 MiB are in use.*--max-memory"),
-        (disk(63), "disk: 63 MiB are free, and 64 MiB have to stay so.*--min-free-disk"),
+        (disk(63), "disk: 63 MiB are free, and 64 MiB must stay free.*--min-free-disk"),
         (ResourceUsage(memory=300 * MIB, address_left=-1), "memory: at 300 MiB.*ulimit -v"),
         (ResourceUsage(journal_full=True), "the journal had no room"),
     ],
@@ -111,7 +111,7 @@ def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
     server = Talk(keys_max=3)
     assert not refused(server, Segment(["/1", "/2"], [b"", b""]))
     (said,) = refused(server, Segment(["/2", "/3", "/4"], [b"", b"", b""]))
-    assert "2 are here, and 3 may be" in said and "--max-keys" in said
+    assert "the map has 2, and may have 3" in said and "--max-keys" in said
     assert not refused(server, Segment(["/2", "/3", "/3"], [b"", b"", b""]))
     assert refused(server, Segment(["/4"], [b""])) and not refused(server, Segment(["/3"], [b"new"]))
     assert server.core.status()["room"]["why"]

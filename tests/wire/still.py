@@ -1,12 +1,13 @@
 """A Clone that stands still as far as its leases go, as if its process were stopped, or dead."""
 
 from chp_client import Clone
+from chp_client.clone.base import internals
 
 
 def stand_still(clone: Clone) -> None:
     """Refresh none of its leases any more: they end a ttl later."""
-    with clone.mailbox.lock:
-        leases = clone.mailbox.core.leases.all()
+    with internals(clone).mailbox.lock:
+        leases = internals(clone).mailbox.core.leases.all()
     assert leases, "there is none to be lost"
     for lease in leases:
-        clone.writer.drop_lease(lease)
+        internals(clone).writer.drop_lease(lease)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from chp_client import AsyncClone, Closed, State
+from chp_client.clone.base import internals
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S
 
@@ -30,7 +31,7 @@ def test_waiting_is_given_up_as_often_as_one_likes() -> None:
         await clone.close(0.0)
         for each in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(each, Closed)
-        assert not clone.mailbox.awaiting
+        assert not internals(clone).mailbox.awaiting
 
     asyncio.run(use())
 

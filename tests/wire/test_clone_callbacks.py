@@ -13,6 +13,7 @@ from concurrent.futures import Future
 import pytest
 
 from chp_client import Clone, Closed, State, Ticket
+from chp_client.clone.base import internals
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S
 
@@ -88,7 +89,7 @@ def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
 def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(server: TestServer) -> None:
     clone = Clone(server.address)
     clone.wait_until_synced(WAIT_S)
-    mailbox, agent = clone.mailbox, clone._agent.thread
+    mailbox, agent = internals(clone).mailbox, clone._agent.thread
     cycle: list[object] = [clone]
     cycle.append(cycle)
     del clone, cycle

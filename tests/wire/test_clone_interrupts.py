@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from chp_client import Clone, Revision
+from chp_client.clone.base import internals
 from chp_server.testing import TestServer, free_port
 from tests.talk import WAIT_S, until
 
@@ -80,7 +81,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, wha
     with Clone(server.address) as clone, Clone(server.address) as other:
         for each in (clone, other):
             each.wait_until_synced(WAIT_S)
-        core, place, going_on = clone.mailbox.core, 0, True
+        core, place, going_on = internals(clone).mailbox.core, 0, True
         prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
@@ -93,7 +94,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, wha
             clone.flush(WAIT_S)
             until(lambda: clone.window == (0, 0), clone.describe)
             going_on = interrupted(act, place)
-            clone.mailbox.command(overdue)
+            internals(clone).mailbox.command(overdue)
             clone.flush(WAIT_S)
             held = clone.snapshot()
             assert held in (OLD, new), f"made in part, interrupted at place {place}"

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from chp_client import AsyncClone, Clone
+from chp_client.clone.base import internals
 from chp_client.core.copy.replica import Replica
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S
@@ -21,7 +22,7 @@ def filled(clone: Clone) -> Clone:
 
 
 def replica(clone: Clone) -> Replica:
-    return clone.mailbox.core.channels[0].replica
+    return internals(clone).mailbox.core.channels[0].replica
 
 
 def test_an_equal_copy_is_true_and_says_at_which_number(filled: Clone) -> None:
@@ -33,32 +34,32 @@ def test_an_equal_copy_is_true_and_says_at_which_number(filled: Clone) -> None:
 
 
 def test_keys_whose_values_differ_are_named_though_the_fingerprint_is_equal(filled: Clone) -> None:
-    with filled.mailbox.lock:
-        filled.mailbox.core.shown["/k/5"], filled.mailbox.core.shown["/k/6"] = b"6", b"5"
+    with internals(filled).mailbox.lock:
+        internals(filled).mailbox.core.shown["/k/5"], internals(filled).mailbox.core.shown["/k/6"] = b"6", b"5"
     found = filled.verify(WAIT_S)
     assert not found and not found.ok and found.differing == ("/k/5", "/k/6") and found.differences == 2
     assert filled.verify(contents=False), "which only adds up"
 
 
 def test_a_key_that_only_one_side_has_is_named(filled: Clone) -> None:
-    with filled.mailbox.lock:
+    with internals(filled).mailbox.lock:
         held = replica(filled).map
-        held.revisions["/other"], filled.mailbox.core.shown["/other"] = (
+        held.revisions["/other"], internals(filled).mailbox.core.shown["/other"] = (
             held.revisions.pop("/k/5"),
-            filled.mailbox.core.shown.pop("/k/5"),
+            internals(filled).mailbox.core.shown.pop("/k/5"),
         )
     assert filled.verify(WAIT_S).differing == ("/k/5", "/other")
 
 
 def test_a_ttl_that_only_one_side_has_is_named(filled: Clone) -> None:
-    with filled.mailbox.lock:
+    with internals(filled).mailbox.lock:
         replica(filled).map.set_deadlines(["/k/9"], 1e9)
     assert filled.verify(WAIT_S).differing == ("/k/9",)
 
 
 def test_at_most_a_hundred_are_named_and_all_counted(filled: Clone) -> None:
-    with filled.mailbox.lock:
-        filled.mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
+    with internals(filled).mailbox.lock:
+        internals(filled).mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
     found = filled.verify(WAIT_S)
     assert len(found.differing) == 100 and found.differences == 500
 

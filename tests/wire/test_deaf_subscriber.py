@@ -2,6 +2,7 @@
 
 from chp.keys import channel_topic
 from chp_client import Clone
+from chp_client.clone.base import internals
 from chp_server.testing import TestServer
 from tests.talk import until
 
@@ -21,7 +22,7 @@ def test_a_sub_socket_that_is_connected_anew_subscribes_again() -> None:
             subscription(frames)
 
         serving.subscription = noted  # type: ignore[method-assign]
-        mailbox = clone.mailbox
+        mailbox = internals(clone).mailbox
         for again in range(1, 4):
             with mailbox.lock:
                 mailbox.core.out.effects.reconnect.append(0)  # as it says when it hears nothing

@@ -14,6 +14,7 @@ import pytest
 
 from chp.errors import BadInput, BadValue
 from chp_client import AsyncClone, Clone, Closed
+from chp_client.clone.base import internals
 from chp_client.recipes import (
     AsyncCounter,
     AsyncElection,
@@ -305,7 +306,7 @@ class TestWhatIsInTheWay:
     def test_who_waits_is_told_that_the_clone_was_closed(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH):
             worker = Worker(Lock(clones[1], PATH))
-            while not clones[1].mailbox.watches:  # of the one in front of it
+            while not internals(clones[1]).mailbox.watches:  # of the one in front of it
                 time.sleep(0.01)
             clones[1].close(0.0)
             join_all(worker)

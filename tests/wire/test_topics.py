@@ -15,6 +15,7 @@ from chp_client.port.ask import QuestionPort
 from chp_client.topics import groups as groups_module
 from chp_client.topics import reader as reader_module
 from chp_client.topics import topic as topic_module
+from chp_client.topics.topic import requests_of
 from chp_server.core.state.journal import Options
 from chp_server.store.store_url import look_at, sqlite_journal
 from chp_server.testing import Pair, TestServer
@@ -146,7 +147,7 @@ def test_a_reader_that_has_all_is_not_forgotten() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.publish(b"first").wait(10)
-        found = topic.reading("begin", until=None, wait=True)
+        found = requests_of(topic).reading("begin", until=None, wait=True)
         next(found)
         assert [next(found) for _ in range(3)] == [None] * 3
         assert server.server is not None

@@ -16,6 +16,7 @@ from click.testing import Result
 
 from chp_client import Clone
 from chp_client.port.admin import Admin
+from chp_client.topics.topic import requests_of
 from chp_server.shell.metrics import MetricsServer
 from chp_server.testing import TestServer, free_port
 from tests.talk import until
@@ -147,7 +148,7 @@ def test_metrics_tell_of_groups_and_of_a_bounded_number(server: TestServer, clon
     orders = clone.topic("orders")
     orders.subscribe("billing", "begin")
     orders.publish_many([b"1", b"2"]).wait(10)
-    tickets = [clone.topic("many").subscription(f"g{i}", "end") for i in range(120)]
+    tickets = [requests_of(clone.topic("many")).subscription(f"g{i}", "end") for i in range(120)]
     for ticket in tickets:
         ticket.wait(10)
     with orders.consumer("billing"):

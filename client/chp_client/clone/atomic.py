@@ -11,6 +11,7 @@ the copy is not older than the servers' answer. What has to be waited for is awa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,19 +25,24 @@ from ..agent.writer import Writer
 from ..checks import Ttl
 from ..core.events import Ack
 from ..errors import Conflict
-from .mapping import CloneMapping
+from .mapping import CopyReader
+from .prefix_view import PrefixView
 
 NOTHING: Any = object()
 GONE: Any = object()
-TOUCHED_AGAIN = 3  # times, after a `Conflict`
-DELETE_KEYS = 8192  # a portion of `delete_prefix`: what a server does in some milliseconds
+# How often `touch` tries again after a `Conflict`.
+TOUCHED_AGAIN = 3
+# The keys of one portion of `delete_prefix`, which a server deletes in some milliseconds.
+DELETE_KEYS = 8192
 
 
 class AtomicOperations:
     """One call's reading and writing."""
 
-    def __init__(self, reading: CloneMapping, writer: Writer, waits: Waiter) -> None:
-        self._reading, self._writer, self._waits = reading, writer, waits
+    def __init__(
+        self, reading: CopyReader[Any], prefix: Callable[[str], PrefixView], writer: Writer, waits: Waiter
+    ) -> None:
+        self._reading, self._prefix, self._writer, self._waits = reading, prefix, writer, waits
 
     async def pop(self, key: str, default: Any) -> Any:
         """Delete a key, and return the value that this program, and no other, took; `default` if the key is absent."""
@@ -106,10 +112,10 @@ class AtomicOperations:
         await self._waits.done(self._writer.sync)
 
     async def delete_prefix(self, prefix: str) -> int:
-        """How many keys were deleted, in portions that are waited for."""
+        """Delete the keys in portions, wait for each portion, and return the number of keys."""
         if prefix == "":
             raise BadInput("an empty prefix is everything; use clear() if that is meant")
-        view, gone, after = self._reading.prefix(prefix), 0, None
+        view, gone, after = self._prefix(prefix), 0, None
         while keys := view.page_of_keys(DELETE_KEYS, after):
             await self._waits.done(partial(self._writer.delete_many, keys))
             gone, after = gone + len(keys), keys[-1]
@@ -138,7 +144,7 @@ class AtomicOperations:
 
 
 async def flush(mailbox: Mailbox, waits: Waiter, timeout: float | None) -> None:
-    """Until every set made so far is acknowledged; raises the first error of them."""
+    """Wait until every set made so far is acknowledged; raise the first error of them."""
     waiting, refused = mailbox.unsettled(), None
     for ticket in waiting:
         try:

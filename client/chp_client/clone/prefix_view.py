@@ -21,10 +21,11 @@ from .. import checks
 from ..agent.mailbox import Mailbox
 from ..codecs import Decoding, OnBad
 from ..core.copy.key_order import bounds
-from .views import Decoded
+from .views import PartReader
 
 PAGE = 1000
-STRIDE = 256  # keys whose values are looked up together
+# The number of keys whose values are looked up together.
+STRIDE = 256
 
 
 class KeyIndex:
@@ -53,7 +54,8 @@ class KeyIndex:
     def _catch_up(self) -> None:
         order, batch = self._holding.order, self._mailbox.batch
         with self._mailbox.lock:
-            unsent = batch.shown_keys()  # shown already, and noted when the agent takes them
+            # These keys are shown already, and are noted when the agent takes them.
+            unsent = batch.shown_keys()
             noted = order.take(len(self._holding.shown))
             keys = None
             if not order.live:
@@ -67,8 +69,17 @@ class KeyIndex:
 class PrefixView(Mapping[str, Any]):
     """Keys that begin with a prefix, in order; made by `Clone.prefix`."""
 
-    def __init__(self, clone: Decoded, index: KeyIndex, prefix: str, after: str | None, until: str | None) -> None:
-        self._clone, self._index = clone, index
+    def __init__(
+        self,
+        clone: Mapping[str, Any],
+        reader: PartReader,
+        index: KeyIndex,
+        prefix: str,
+        *,
+        after: str | None,
+        until: str | None,
+    ) -> None:
+        self._clone, self._reader, self._index = clone, reader, index
         self.prefix, self._until = prefix, until
         self._low, self._high = bounds(prefix, after, until)
 
@@ -84,7 +95,7 @@ class PrefixView(Mapping[str, Any]):
         return self._clone[key]
 
     def __iter__(self) -> Iterator[str]:
-        self._clone.iterates()
+        self._reader.iterates()
         return chain.from_iterable(self._spans(self._low))
 
     def __len__(self) -> int:
@@ -95,7 +106,7 @@ class PrefixView(Mapping[str, Any]):
 
     def items(self, on_bad: OnBad = "raise") -> ItemsView[str, Any]:
         """Keys and values in order; a key that goes meanwhile is left out. `on_bad` is as of `Clone.items`."""
-        return _Items(self, self._clone.decoding(on_bad))
+        return _Items(self, self._reader.decoding(on_bad))
 
     def values(self) -> ValuesView[Any]:
         """Values in the order of their keys."""
@@ -113,7 +124,7 @@ class PrefixView(Mapping[str, Any]):
         return found
 
     def page_of_keys(self, limit: int = PAGE, after: str | None = None) -> list[str]:
-        """As `page`, of keys alone."""
+        """Return the first `limit` keys behind the key `after`; an empty list is the end. Raises `BadInput`."""
         limit, after = checks.page(limit, after)
         low = self._low if after is None else max(self._low, after + "\0")
         return list(islice(chain.from_iterable(self._spans(low)), limit))
@@ -126,10 +137,10 @@ class PrefixView(Mapping[str, Any]):
 
     def _pieces(self, low: str, limit: int | None = None, decoding: Decoding | None = None) -> Iterator[dict[str, Any]]:
         """Items, some at a time; at most `limit` in all."""
-        left, decoding = limit, decoding or self._clone.decoding()
+        left, decoding = limit, decoding or self._reader.decoding()
         for keys in self._spans(low):
             for i in range(0, len(keys), STRIDE):
-                items = self._clone.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
+                items = self._reader.some_of(keys[i : i + (STRIDE if left is None else min(STRIDE, left))], decoding)
                 yield items
                 if left is not None and (left := left - len(items)) <= 0:
                     return

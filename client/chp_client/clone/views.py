@@ -6,41 +6,39 @@ as it was at one moment.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any
+from typing import Any, Protocol
 
-from ..codecs import Decoding, OnBad, V
+from ..codecs import Decoding, OnBad
 
 
-class Decoded(Mapping[str, V]):
-    """What is viewed: a mapping that gives its values decoded, all or some of them as they are at one moment."""
+class Reader(Protocol):
+    """What gives values decoded, all of them as they are at one moment."""
 
-    @abstractmethod
-    def decoding(self, on_bad: OnBad = "raise") -> Decoding | None:
-        """How values are shown; None for bytes as they are."""
+    def values(self) -> list[Any]:
+        """Return the values at this moment."""
 
-    @abstractmethod
-    def decoded_values(self) -> list[Any]:
-        """The values at this moment."""
+    def items(self, decoding: Decoding | None) -> list[tuple[str, Any]]:
+        """Return the items at this moment."""
 
-    @abstractmethod
-    def decoded_items(self, decoding: Decoding | None) -> list[tuple[str, Any]]:
-        """The items at this moment."""
 
-    @abstractmethod
+class PartReader(Protocol):
+    """What gives the values of some keys decoded, as they are at one moment."""
+
     def iterates(self) -> None:
         """Note that an iteration over keys begins."""
 
-    @abstractmethod
+    def decoding(self, on_bad: OnBad = "raise") -> Decoding | None:
+        """Return the decoding of values; None for bytes."""
+
     def some_of(self, keys: list[str], decoding: Decoding | None) -> dict[str, Any]:
-        """These keys with their values; what is not there is left out."""
+        """Return these keys with their values, without absent keys."""
 
 
 class KeysNow(KeysView[str]):
     """Keys."""
 
-    _mapping: Decoded
+    _mapping: Mapping[str, Any]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
@@ -49,23 +47,23 @@ class KeysNow(KeysView[str]):
 class ValuesNow(ValuesView[Any]):
     """Values."""
 
-    _mapping: Decoded
+    def __init__(self, mapping: Mapping[str, Any], reader: Reader) -> None:
+        super().__init__(mapping)
+        self._reader = reader
 
     def __contains__(self, value: object) -> bool:
-        return value in self._mapping.decoded_values()
+        return value in self._reader.values()
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._mapping.decoded_values())
+        return iter(self._reader.values())
 
 
 class ItemsNow(ItemsView[str, Any]):
     """Keys with values."""
 
-    _mapping: Decoded
-
-    def __init__(self, mapping: Decoded, decoding: Decoding | None) -> None:
+    def __init__(self, mapping: Mapping[str, Any], reader: Reader, decoding: Decoding | None) -> None:
         super().__init__(mapping)
-        self._decoding = decoding
+        self._reader, self._decoding = reader, decoding
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return iter(self._mapping.decoded_items(self._decoding))
+        return iter(self._reader.items(self._decoding))

@@ -19,6 +19,7 @@ from chp.numbers import describe
 from .. import checks
 from ..agent.names import only_ipv6
 from ..clone.aio import AsyncClone
+from ..clone.base import internals
 from ..core.events import State
 from ..errors import Conflict
 from .access.audit import GatewayAudit
@@ -87,7 +88,7 @@ class Gateway:
         """Connect to the pair for as long as the gateway serves."""
         async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
             self.keys, self.pair = KeysInOrder(self.clone), PairView(self.servers)
-            self.writes = Writes(self.clone, self.keys.written)
+            self.writes = Writes(self.clone, internals(self.clone), self.keys.written)
             self.channels = FanoutChannels(self.clone)
             self.context = zmq.asyncio.Context()
             full = [addresses.full(server) for server in self.servers]

@@ -14,6 +14,7 @@ from typing import Any
 from chp.errors import BadInput, BadValue
 from chp_client.agent.waiting import Waiter, at_once
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.base import internals
 from chp_client.clone.clone import Clone
 from chp_client.codecs import Codec, Text
 from chp_client.errors import Conflict
@@ -36,14 +37,15 @@ class _Counter:
 
     @property
     def value(self) -> int:
-        """What the own copy has; 0 if nobody has counted yet."""
+        """The number in this copy; 0 if there is no value yet."""
         return self._number(self._clone.get(self._key))
 
     def _number(self, value: Any) -> int:
         try:
             number = 0 if value is None else int(value)
             if isinstance(value, bool) or (isinstance(value, float) and number != value):
-                raise ValueError  # no whole number
+                # The value is not a whole number.
+                raise ValueError
             return number
         except (TypeError, ValueError, OverflowError):
             raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
@@ -56,7 +58,9 @@ class _Counter:
             total = self._number(None if entry is None else entry.value) + n
             revision = 0 if entry is None else entry.revision
             try:
-                await waits.done(partial(self._clone.writer.set, self._key, self._encode(total), None, revision))
+                await waits.done(
+                    partial(internals(self._clone).writer.set, self._key, self._encode(total), None, revision)
+                )
             except Conflict:
                 continue
             return total
@@ -67,7 +71,7 @@ class Counter(_Counter):
 
     def add(self, n: int = 1, timeout: float | None = None) -> int:
         """Add `n`; the sum that this addition made. Raises TimeoutError, and then it may still come to count."""
-        return at_once(self._add(n, self._clone.waits(timeout)))
+        return at_once(self._add(n, internals(self._clone).waits(timeout)))
 
 
 class AsyncCounter(_Counter):
@@ -76,5 +80,5 @@ class AsyncCounter(_Counter):
     _kind = AsyncClone
 
     async def add(self, n: int = 1, timeout: float | None = None) -> int:
-        """As of `Counter`."""
-        return await self._add(n, self._clone.waits(timeout))
+        """Add `n`, and return the sum that this addition made; see `Counter.add`."""
+        return await self._add(n, internals(self._clone).waits(timeout))

@@ -11,6 +11,7 @@ from chp.numbers import Revision
 from chp_client.agent.waiting import at_once
 from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
+from chp_client.clone.base import internals
 from chp_client.clone.clone import Clone
 
 from .places import GIVE_BACK_S, QueuePlace, name_of, of_kind
@@ -19,12 +20,12 @@ TTL_S = 10.0
 
 
 def own_name() -> str:
-    """What this process is called where it gives no name: its host and its number."""
+    """Return the default name of this process: its host and its number."""
     return f"{socket.gethostname().replace(':', '-')}-{os.getpid()}"
 
 
 class _Queue:
-    """What the two kinds have in common: what is known here, and waits for nobody."""
+    """The part that the two kinds have in common, which never waits."""
 
     _kind: type[Any] = Clone
 
@@ -36,7 +37,7 @@ class _Queue:
 
     @property
     def held(self) -> bool:
-        """Whether it is held, as far as is known here; a program that stood still learns it late (see the token)."""
+        """True if it is held, as far as this program knows. A program that was stopped learns of a loss late."""
         return self._place.held
 
     @property
@@ -50,7 +51,7 @@ class _Queue:
 
     @property
     def leader(self) -> str | None:
-        """The name of who is first."""
+        """The name of the first contender; None if there is none."""
         return next(iter(self.contenders()), None)
 
     def on_lost(self, listener: Callable[[], object]) -> None:
@@ -76,11 +77,11 @@ class Semaphore(_Queue):
 
         Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
         """
-        return at_once(self._place.acquire(self._clone.waits(timeout)))
+        return at_once(self._place.acquire(internals(self._clone).waits(timeout)))
 
     def release(self) -> None:
         """Give it back; nothing if it is not held."""
-        at_once(self._place.release(self._clone.waits(GIVE_BACK_S)))
+        at_once(self._place.release(internals(self._clone).waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -119,12 +120,12 @@ class AsyncSemaphore(_Queue):
         super().__init__(clone, path, name, limit=limit, **options)
 
     async def acquire(self, timeout: float | None = None) -> bool:
-        """As of `Semaphore`."""
-        return await self._place.acquire(self._clone.waits(timeout))
+        """Wait until it is held, and return True if it is; see `Semaphore.acquire`."""
+        return await self._place.acquire(internals(self._clone).waits(timeout))
 
     async def release(self) -> None:
-        """As of `Semaphore`."""
-        await self._place.release(self._clone.waits(GIVE_BACK_S))
+        """Give it back; see `Semaphore.release`."""
+        await self._place.release(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
         await self.acquire()
@@ -145,7 +146,7 @@ class AsyncElection(AsyncLock):
     """`Election` for an AsyncClone."""
 
     async def run(self, lead: Callable[[], Awaitable[Any]], timeout: float | None = None) -> Any:
-        """As of `Election`, with an `async def` to lead."""
+        """Lead by an `async def`; see `Election.run`."""
         if not await self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:

@@ -1,4 +1,4 @@
-"""Who is there: a key for each member, by a lease; it goes with its program."""
+"""The members that are present: each has a key by a lease, which goes with its program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter, at_once
 from chp_client.checks import Ttl
 from chp_client.clone.aio import AsyncClone
-from chp_client.clone.base import BaseClone
+from chp_client.clone.base import BaseClone, internals
 from chp_client.clone.clone import Clone
 
 from .lock import TTL_S, own_name
@@ -44,7 +44,7 @@ class _Party:
 
     async def _join(self, waits: Waiter) -> None:
         if self._lease is None or self._lease.lost:
-            self._lease = await waits.made(partial(self._clone.new_lease, self._ttl))
+            self._lease = await waits.made(partial(internals(self._clone).new_lease, self._ttl))
         await waits.done(partial(self._lease.set, self.key, self._value))
 
     async def _leave(self, waits: Waiter) -> None:
@@ -57,12 +57,12 @@ class Party(_Party):
     """`with Party(clone, "/workers", "host-1", value=b"10.0.0.2:80") as party: print(party.members())`."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Be there, until `leave`; again if the lease was lost."""
-        at_once(self._join(self._clone.waits(timeout)))
+        """Become a member, until `leave`. Call it again if the lease was lost."""
+        at_once(self._join(internals(self._clone).waits(timeout)))
 
     def leave(self) -> None:
-        """Be gone."""
-        at_once(self._leave(self._clone.waits(GIVE_BACK_S)))
+        """Leave the members."""
+        at_once(self._leave(internals(self._clone).waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
         self.join()
@@ -78,12 +78,12 @@ class AsyncParty(_Party):
     _kind = AsyncClone
 
     async def join(self, timeout: float | None = None) -> None:
-        """As of `Party`."""
-        await self._join(self._clone.waits(timeout))
+        """Become a member; see `Party.join`."""
+        await self._join(internals(self._clone).waits(timeout))
 
     async def leave(self) -> None:
-        """As of `Party`."""
-        await self._leave(self._clone.waits(GIVE_BACK_S))
+        """Leave the members; see `Party.leave`."""
+        await self._leave(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
         await self.join()

@@ -28,6 +28,7 @@ from chp.numbers import describe
 
 from .. import checks
 from ..agent.tickets import Ticket
+from ..clone.base import internals
 from ..clone.clone import Clone
 from ..renamed import renamed
 from ..starts import BEGIN, KeyStart, key_start
@@ -260,7 +261,7 @@ class _Player:
         deletes = np.flatnonzero(operations == DELETE).tolist()
         lasting = np.flatnonzero(rows.ttls_ms[start:end])
         ttls = np.maximum(rows.ttls_ms[start:end][lasting] / (self.speed or 1.0), TTL_MS_MIN).astype(np.int64)
-        ticket = self.clone.writer.put_columns(keys, values, deletes, (lasting.tolist(), ttls.tolist()))
+        ticket = internals(self.clone).writer.put_columns(keys, values, deletes, (lasting.tolist(), ttls.tolist()))
         done = self.done
         done.rows += len(keys)
         done.bytes += sum(map(len, values))

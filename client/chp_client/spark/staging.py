@@ -24,6 +24,7 @@ from chp.errors import ChpError
 
 from ..agent.tickets import Ticket
 from ..clientfile import ClientFile
+from ..clone.base import internals
 from ..clone.clone import Clone
 from ..core.events import Ack
 from ..errors import Refused
@@ -88,7 +89,7 @@ class StagedPart:
         """Stage rows that fit one batch."""
         body = rows.encode(**{columns.STAGE: [self._commit_id, self.name]})
         with _failures(self._servers, self._timeout_s):
-            self._tickets.append(self._clone.writer.put_encoded(body, self._timeout_s))
+            self._tickets.append(internals(self._clone).writer.put_encoded(body, self._timeout_s))
         self.batches += 1
         if self._tickets[0].done:
             self._settle([ticket for ticket in self._tickets if ticket.done])
@@ -128,7 +129,9 @@ def commit(  # noqa: PLR0917 (the order on the wire)
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s):
-        return _answer(clone_of(servers).writer.put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
+        return _answer(
+            internals(clone_of(servers)).writer.put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s
+        )
 
 
 def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
@@ -140,7 +143,7 @@ def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
     try:
         with _failures(servers, timeout_s):
             body = Segment([], [], {columns.ABORT: commit_id}).encode()
-            clone_of(servers).writer.put_encoded(body, timeout_s).wait(timeout_s)
+            internals(clone_of(servers)).writer.put_encoded(body, timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 

@@ -13,37 +13,32 @@ from chp.numbers import Revision
 
 from ..agent.aioparts import Awaiting, call_soon
 from ..core.events import Ack
-from ..renamed import renamed
+from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
 from .groups import naming
 from .reader import PATIENCE_S, MessageBatch
-from .topic import Topic
+from .topic import Topic, requests_of
 
 AHEAD = 4  # batches
 QUIET = MessageBatch(0, [], [], Revision(0), 0.0)  # none came in time
 
 
-class AsyncTopic:
+class AsyncTopic(metaclass=PublicNames):
     """Made by `AsyncClone.topic`."""
 
     def __init__(self, topic: Topic, waits: Callable[[float | None], Awaiting]) -> None:
         self.name = topic.name
-        self._topic, self._waits = topic, waits
-
-    @property
-    def topic(self) -> Topic:
-        """What it stands on (for the parts of this package)."""
-        return self._topic
+        self._topic, self._requests, self._waits = topic, requests_of(topic), waits
 
     async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
-        """As of `Topic`; returns when it is acknowledged."""
+        """Publish a message, and return when it is acknowledged; see `Topic.publish`."""
         return await self._waits(timeout).done(partial(self._topic.publish, value, key))
 
     async def publish_many(
         self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
     ) -> Ack:
-        """As of `Topic`; returns when they are acknowledged."""
+        """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys))
 
     async def create(
@@ -55,68 +50,72 @@ class AsyncTopic:
         max_age_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """As of `Topic`."""
+        """Make the topic; see `Topic.create`."""
         bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
         with naming(self.name):
-            return await self._waits(timeout).done(partial(self._topic.creation, keep, **bounds))
+            return await self._waits(timeout).done(partial(self._requests.creation, keep, **bounds))
 
     async def remove(self, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Remove the topic with all its messages; see `Topic.remove`."""
         with naming(self.name):
-            return await self._waits(timeout).done(self._topic.removal)
+            return await self._waits(timeout).done(self._requests.removal)
 
     async def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
-        """As of `Topic`."""
+        """Return the facts of the topic; see `Topic.facts`."""
         return await asyncio.to_thread(self._topic.facts, timeout)
 
     @renamed(after="start, the first offset wanted")
     async def read(
         self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
     ) -> AsyncIterator[MessageBatch]:
-        """As of `Topic`, for `async for`; who is cancelled, or leaves it, ends the thread within some seconds."""
-        async with aclosing(self.reading(start, until=until, wait=wait)) as found:
+        """Read messages, for `async for`; see `Topic.read`. The thread ends some seconds after the loop over it."""
+        async with aclosing(reading(self, start, until=until, wait=wait)) as found:
             async for batch in found:
                 if batch is not None:
                     yield batch
 
-    async def reading(
-        self, start: TopicStart, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
-    ) -> AsyncGenerator[MessageBatch | None]:
-        """As `read`, with None when nothing came for `quiet_s` (for the parts of this package)."""
-        ahead = _Ahead(self._topic.reading(start, until=until, wait=wait))
-        try:
-            while (batch := await ahead.take(quiet_s)) is not None:
-                yield None if batch is QUIET else batch
-        finally:
-            ahead.stop()
-
     # -- groups
 
     async def consumer(self, group: str, **options: Any) -> AsyncConsumer:
-        """As of `Topic`, joined: `async with await topic.consumer("billing") as consumer`."""
+        """Become a member of a group, for `async with await topic.consumer("billing")`; see `Topic.consumer`."""
         return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
 
     async def subscribe(
         self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
     ) -> Ack:
-        """As of `Topic`."""
+        """Make a group; see `Topic.subscribe`."""
         with naming(self.name, group):
-            act = partial(self._topic.subscription, group, start, ack_timeout_s=ack_timeout_s)
+            act = partial(self._requests.subscription, group, start, ack_timeout_s=ack_timeout_s)
             return await self._waits(timeout).done(act)
 
     async def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Remove a group with its positions; see `Topic.unsubscribe`."""
         with naming(self.name, group):
-            return await self._waits(timeout).done(partial(self._topic.unsubscription, group))
+            return await self._waits(timeout).done(partial(self._requests.unsubscription, group))
 
     async def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Have a group begin anew elsewhere; see `Topic.reset`."""
         with naming(self.name, group):
-            return await self._waits(timeout).done(partial(self._topic.subscription, group, start, again=True))
+            return await self._waits(timeout).done(partial(self._requests.subscription, group, start, again=True))
+
+    def __dir__(self) -> list[str]:
+        return public_names(type(self), super().__dir__())
 
     async def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """As of `Topic`."""
+        """Return the facts of each group; see `Topic.groups`."""
         return await asyncio.to_thread(self._topic.groups, timeout)
+
+
+async def reading(
+    topic: AsyncTopic, start: TopicStart, *, until: int | None = None, wait: bool = True, quiet_s: float | None = None
+) -> AsyncGenerator[MessageBatch | None]:
+    """Read as `AsyncTopic.read` does, with None when nothing came for `quiet_s` (for the parts of this package)."""
+    ahead = _Ahead(requests_of(topic).reading(start, until=until, wait=wait))
+    try:
+        while (batch := await ahead.take(quiet_s)) is not None:
+            yield None if batch is QUIET else batch
+    finally:
+        ahead.stop()
 
 
 class _Ahead:
@@ -160,6 +159,6 @@ class _Ahead:
         return batch
 
     def stop(self) -> None:
-        """Nobody takes any more."""
+        """End the thread, as the task takes no more batches."""
         self._stopped = True
         self._room.set()

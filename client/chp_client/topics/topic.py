@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from chp import columns
 from chp.batch import Segment
@@ -27,7 +27,7 @@ from ..agent.tickets import Ticket
 from ..agent.writer import Writer
 from ..core.events import Ack
 from ..port.ask import QuestionPort
-from ..renamed import renamed
+from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import begin, end, groups_of, naming
@@ -35,12 +35,67 @@ from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
 from .stateless_member import ReceivedBatch, receive
 
 
-class Topic:
+class TopicRequests:
+    """What a topic asks of the servers, for the parts of this package: sets that are not awaited, and readings."""
+
+    def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
+        self.writer, self.servers, self.name = writer, servers, name
+
+    def put(self, extras: dict[str, Any], timeout: float | None = None) -> Ticket:
+        """Send the columns of a batch without keys."""
+        return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
+
+    def creation(self, keep: str, **bounds: int | None) -> Ticket:
+        """Make the topic."""
+        settings = Settings.of({"keep": keep, **bounds})
+        return self.put({columns.TOPIC: [self.name, settings.to_map()]})
+
+    def removal(self) -> Ticket:
+        """Remove the topic."""
+        return self.put({columns.TOPIC: [self.name, None]})
+
+    def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
+        """Make a group, or have it begin anew."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        return self.put(begin(self.name, group, topic_start(start), **given))
+
+    def unsubscription(self, group: str) -> Ticket:
+        """Remove a group."""
+        return self.put(end(self.name, group))
+
+    def reading(
+        self, start: TopicStart, *, until: int | None, wait: bool
+    ) -> Generator[MessageBatch | None, None, None]:
+        """Read as `Topic.read` does, with None now and then."""
+        if until is not None and (type(until) is not int or not 0 <= until < 1 << 61):
+            raise BadInput(f"until={until!r:.40} is not the offset of a message, a number from 0")
+        place = ReadPosition(topic_start(start), inf if until is None else until + 1)
+        return batches(self.servers(), self.name, place, self.writer.decode, wait=wait)
+
+    def receive(
+        self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
+    ) -> ReceivedBatch | None:
+        """Return the messages for a member that is not connected; see `stateless_member`."""
+        whose = self.name, group, member
+        with naming(self.name, group):
+            return receive(self.writer, self.servers(), whose, most=most, wait_s=wait_s, stopped=stopped)
+
+
+class _HasRequests(Protocol):
+    _requests: TopicRequests
+
+
+def requests_of(topic: _HasRequests) -> TopicRequests:
+    """Return what a `Topic` or an `AsyncTopic` asks of the servers."""
+    return topic._requests
+
+
+class Topic(metaclass=PublicNames):
     """Made by `Clone.topic`."""
 
     def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.name = check_topic(name)
-        self.writer, self._servers = writer, servers
+        self._requests = TopicRequests(writer, servers, name)
 
     # -- publishing
 
@@ -50,14 +105,14 @@ class Topic:
         Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
         the window of what is not acknowledged. Raises `BadValue`, `BadKey`, `Full`, `Closed`.
         """
-        data = self.writer.encoded(value)
-        return self.writer.publish(self.name, check_key(key) if key is not None else "", data, timeout)
+        data = self._requests.writer.encoded(value)
+        return self._requests.writer.publish(self.name, check_key(key) if key is not None else "", data, timeout)
 
     def publish_many(
         self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
     ) -> Ticket:
         """Publish messages as one batch, all or none: at most 65,536, of 16 MiB together. The rest as of `publish`."""
-        data = list(map(self.writer.encoded, values))
+        data = list(map(self._requests.writer.encoded, values))
         if not data:
             raise BadInput("no messages; publish at least one")
         names = None if keys is None else list(map(check_key, keys))
@@ -68,10 +123,7 @@ class Topic:
             told = f"not {len(data):,} of {size:,} bytes; publish them in parts"
             raise BadInput(f"a batch has at most {most:,} messages, of 16 MiB together, {told}")
         body = pack_messages(names, data)
-        return self._put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
-
-    def _put(self, extras: dict[str, Any], timeout: float | None) -> Ticket:
-        return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
+        return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
 
     # -- the topic itself
 
@@ -89,28 +141,19 @@ class Topic:
         keep   "all": beyond `max_messages` or `max_bytes` nothing more is taken; "size": the oldest go then; "time":
                what is older than `max_age_s` goes
         """
-        ticket = self.creation(keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s)
+        ticket = self._requests.creation(keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s)
         with naming(self.name):
             return ticket.wait(timeout)
-
-    def creation(self, keep: str, **bounds: int | None) -> Ticket:
-        """The same without waiting (for the parts of this package)."""
-        settings = Settings.of({"keep": keep, **bounds})
-        return self._put({columns.TOPIC: [self.name, settings.to_map()]}, None)
 
     def remove(self, timeout: float | None = None) -> Ack:
         """Remove it with all its messages, and wait until it is gone; `NoSuchTopic` if there is none."""
         with naming(self.name):
-            return self.removal().wait(timeout)
-
-    def removal(self) -> Ticket:
-        """The same without waiting (for the parts of this package)."""
-        return self._put({columns.TOPIC: [self.name, None]}, None)
+            return self._requests.removal().wait(timeout)
 
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
         checks.wait_s(timeout)
-        with naming(self.name), QuestionPort(self._servers(), timeout) as port:
+        with naming(self.name), QuestionPort(self._requests.servers(), timeout) as port:
             return port.ask("", topic=self.name, facts=True)
 
     # -- reading
@@ -127,19 +170,10 @@ class Topic:
 
         Raises `NoSuchTopic`, and `Unanswered` if no server serves for 30 s.
         """
-        with closing(self.reading(start, until=until, wait=wait)) as found:
+        with closing(self._requests.reading(start, until=until, wait=wait)) as found:
             for batch in found:
                 if batch is not None:
                     yield batch
-
-    def reading(
-        self, start: TopicStart, *, until: int | None, wait: bool
-    ) -> Generator[MessageBatch | None, None, None]:
-        """Read as `read` does, with None now and then (for the parts of this package)."""
-        if until is not None and (type(until) is not int or not 0 <= until < 1 << 61):
-            raise BadInput(f"until={until!r:.40} is not the offset of a message, a number from 0")
-        place = ReadPosition(topic_start(start), inf if until is None else until + 1)
-        return batches(self._servers(), self.name, place, self.writer.decode, wait=wait)
 
     # -- groups
 
@@ -166,17 +200,9 @@ class Topic:
         """
         check_topic(group)
         return Consumer(
-            self.writer, self._servers(), self.name, group,
+            self._requests.writer, self._requests.servers(), self.name, group,
             start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
         )  # fmt: skip
-
-    def receive(
-        self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
-    ) -> ReceivedBatch | None:
-        """What a member that comes by is given (for the parts of this package); see `visiting`."""
-        whose = self.name, group, member
-        with naming(self.name, group):
-            return receive(self.writer, self._servers(), whose, most=most, wait_s=wait_s, stopped=stopped)
 
     def subscribe(
         self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
@@ -189,31 +215,28 @@ class Topic:
         `AlreadyThere` if it was. A topic that is not there is made.
         """
         with naming(self.name, group):
-            return self.subscription(group, start, ack_timeout_s=ack_timeout_s).wait(timeout)
-
-    def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
-        """The same without waiting (for the parts of this package)."""
-        given = {name: value for name, value in settings.items() if value is not None}
-        return self._put(begin(self.name, group, topic_start(start), **given), None)
+            return self._requests.subscription(group, start, ack_timeout_s=ack_timeout_s).wait(timeout)
 
     def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
         """Remove a group with its positions, and wait until it is gone; `NoSuchGroup` if there is none."""
         with naming(self.name, group):
-            return self.unsubscription(group).wait(timeout)
-
-    def unsubscription(self, group: str) -> Ticket:
-        """The same without waiting (for the parts of this package)."""
-        return self._put(end(self.name, group), None)
+            return self._requests.unsubscription(group).wait(timeout)
 
     def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
         """Have a group begin anew elsewhere: what its members have in hand is `Fenced`. `NoSuchGroup`."""
         with naming(self.name, group):
-            return self.subscription(group, start, again=True).wait(timeout)
+            return self._requests.subscription(group, start, again=True).wait(timeout)
 
     def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """Of each group: name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these
-        came), members (name and number of slots), ack_timeout_s; `NoSuchTopic`."""
-        return groups_of(self._servers(), self.name, timeout)
+        """Return the facts of each group; `NoSuchTopic` if there is no such topic.
+
+        They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
+        members (name and number of slots) and ack_timeout_s.
+        """
+        return groups_of(self._requests.servers(), self.name, timeout)
+
+    def __dir__(self) -> list[str]:
+        return public_names(type(self), super().__dir__())
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"

@@ -1,12 +1,12 @@
-"""A turn from end to end, but for its effects: recovery, the order of inputs, and the order of what is done.
+"""A turn from end to end, without its effects: recovery, the order of inputs, and the order of effects.
 
-    recover(core, journal, now, wall)     once, before the first turn: the state that the journal tells
-    take_inputs(core, inboxes)            what has arrived, the peer first
-    steps(core, turn, ports)              the turn's effects, in the order that turn.py promises
+    recover(core, journal, now, wall)     once, before the first turn: take over the state that the journal tells
+    take_inputs(core, inboxes)            let the core handle what has arrived, the peer first
+    steps(core, turn, ports)              perform the turn's effects, in the order that turn.py promises
 
-The reactor has real sockets and a real journal behind `Inboxes` and `Ports`; the simulator has its own, and pulls
-`steps` one by one, so that the process dies, stops or loses time between any two. The order is `ORDER`, and there is no
-other: what seeds prove of it is proved of what runs.
+The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. The simulator has its own, and takes
+`steps` one by one, so that a process can die, stop or lose time between any two. Both use the one order that there is,
+`ORDER`. So what the simulator proves of the order holds for the server too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 class ServerPort(StrEnum):
-    """Where messages come in: the peer's (P+3), and P+1, P+2 and P."""
+    """The places where messages come in: the peer's (P+3), and P+1, P+2 and P."""
 
     PEER = "peer"
     UPDATES = "updates"
@@ -44,28 +44,30 @@ class ServerPort(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort  # a look into the class costs as much as several into the module
+# A look into the class costs as much as several into the module.
+PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort
 
 
 class Inboxes(Protocol):
-    """What has arrived."""
+    """The messages that have arrived."""
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
-        """Hand over what has arrived at a port, as much of it as a turn takes, in its order.
+        """Hand over what has arrived at a port, in its order, as much as a turn takes.
 
         On P and P+3 the first frame of each message is the identity of its connection.
         """
 
 
 class Step(StrEnum):
-    """What is done of a turn, one thing after the other."""
+    """The steps of a turn, which are done one after the other."""
 
     SAVES = "saves"
     TO_PEER = "to_peer"
     DELIVERIES = "deliveries"
     JOURNAL = "journal"
     SYNC = "sync"
-    NO_ROOM = "no_room"  # wait: the journal had no room, and is written again when the next step is asked for
+    # The journal had no room. The caller waits; when it asks for the next step, the journal is written again.
+    NO_ROOM = "no_room"
     OPENED = "opened"
     PUBLISH = "publish"
     ACKS = "acks"
@@ -78,13 +80,13 @@ class Step(StrEnum):
 
 
 class Ports(Protocol):
-    """What can be done. Nothing here decides; what fails beyond repair raises `JournalError`."""
+    """The actions of a turn. Nothing here decides. An action that fails beyond repair raises `JournalError`."""
 
     def now(self) -> float:
-        """The time now, in the middle of a turn."""
+        """Return the time now, in the middle of a turn."""
 
     def cut_denied(self) -> None:
-        """If the rules have changed: cut off who listens on P+1 to what it may not hear any more."""
+        """Cut off listeners on P+1 that new rules deny what they hear; do nothing if the rules have not changed."""
 
     def save(self, save: Save) -> None:
         """Write a file of its own, durably."""
@@ -93,16 +95,16 @@ class Ports(Protocol):
         """Send to the peer, as far as it is connected and has room."""
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
-        """Do the journal's operations, all but the sync; `again`, if a part of them may have been synced."""
+        """Do the journal's operations, without the sync; `again` if a part of them may have been synced."""
 
     def sync(self) -> None:
-        """Return when what was written is durable. `JournalFull`, here or in `write`, if there is no room."""
+        """Return when what was written is durable. This and `write` raise `JournalFull` if there is no room."""
 
     def no_room(self, error: JournalFull) -> None:
         """Note why the turn waits."""
 
     def publish(self, messages: list[Frames]) -> None:
-        """Send to whoever has subscribed."""
+        """Send to the subscribers."""
 
     def acknowledge(self, acks: list[Frames]) -> None:
         """Send answers to sets, on the channels of their sessions."""
@@ -111,7 +113,7 @@ class Ports(Protocol):
         """Answer on the snapshot port."""
 
     def fact(self, fact: Fact) -> None:
-        """Tell an operator."""
+        """Write a line of the log."""
 
     def read(self, read: JournalRead) -> Any:
         """Return what the journal has (`read_journal`)."""
@@ -120,11 +122,11 @@ class Ports(Protocol):
         """Begin a backup or a restore, with the next turn."""
 
 
-# -- before the first turn
+# -- recovery
 
 
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
-    """Take over what the journal tells, and let it forget the parts of a record that was never complete."""
+    """Take over what the journal tells; drop the parts of a record that was never complete."""
     loaded, commits = journal.load(), core.commits
     core.epochs.used = loaded.seen_epoch
     core.marked = loaded.marked
@@ -135,13 +137,14 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     if commits.drop_partial():
         journal.drop_after(commits.state.number)
     journal.trim_messages(core.link.filler.begin(journal.message_spans(NUMBER_MAX)))
-    if journal.get_meta(COPY):  # a backup that is started: from now on another store than the one that it was made of
+    # A backup that is started becomes another store than the one that it was made of.
+    if journal.get_meta(COPY):
         commits.state.store = core.server
     return loaded
 
 
 def read_journal(journal: Journal, read: JournalRead) -> Any:
-    """Return what a turn wants to read: rows, None if they do not reach back to a number; messages; or spans."""
+    """Return what a turn wants to read: rows, or None if they do not reach back to a number; messages; or spans."""
     match read:
         case ReadMessages(topic, offset, number, bytes_max):
             return journal.read_messages(topic, offset, number, bytes_max)
@@ -151,43 +154,43 @@ def read_journal(journal: Journal, read: JournalRead) -> Any:
             return journal.read_after(read.after, read.bytes_max)
 
 
-# -- what comes in
+# -- inputs
 
 
 def admit(core: ServerCore, user: str, topic: bytes) -> str:
-    """Why a user may not have a subscription on P+1; "" if it may. Asked again for those it has when `rules` change."""
+    """Return why a user may not subscribe to a topic on P+1; "" if it may. New rules are applied by a second call."""
     return core.ctx.authorizer.unheard(core.state.access, user, topic)
 
 
 def has_met(core: ServerCore) -> bool:
-    """Whether the two servers hear each other."""
+    """Return whether the two servers hear each other."""
     return core.ctx.hears_us()
 
 
 def is_unheard(core: ServerCore) -> bool:
-    """Whether the peer is heard, and says that it does not hear this server."""
+    """Return whether the peer is heard, and says that it does not hear this server."""
     return core.ctx.alive() and not core.ctx.hears_us()
 
 
 def is_spare(core: ServerCore) -> bool:
-    """Whether who serves is heard, and has all that this server has."""
+    """Return whether this passive is not needed for the data: the active is heard, and has all that this server has."""
     peer = core.ctx.peer
     heard = peer is not None and core.ctx.hears_us() and peer.state is State.ACTIVE
     return heard and core.bstate is State.PASSIVE and peer is not None and peer.number >= core.state.number
 
 
 def rules_number(core: ServerCore) -> int:
-    """The number of the record that the rules came with; 0 as long as there are none."""
+    """Return the number of the record that set the rules; 0 as long as there are none."""
     return core.state.access.changed
 
 
 def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
-    """What clients wait for: answers to sets, and how long copies took of which nobody has been told."""
+    """Return what clients wait for: the answers to sets, and the durations of copies that were not reported yet."""
     return core.committer.acks, core.requests.syncs.took
 
 
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
-    """What is sent to who is not admitted, and to nobody else."""
+    """Return the refusal for a user that may not subscribe, and note the denial."""
     core.ctx.authorizer.speaker, core.ctx.authorizer.origin = user, origin
     core.ctx.deny(f"subscribe to {topic[:64]!r}")
     refused = encode(Refused(0, "access", why))
@@ -195,9 +198,9 @@ def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, ori
 
 
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
-    """Let the core hear what has arrived, the peer first: who was stopped hears of its successor before all else.
+    """Let the core handle what has arrived. The peer comes first, so a server that was stopped hears of its successor.
 
-    While a large commit is on its way into the map, clients wait; while all keys are listed for images, sets do.
+    While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
     """
     inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     state = core.commits.state
@@ -209,31 +212,37 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 
 
 def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
-    """While a turn waits for room in the journal: who subscribes, and who asks for the status; the answers alone."""
+    """Answer subscriptions and questions for the status while a turn waits for room in the journal.
+
+    Return a turn that has these answers alone.
+    """
     inboxes.take(UPDATES, core.subscription)
-    inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)  # others ask again
+    # Other clients ask again.
+    inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)
     turn, core.ctx.turn = core.ctx.turn, Turn()
     return turn
 
 
 def leave(core: ServerCore) -> Frames:
-    """What the peer is told by a server that ends on purpose, after its last turn."""
+    """Return what a server that ends on purpose tells its peer, after its last turn."""
     return core.link.leave_message()
 
 
-# -- what is done
+# -- effects
 
 
 def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
-    """Perform a turn: each step that it has something for is named first, and done when the next one is asked for.
+    """Perform a turn: yield each step that it has effects for, and do the step when the next one is asked for.
 
-    While the journal has no room the turn goes no further, and the server is as one that is stopped: what is published,
-    acknowledged or confirmed is in the journal, whatever it takes. The peer serves meanwhile.
+    While the journal has no room, the turn goes no further, and the peer takes over as from a stopped server. So all
+    that is published, acknowledged or confirmed is in the journal.
 
-    Before all that, whom new rules deny what it hears is cut off: this turn may have records of what they deny.
+    Before the first step, listeners that new rules deny are cut off, because this turn may
+    have records that they may not see.
     """
     ports.cut_denied()
-    has_effects = map(getattr, repeat(turn), map(itemgetter(1), ORDER))  # looked at when its place has come
+    # The effects of a step are looked at when its turn has come.
+    has_effects = map(getattr, repeat(turn), map(itemgetter(1), ORDER))
     for step, _, perform in compress(ORDER, has_effects):
         yield step
         try:
@@ -298,7 +307,8 @@ def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _confirm(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    if core.ctx.replacing is None:  # else the journal tells of what was before
+    # Until then the journal tells of the state before.
+    if core.ctx.replacing is None:
         ports.to_peer(turn.confirm)
     else:
         core.ctx.confirmed = 0
@@ -318,7 +328,8 @@ def _read(core: ServerCore, turn: Turn, ports: Ports) -> None:
     for read in turn.reads:
         try:
             found = ports.read(read)
-        except ChpError as error:  # it is damaged there: who asked decides what that means
+        # The journal is damaged there; the part that asked decides what that means.
+        except ChpError as error:
             found = error
         core.page(read, found)
 
@@ -328,7 +339,7 @@ def _copy(_core: ServerCore, turn: Turn, ports: Ports) -> None:
         ports.copy(copy)
 
 
-# step, the field of the turn that it is for, and how it is done
+# The step, the field of the turn that it performs, and the function that performs it.
 ORDER: tuple[tuple[Step, str, Callable[[ServerCore, Turn, Ports], None]], ...] = (
     (Step.SAVES, "saves", _save),
     (Step.TO_PEER, "to_peer", _to_peer),

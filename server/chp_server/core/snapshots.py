@@ -1,12 +1,12 @@
-"""The journal's snapshots, written a chunk a turn while the server goes on serving.
+"""The snapshots of the journal, written a chunk a turn while the server goes on serving.
 
-When the rows have grown enough (the journal says so), the state at one number is imaged, its chunks are put between
-turns, and then it becomes the journal's snapshot; the rows it replaces are deleted.
+When the journal says that its rows have grown enough, an image of the state is begun. Its chunks are written between
+turns. Then it becomes the journal's snapshot, and the rows that it covers are deleted.
 
-A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done its journal tells of
-what it had before, so it confirms nothing and hands over nothing (`Standing.replacing`), and what else is for the
-journal waits: records that came in the meantime, which the active bounds, as nothing is confirmed. If it has to serve
-meanwhile, the rest is written at once.
+A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done, its journal still
+tells of the state before. So the passive confirms nothing and hands over nothing (`ctx.replacing`), and all else for
+the journal waits. These are the records that came meanwhile; the active bounds them, as nothing is confirmed. If the
+passive becomes active meanwhile, the rest is written at once.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from .state.journal import Journal
 from .updates.committed import Committed
 from .updates.turn import Append, DropAfter, Fill, JournalOp, Remember, Replace, Trim
 
-SMALL = 3  # steps: a chunk, the rest, the end; so a small state is replaced in one turn
-COPY = "copy"  # a meta value, not empty: this journal is a copy of a store that may live on
+# Steps that a turn may do at once: a chunk, the rest, the end. So a small state is replaced in one turn.
+SMALL = 3
+# The name of a meta value: if it is set, this journal is a copy of a store that may live on.
+COPY = "copy"
 
 
 class Snapshotter:
-    """At most one snapshot under way."""
+    """The snapshot under way; there is at most one."""
 
     def __init__(self, journal: Journal, limits: Limits) -> None:
         self._journal, self._limits = journal, limits
         self._bodies: Iterator[bytes] | None = None
         self._not_before = float("-inf")
         self.number = 0
-        self._shared: int | None = None  # of a replacement that is not done
-        self._waiting: list[JournalOp] = []  # until it is
+        # The `shared` of a replacement that is not done.
+        self._shared: int | None = None
+        # The operations that wait for the replacement.
+        self._waiting: list[JournalOp] = []
         self._is_copy = bool(journal.get_meta(COPY))
 
     @property
     def busy(self) -> bool:
-        """Whether one is under way."""
+        """True if a snapshot is under way."""
         return self._bodies is not None
 
     def step(self, core: ServerCore) -> bool:
-        """Begin one if it is due, or put the next chunk; True when a snapshot has just become valid."""
+        """Begin a snapshot if one is due, or put the next chunk; return True if a snapshot has just become valid."""
         if self._bodies is None:
             if core.now >= self._not_before and (self._shared is not None or self._is_due(core)):
                 self.begin(core)
@@ -60,7 +64,8 @@ class Snapshotter:
             return False
         self._bodies = None
         if self._shared is None:
-            self._journal.commit_snapshot(keep_after=0)  # older rows stay for as long as they are retained
+            # Older rows stay for as long as they are retained.
+            self._journal.commit_snapshot(keep_after=0)
         else:
             self._replaced(core, self._shared)
         return True
@@ -69,22 +74,23 @@ class Snapshotter:
         return self._journal.snapshot_due() and not core.room.tight
 
     def give_up(self, until: float) -> None:
-        """There was no room for it: the one before stays, and none is begun for a while."""
+        """Abandon the snapshot for want of room; the one before stays, and none is begun before `until`."""
         self._journal.abort_snapshot()
         self._bodies, self._not_before = None, until
 
     def write(self, ops: Sequence[JournalOp], core: ServerCore, *, again: bool = False) -> None:
-        """Do a turn's journal operations, all but the sync; `again`, if a part of them may have been synced.
+        """Do a turn's journal operations, without the sync; `again` if a part of them may have been synced.
 
-        A replacement is the state as it is when it begins, so it holds the complete records that came before that.
+        A replacement is the state as it is when it begins, so it contains the complete records that came before it.
         """
         if self._is_copy and not all(isinstance(op, Remember) for op in ops):
-            # with its first record, in one transaction, it becomes a store of its own
+            # With its first record, in the same transaction, the copy becomes a store of its own.
             self._journal.set_meta(COPY, b"")
             self._is_copy = False
         replaced, begun = 0, False
         if again:
-            self.give_up(core.now)  # the error abandoned one that was under way
+            # The error has abandoned a snapshot that was under way.
+            self.give_up(core.now)
             replaced = int(self._journal.stats()["number"])
             self._waiting = [op for op in self._waiting if not any(op is now for now in ops)]
         for op in ops:
@@ -117,7 +123,7 @@ class Snapshotter:
                 self._journal.append([op.row()])
 
     def replace(self, core: ServerCore, shared: int = 0) -> None:
-        """Write the state as it is now, all of it, in place of whatever the journal holds; or the rest of it."""
+        """Write the whole state as it is now in place of what the journal has; or write the rest, if that has begun."""
         self._shared = shared
         if self._bodies is None:
             self.begin(core)
@@ -125,7 +131,7 @@ class Snapshotter:
             core.state.gather()
 
     def _replaced(self, core: ServerCore, shared: int) -> None:
-        """The journal has the state that was taken over: what waited follows, all of it durable from now on."""
+        """Make the state that was taken over the journal's snapshot, and do the operations that waited; all durably."""
         self._journal.commit_snapshot(keep_after=self.number, alone=True, shared=shared)
         for op in self._waiting:
             self._do(op, self.number)
@@ -134,13 +140,14 @@ class Snapshotter:
         self._waiting.clear()
 
     def begin(self, core: ServerCore) -> None:
-        """Begin one of the state as it is now."""
+        """Begin a snapshot of the state as it is now."""
         self.number = core.state.number
         self._journal.begin_snapshot(self.number)
         self._bodies = self._chunks(core, core.state.image(""))
 
     def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
-        image.deadlines = dict(image.deadlines)  # nothing follows in a backup that would put a later ttl right
+        # A snapshot keeps these deadlines: no later update in it would correct them.
+        image.deadlines = dict(image.deadlines)
         rest = core.state.rest(core.now)
         staged = core.state.staging.segments()
         chunks = image.chunks(self._limits, lambda: core.now)
@@ -148,14 +155,15 @@ class Snapshotter:
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
             for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
-                yield encode(Sync(0, i, round(core.ctx.wall * 1000)), [segment])  # its ttls count from here
+                # The ttls of the chunk count from this time.
+                yield encode(Sync(0, i, round(core.ctx.wall * 1000)), [segment])
             yield from rest
 
         return bodies()
 
 
 def recover_snapshot(commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:
-    """Take over the journal's snapshot; what is left of its ttls is less by its age, as our own clock has it."""
+    """Take over the journal's snapshot; its ttls are shortened by its age, by this server's wall clock."""
     for _ in recovering(commits, bodies, limits, now, wall_s):
         pass
 
@@ -163,7 +171,7 @@ def recover_snapshot(commits: Committed, bodies: Iterable[bytes], limits: Limits
 def recovering(
     commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float
 ) -> Iterator[None]:
-    """As `recover_snapshot`, a chunk at a time."""
+    """Take over the journal's snapshot, and yield after each chunk."""
     loader = Loader(limits)
     for body in bodies:
         header, _ = decode(body, WHOLE_STATE)

@@ -26,6 +26,7 @@ from ...topics import stateless_member
 from ...topics.aiotopic import AsyncTopic
 from ...topics.groups import begin, end
 from ...topics.stateless_member import Receipt, ReceivedBatch
+from ...topics.topic import requests_of
 from ..answers import json_answer
 from ..call import Call
 from ..gateway import Gateway
@@ -109,7 +110,7 @@ async def _received(
     _, group, member, _ = coming[columns.JOIN]
     most, wait_s = most_wait
     await _join(gateway, coming)
-    get = partial(topic.topic.receive, group, member, most=most, wait_s=wait_s, stopped=gateway.closing.is_set)
+    get = partial(requests_of(topic).receive, group, member, most=most, wait_s=wait_s, stopped=gateway.closing.is_set)
     loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
     try:
         given = await loop.run_in_executor(gateway.receivers, get)

@@ -25,7 +25,7 @@ from chp.topics import Settings, pack_messages
 from ...core.events import Ack
 from ...errors import NoSuchTopic
 from ...starts import TopicStart
-from ...topics.aiotopic import AsyncTopic
+from ...topics.aiotopic import AsyncTopic, reading
 from ...topics.reader import Message, MessageBatch
 from ..answers import json_answer, shown
 from ..call import Call
@@ -171,7 +171,7 @@ class MessageEvents(Stream):
         """Put messages until the stream is over."""
         self.gateway.streams += 1
         try:
-            async with aclosing(self._topic.reading(self._start, quiet_s=QUIET_S)) as found:
+            async with aclosing(reading(self._topic, self._start, quiet_s=QUIET_S)) as found:
                 async for batch in found:
                     for piece in [b": nothing came\n\n"] if batch is None else _pieces_of(batch):
                         if self.over():

@@ -29,6 +29,7 @@ from chp.numbers import Revision
 from ...agent.aioparts import call_soon
 from ...agent.tickets import Ticket
 from ...clone.aio import AsyncClone
+from ...clone.base import Internals
 from ...core.events import Ack
 from ...errors import Conflict, Full
 from ..problems import Problem
@@ -80,9 +81,10 @@ class _Batch:
 class Writes:
     """The writes of one Clone. Only its loop may use them."""
 
-    def __init__(self, clone: AsyncClone, noted: Callable[[int], None]) -> None:
+    def __init__(self, clone: AsyncClone, inside: Internals, noted: Callable[[int], None]) -> None:
         """Tell `noted` the revision of each set."""
-        self._clone, self._writer, self._noted = clone, clone.writer, noted
+        self._clone = clone
+        self._writer, self._waits, self._noted = inside.writer, inside.waits, noted
         self._loop = asyncio.get_running_loop()
         # The keys under way, and the writes that wait for each of them.
         self._held: dict[str, deque[asyncio.Future[None]] | None] = {}
@@ -237,9 +239,9 @@ class Writes:
         rows = batch.rows
         done: Ack | Exception = TimeoutError("this gateway ends")
         try:
-            done = await self._clone.put_columns(
-                rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, extras=rows.extras, timeout=ACK_S
-            )
+            put = self._writer.put_columns
+            act = partial(put, rows.keys, rows.values, rows.deletes, rows.ttls, rows.conditions, extras=rows.extras)
+            done = await self._waits(ACK_S).done(act)
         except Exception as error:
             done = error
         finally:

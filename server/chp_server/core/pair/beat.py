@@ -1,17 +1,18 @@
-"""A server's sign of life in the middle of a turn (SPEC.md, section 21).
+"""The sign of life that a server sends in the middle of a turn: BEAT (SPEC.md, section 21).
 
-STATE leaves with a turn, so a server that is busy with a long one would be silent, and be replaced though it is well. A
-thread beside the turns asks `due` ever again, and sends what it says to the peer (BEAT), which then knows no more than
-that this run of the server lives: what it tells of is the last turn that was done whole, never the one under way.
+STATE leaves with a turn. So a server in a long turn would be silent, and be replaced although it is well. A thread
+beside the turns calls `due` again and again, and sends the BEAT that it returns to the peer. BEAT proves only that this
+process is alive: it tells the state after the last turn that was done, never the turn under way.
 
-    begins, done, hush      by the thread that takes the turns
-    due, stuck              by the other one
+    begins, done, hush      are called by the thread that takes the turns
+    due, stuck              are called by the other thread
 
-A process that is stopped says nothing, so `begins` tells a stop from a long turn by the gaps between the words. One
-that is stuck in a turn says nothing either after STUCK_S, nor does one that waits, for room or for a disk or a database
-that does not answer: it is not busy, as it takes no processor time, and the other server is to serve.
+A process that is stopped sends nothing. So the gaps between two BEATs tell `begins` whether this server
+was stopped, or was in a long turn. A server sends no BEAT either if it has been in one turn for STUCK_S.
+Nor does it if it waits for room, for a disk or for a database, because it takes no processor time then. In
+both cases the peer should become active.
 
-Pure, and without locks: each field is written by one of the two threads only, and as a whole.
+Pure, and without locks: each field is written by one thread only, and as a whole.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from ..state.history import Position
 from ..updates.turn import Frames
 
 BEAT = b"BEAT"
-STUCK_S = 10.0  # what takes longer is no turn any more, but an endless loop
-WORKED_S = 0.001  # of processor time between two looks: a twentieth of what a busy thread gets on a crowded machine
+# A turn that takes longer is an endless loop.
+STUCK_S = 10.0
+# Processor time between two looks: a twentieth of what a busy thread gets on a crowded machine.
+WORKED_S = 0.001
 
 
 class BeatMessage(NamedTuple):
-    """What a busy server says: which run of it, how old its turn is, and where it was when the last one was done."""
+    """A BEAT: the run of the server, the age of its turn, and its state and position when the last turn was done."""
 
     server: bytes
     turn_ms: int
@@ -41,53 +44,55 @@ class BeatMessage(NamedTuple):
 
     @staticmethod
     def of(body: bytes) -> BeatMessage:
-        """What the peer said; `BadFrame` if it makes no sense."""
+        """Return the BEAT that a peer sent; raise `BadFrame` if it is malformed."""
         said = unpackb(body, "the peer's BEAT", QUESTION)
         if not isinstance(said, list) or len(said) < 4 or type(said[0]) is not bytes or type(said[1]) is not int:
-            raise BadFrame("a BEAT tells a server, the age of its turn, a state and a place in a history")
+            raise BadFrame("a BEAT is a list of server, age of its turn, state and position")
         return BeatMessage(said[0], said[1], State(said[2]), Position.of(said[3]))
 
     def frames(self) -> Frames:
-        """As it is sent."""
+        """Return the frames of the message."""
         return [BEAT, packb([self.server, self.turn_ms, int(self.state), list(self.at)])]
 
 
 class BeatTimer:
-    """When a server says that it lives, and what its own silence means."""
+    """The times at which a server sends BEAT, and how long it was silent."""
 
     def __init__(self, server: bytes, now: float, beat_s: float) -> None:
         self._server = server
         self.beat_s = beat_s
         self._begun = now
-        self._done: tuple[State, Position] | None = None  # None: it says nothing
+        # The state and the position that BEAT tells; None if no BEAT may be sent.
+        self._done: tuple[State, Position] | None = None
         self._used_s = 0.0
-        self._spoke = (now, now, 0.0)  # the turn it was in, the last word, and the longest silence in that turn
+        # The begin of the turn, the time of the last BEAT, and the longest silence in that turn.
+        self._spoke = (now, now, 0.0)
 
     def begins(self, now: float) -> float:
-        """A turn begins; how long this server was silent since the last one began."""
+        """Note that a turn begins; return how long this server was silent since the last one began."""
         silent_s = self.silent_s(now)
         self._begun = now
         return silent_s
 
     def silent_s(self, now: float) -> float:
-        """The longest that this server has been silent since its last turn began."""
+        """Return the longest silence of this server since its last turn began."""
         begun, last, longest = self._spoke
         return max(longest, now - last) if begun == self._begun else now - self._begun
 
     def done(self, state: State, at: Position) -> None:
-        """A turn is done, with all its effects: this is what may be told."""
+        """Note that a turn is done with all its effects; BEAT tells this state and position from now on."""
         self._done = state, at
 
     def hush(self) -> None:
-        """Say nothing until a turn is done."""
+        """Send no BEAT until a turn is done."""
         self._done = None
 
     def stuck(self, now: float) -> bool:
-        """Whether the turn takes so long that the other server had better serve."""
+        """Return whether the turn takes so long that the peer should become active."""
         return now - self._begun > STUCK_S
 
     def due(self, now: float, used_s: float) -> Frames | None:
-        """What is to be sent now, if the turn is long and not too long; `used_s`: processor time of all turns."""
+        """Return the BEAT to send if the turn is long, but not too long; `used_s` is processor time of all turns."""
         begun, done = self._begun, self._done
         worked, self._used_s = used_s - self._used_s >= WORKED_S, used_s
         if done is None or not worked or now - begun <= self.beat_s or self.stuck(now):

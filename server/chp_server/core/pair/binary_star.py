@@ -1,13 +1,14 @@
-"""Binary Star: which of two servers serves, as a table (SPEC.md, section 21; the ZeroMQ Guide, chapter 4).
+"""Binary Star: the table that says which of two servers is active (SPEC.md, section 21; the ZeroMQ Guide, chapter 4).
 
-Four states. PRIMARY and BACKUP are those of a server that has started and not yet decided; ACTIVE serves, PASSIVE
-follows. *Primary* and *backup* are configuration; a server keeps its role whatever its state.
+There are four states. PRIMARY and BACKUP are the states of a server that has started and not yet
+decided. An ACTIVE server serves clients, a PASSIVE one follows it. *Primary* and *backup* are also
+the configured roles, which never change.
 
-The Guide's machine decides by state alone, and so a primary that restarts quickly becomes active with an empty map.
-Here a server that is not active also tells its number, and the one that is ahead becomes active; between equals, the
-primary. Two actives on meeting end as one: the higher epoch stays.
+The Guide's machine decides by state alone, so a primary that restarts quickly becomes active with an empty map. Here a
+server that is not active also tells its number, and the server that is ahead becomes active; between equals the primary
+does. If two actives meet, the one with the higher epoch stays active.
 
-    PRIMARY, BACKUP --- peer not active and behind, or nobody there for solo_wait_s ---> ACTIVE
+    PRIMARY, BACKUP --- peer not active and behind, or no peer for solo_wait_s ----------> ACTIVE
     PRIMARY, BACKUP --- peer active ---------------------------------------------------> PASSIVE
     PASSIVE ----------- peer silent and a client asks (its vote), peer not active and behind, hand-over ---> ACTIVE
     ACTIVE ------------ peer active with a higher epoch, the arbiter's lease lost -------> PASSIVE
@@ -21,18 +22,28 @@ from chp.headers import State
 
 
 class PairEvent(IntEnum):
-    """What may happen to a server, seen from it."""
+    """An event of the pair, as one server sees it."""
 
-    PEER_BEHIND = 1  # the peer is not active, and we are to go first
-    PEER_AHEAD = 2  # the peer is not active, and it is to go first
-    PEER_ACTIVE_HIGHER = 3  # the peer is active, in an epoch above ours
-    PEER_ACTIVE_LOWER = 4  # the peer is active, in an epoch below ours
-    VOTE_PEER_SILENT = 5  # a client asks to be served, and the peer is gone (liveness.py)
-    VOTE_PEER_ALIVE = 6  # a client asks to be served, while the peer lives
-    ALONE = 7  # nobody there for solo_wait_s after the start (liveness.py), and no client has seen a higher epoch
-    HANDOVER = 8  # the active asks us to take over (`chp switch`)
-    LEASE_LOST = 9  # the arbiter's lease is over, or in doubt
-    FORCED = 10  # a person says so, whatever the arbiter's set (`chp switch --force`)
+    # The peer is not active, and this server goes first.
+    PEER_BEHIND = 1
+    # The peer is not active, and it goes first.
+    PEER_AHEAD = 2
+    # The peer is active, in a higher epoch.
+    PEER_ACTIVE_HIGHER = 3
+    # The peer is active, in a lower epoch.
+    PEER_ACTIVE_LOWER = 4
+    # A client asks to be served, and the peer is gone (liveness.py).
+    VOTE_PEER_SILENT = 5
+    # A client asks to be served, while the peer lives.
+    VOTE_PEER_ALIVE = 6
+    # No peer came for `solo_wait_s` after the start (liveness.py), and no client has seen a higher epoch.
+    ALONE = 7
+    # The active asks this server to take over (`chp switch`).
+    HANDOVER = 8
+    # The arbiter's lease is over, or in doubt.
+    LEASE_LOST = 9
+    # An operator forces this server, whatever the arbiter's set says (`chp switch --force`).
+    FORCED = 10
 
 
 TABLE: dict[tuple[State, PairEvent], State] = {
@@ -56,14 +67,14 @@ TABLE: dict[tuple[State, PairEvent], State] = {
 
 
 def step(state: State, event: PairEvent) -> State:
-    """The state after `event`; an event the table does not name for a state changes nothing."""
+    """Return the state after `event`; it is unchanged if the table has no such row."""
     return TABLE.get((state, event), state)
 
 
 def peer_event(
     *, peer_state: State, peer_number: int, peer_epoch: int, number: int, epoch: int, primary: bool
 ) -> PairEvent:
-    """What a peer's word about itself means to us. Ties go to the primary; both sides reach the same answer."""
+    """Return the event that the peer's report is. The primary wins ties, so both servers reach the same answer."""
     if peer_state is State.ACTIVE:
         return PairEvent.PEER_ACTIVE_HIGHER if peer_epoch > epoch else PairEvent.PEER_ACTIVE_LOWER
     behind = peer_number < number or (peer_number == number and primary)
@@ -71,5 +82,5 @@ def peer_event(
 
 
 def diagram() -> str:
-    """The table as lines of text, for SPEC.md and for `describe`."""
+    """Return the table as lines of text, for SPEC.md and for `describe`."""
     return "\n".join(f"{s.name:8} {e.name:20} -> {t.name}" for (s, e), t in TABLE.items())

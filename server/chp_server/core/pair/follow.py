@@ -1,19 +1,19 @@
-"""The peers' link: how a passive catches up with the active and stays with it (SPEC.md, section 21).
+"""The link of the pair: how a passive catches up with the active, and stays with it (SPEC.md, section 21).
 
     passive                                     active
-      WANT proof                ------------->    is that place part of my history, and does my log reach back to it?
+      WANT position             ------------->    is that position part of my history, and does my log reach back to it?
       RECORD body, RECORD body  <-------------    yes: what follows, and then each record as it is committed (with the
                                                   messages that it has placed, missing_messages.py)
       SYNC chunk ..., END state <-------------    no: the state as it is, and then each record after it
       MORE n                    ------------->    room for n more chunks
-      CONFIRM proof             ------------->    everything up to there is in my journal
+      CONFIRM position          ------------->    everything up to there is in my journal
 
-`Follower` is what the active knows of the passive; it pulls from the log whatever is to be sent next, so catching up
-and following are one thing. `Loader` is what a passive builds from chunks before it takes it over as a whole.
+`Follower` is the passive as the active knows it. It takes from the log whatever must be sent next, so catching up and
+following are the same work. `Loader` builds a state from chunks; the passive takes it over only as a whole.
 
-Each WANT is answered from the beginning. So while a passive hears nothing of an answer it waits twice as long before it
-asks again, or on a link that is slower than its patience no answer would ever be whole; and of the answers that its
-earlier questions get all the same, a chunk in the middle is dropped, and a first one begins anew.
+Each WANT is answered from the beginning. If a passive asked again too early on a slow link, no answer would ever be
+complete. So as long as it hears nothing of an answer, it waits twice as long before it asks again. Answers to its
+earlier questions may still come: it drops a chunk from the middle of one, and begins again with a first chunk.
 """
 
 from __future__ import annotations
@@ -41,19 +41,23 @@ STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED,
     b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",
     b"REPLAY", b"REPLAYED", b"LEAVE",
 )  # fmt: skip
-CREDIT = 16  # chunks of a snapshot on their way to a passive
+# Chunks of a snapshot that may be under way to a passive.
+CREDIT = 16
 
 
 class Follower:
-    """The passive as the active sees it: what was sent, what was confirmed, and whether it is in sync."""
+    """The passive as the active knows it: what was sent, what was confirmed, and whether it is in sync."""
 
     def __init__(self, limits: Limits, position: int, goal: int, chunks: Iterator[bytes] | None = None) -> None:
         self._limits = limits
-        self.position = position  # sent up to here
+        # The number up to which records were sent.
+        self.position = position
         self.confirmed = 0
-        self.goal = goal  # in sync once this is confirmed
+        # The passive is in sync once it has confirmed this number.
+        self.goal = goal
         self.in_sync = False
-        self.lost = False  # the log no longer reaches back to `position`
+        # True if the log no longer reaches back to `position`.
+        self.lost = False
         self._unconfirmed: deque[tuple[int, int, float]] = deque()
         self._unconfirmed_bytes = 0
         self._chunks = chunks
@@ -62,12 +66,12 @@ class Follower:
         self.credit = CREDIT
 
     def with_state(self, rest: Iterator[bytes]) -> Follower:
-        """What END carries, of the same moment as the image of the chunks."""
+        """Set the body that END carries; it must be of the same moment as the image of the chunks."""
         self._rest = rest
         return self
 
     def pump(self, log: RecordLog, now: float) -> list[Frames]:
-        """What to send now, as far as there is room."""
+        """Return what to send now, as far as there is room."""
         out: list[Frames] = []
         if self._chunks is not None:
             out += self._pump_chunks()
@@ -101,7 +105,8 @@ class Follower:
             return []
         for record in records:
             if record.messages is None and self.in_sync:
-                self.lost = True  # it is so far behind that we do not have them in memory any more
+                # The passive is so far behind that the messages of this record are no longer in memory.
+                self.lost = True
                 return []
             self._unconfirmed.append((record.last, record.weight, now))
             self._unconfirmed_bytes += record.weight
@@ -109,10 +114,10 @@ class Follower:
         return [[RECORD, record.body, *([packed(record.messages)] if record.messages else [])] for record in records]
 
     def confirm(self, number: int, now: float, timeout_s: float) -> None:
-        """The passive has everything up to `number` in its journal.
+        """Note that the passive has everything up to `number` in its journal.
 
-        It is in sync when it has reached the goal and is not so late with what came after that it would soon be given
-        up (`overdue`); then what was sent so far is the next goal.
+        The passive is in sync once it has confirmed the goal. But if a later record has waited so long that the passive
+        would soon be given up (`overdue`), all that was sent so far is the next goal.
         """
         self.confirmed = max(self.confirmed, number)
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
@@ -122,38 +127,38 @@ class Follower:
             self.goal = self.position
 
     def overdue(self, now: float, timeout_s: float) -> bool:
-        """Whether something sent has waited for its confirmation for too long."""
+        """Return whether something that was sent has waited too long for its confirmation."""
         return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
 
     def overdue_at(self, timeout_s: float) -> float:
-        """Return when `overdue` will be true; infinity if nothing is on its way."""
+        """Return when `overdue` will be true; infinity if nothing is under way."""
         return self._unconfirmed[0][2] + timeout_s if self._unconfirmed else inf
 
     def excuse(self, now: float) -> None:
-        """We were not running ourselves: count what is on its way as sent now."""
+        """Count what is under way as sent now, because this server itself was not running."""
         self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)
 
     @property
     def pump_ready(self) -> bool:
-        """Whether chunks could be sent at once."""
+        """True if chunks could be sent at once."""
         return self._chunks is not None and self.credit > 0
 
 
 def begins_snapshot(body: bytes) -> bool:
-    """Whether this chunk is a snapshot's first: what came of an earlier one will not be completed."""
+    """Return whether this chunk is the first of a snapshot; an earlier snapshot will then not be completed."""
     peeked = peek(body)
     return peeked is not None and isinstance(peeked[0], Sync) and peeked[0].chunk == 0
 
 
 class Loader:
-    """A state being received in chunks; nobody sees it before END."""
+    """A state that is received in chunks; it is used only after END."""
 
     def __init__(self, limits: Limits) -> None:
         self.state = ReplicatedState(limits)
         self._next_index = 0
 
     def add(self, body: bytes, now: float) -> None:
-        """The next chunk."""
+        """Add the next chunk."""
         header, items = decode(body)
         if not isinstance(header, Sync) or header.chunk != self._next_index:
             raise BadFrame(f"snapshot chunk {self._next_index} was expected; the snapshot has to begin anew")
@@ -166,17 +171,18 @@ class Loader:
                 self.state.map.load(segment, now)
 
     def finish(self, body: bytes, now: float) -> ReplicatedState:
-        """END: the state as a whole."""
+        """Take END, and return the whole state."""
         header, items = decode(body, WHOLE_STATE)
         if not isinstance(header, StateHead) or len(items) != 1:
             raise BadFrame(f"a {name_of(header)} came where the end of a snapshot was due; it has to begin anew")
         told = header.told
-        if told != self.state.measure()[: len(told)]:  # a snapshot in an older journal tells less
+        # A snapshot in an older journal tells less.
+        if told != self.state.measure()[: len(told)]:
             raise BadFrame(f"chunks of the snapshot at {describe(header.number)} are missing; it has to begin anew")
         self.state.load_rest(items[0], now)
         return self.state
 
 
 def confirm(proof: Position) -> Frames:
-    """CONFIRM, as the passive sends it."""
+    """Return the CONFIRM that a passive sends."""
     return [CONFIRM, packb(proof)]

@@ -1,33 +1,35 @@
 """The rule by which a silent peer counts as gone (SPEC.md, section 21).
 
-    peer_timeout_s         if the connection to its P+3 broke after its last word, or does not stand: its process ended
-    3 x peer_timeout_s     while that connection stands: its process is slow, is stopped, or is cut off
+    peer_timeout_s         if the connection to the peer's P+3 broke after its last word, or is down: the process ended
+    3 x peer_timeout_s     while that connection is up: the process is slow, is stopped, or is cut off
 
-A slow server and a dead one are both silent. The kernel of a dead one ends its connections, and that of a slow one
-does not. So the connection tells which of the two it is, and a busy machine does not replace a server that lives.
+A slow server and a dead one are both silent. But the kernel of a dead one ends its connections, and that of a slow one
+does not. So the connection tells which of the two it is, and a server on a busy machine is not replaced while it lives.
 
 Pure: `now` is an argument.
 """
 
 from __future__ import annotations
 
-STANDING = 3  # times peer_timeout_s, while the connection stands
+# A multiple of `peer_timeout_s`, while the connection is up.
+STANDING = 3
 NEVER = float("-inf")
 
 
 class Liveness:
-    """What a server knows of its connection to the peer, and when a server there last spoke."""
+    """The connection of a server to its peer, and when a server there last spoke."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self.connected = False
-        self._first_at = NEVER  # when the connection first stood
+        # The time when the connection was first up.
+        self._first_at = NEVER
         self._broke_at = NEVER
         self._excused_at = NEVER
         self._word_at = NEVER
 
     def connection(self, up: bool, now: float) -> None:
-        """Note that the connection to the peer's P+3 stands, its handshake too, or that it broke."""
+        """Note that the connection to the peer's P+3 is up, with its handshake, or that it broke."""
         if up and self._first_at == NEVER:
             self._first_at = now
         if self.connected and not up:
@@ -35,7 +37,7 @@ class Liveness:
         self.connected = up
 
     def word(self, now: float) -> None:
-        """Note that a server spoke on P+3, whether it is known as the peer or not yet."""
+        """Note that a server spoke on P+3, even if it is not known as the peer yet."""
         self._word_at = now
 
     def left(self) -> None:
@@ -43,21 +45,21 @@ class Liveness:
         self._word_at = NEVER
 
     def excuse(self, heard: float, now: float) -> None:
-        """Give the peer, last heard at `heard`, its time anew after a pause of this server: once in each silence."""
+        """Give a peer, last heard at `heard`, its full time again after a pause of this server; once a silence."""
         if heard >= self._excused_at:
             self._excused_at = now
 
     def is_heard(self, heard: float, now: float) -> bool:
-        """Return whether a peer that last spoke at `heard` counts as living."""
+        """Return whether a peer that last spoke at `heard` counts as alive."""
         if not self._stands_since(heard):
             return now - heard <= self._timeout_s
         return now - max(heard, self._excused_at) <= STANDING * self._timeout_s
 
     def may_be_there(self, now: float) -> bool:
-        """Return whether a server that starts has to wait on for its peer.
+        """Return whether a server that starts must go on waiting for its peer.
 
-        It waits for one that spoke, and for one whose connection stands and has not yet carried a word. The time of
-        the latter counts from the first connection: a peer that ends at each start must not hold this one up for ever.
+        It waits for a peer that spoke, and for one whose connection is up but has not carried a word yet. The time of
+        the latter counts from the first connection: a peer that ends at each start must not hold this server up.
         """
         mute = self.connected and now - self._first_at <= STANDING * self._timeout_s
         return mute or self.is_heard(self._word_at, now)

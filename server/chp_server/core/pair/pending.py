@@ -1,15 +1,16 @@
-"""The passive's pending list: sets that clients sent to both servers and that are not yet seen published.
+"""The passive's pending list: sets that clients sent to both servers, and that no record has shown yet.
 
-If the active dies with a set on its way, the passive applies it when it takes over, in the order of arrival, and
-publishes it. Entries are known by their UUID (CHP/1) or by session and batch number (CHP/2). The list is bounded in
-number, bytes and age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published,
-so it is not kept: replaying it might undo something newer.
+If the active dies with a set under way, its successor applies the set, in the order of arrival, and publishes it.
+Entries are known by their UUID (CHP/1) or by session and batch number (CHP/2). The list is bounded in number, bytes and
+age; what is dropped is counted. A CHP/1 set without a UUID can't be recognised when it is published. So it is not kept:
+to apply it again might undo something newer.
 
-Who serves may have refused, by the rules of access, what waits here, and have no record of that (refusals.py). So what
-the rules deny goes when they end, or their successors might allow what its client was told is not done.
+The active may have refused a set by the rules of access without a record (refusals.py). So when rules end, the list
+drops the sets that they deny. Otherwise the next rules might allow a set that its client was told is not done.
 
-Who takes over has a second's worth of everybody's sets to apply. It does so a slice a turn, so that the oldest, for
-which somebody waits since the active died, are answered at once; what clients send meanwhile queues up behind.
+A successor has about a second's worth of all clients' sets to apply. It applies a slice a turn, so
+that the oldest sets, whose clients have waited since the active died, are answered at once. What
+clients send meanwhile queues up behind.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from ..updates.authorizer import check_batch, check_plain, signer
 Frames = list[bytes]
 
 
-BATCH_IDENTITY_BYTES = 24  # session and batch number; a CHP/1 UUID has 16
+# Session and batch number; a CHP/1 UUID has 16 bytes.
+BATCH_IDENTITY_BYTES = 24
 
 
 @dataclass(slots=True)
@@ -45,13 +47,14 @@ class PendingSet:
 
 
 class PendingList:
-    """Messages waiting to be seen published, by identity, oldest first."""
+    """The messages that no record has shown yet, by identity, oldest first."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._entries: OrderedDict[bytes, PendingSet] = OrderedDict()
-        self._sessions: dict[bytes, deque[bytes]] = {}  # the batches of a session, in their order
-        self.taken: deque[Frames] = deque()  # by who serves now: to be applied, in this order
+        self._sessions: dict[bytes, deque[bytes]] = {}  # session -> its batches, in order
+        # Messages that a successor is to apply, in this order.
+        self.taken: deque[Frames] = deque()
         self.bytes = 0
         self.dropped = 0
 
@@ -59,7 +62,7 @@ class PendingList:
         return len(self._entries)
 
     def keep(self, frames: Frames, state: ReplicatedState, now: float) -> bool:
-        """Keep a KVSET that is not part of the state; False if it has no UUID."""
+        """Keep a KVSET that is not part of the state; return False if it has no UUID."""
         if frames[0] == RESERVED_KEY:
             if not state.did(frames[2], unpack(frames[1])):
                 self.add(batch_identity(frames[2], frames[1]), frames, now)
@@ -70,16 +73,16 @@ class PendingList:
         return bool(uuid)
 
     def queues(self, frames: Frames, state: ReplicatedState) -> bool:
-        """Whether a KVSET has to wait behind what is taken.
+        """Return whether a KVSET has to wait behind the `taken` messages.
 
-        What is done and comes again need not: its answer was lost.
+        A batch that is done and comes again need not wait, because only its answer was lost.
         """
         if not self.taken:
             return False
         return frames[0] != RESERVED_KEY or not state.did(frames[2], unpack(frames[1]))
 
     def add(self, identity: bytes, frames: Frames, now: float) -> None:
-        """Keep a message; one that is here already stays where it is."""
+        """Keep a message; one that is in the list already stays in its place."""
         if identity in self._entries:
             return
         self._put(identity, PendingSet(frames, sum(map(len, frames)), now))
@@ -103,13 +106,13 @@ class PendingList:
         self.dropped += 1
 
     def seen(self, identity: bytes) -> None:
-        """The message was published: it is pending no more."""
+        """Drop a message, because it was published."""
         entry = self._entries.pop(identity, None)
         if entry is not None:
             self.bytes -= entry.bytes
 
     def seen_up_to(self, session: bytes, no: int) -> None:
-        """All batches of a session up to `no` were published."""
+        """Drop all batches of a session up to `no`, because they were published."""
         waiting = self._sessions.get(session)
         while waiting and int.from_bytes(waiting[0][16:]) <= no:
             self.seen(waiting.popleft())
@@ -117,24 +120,27 @@ class PendingList:
             del self._sessions[session]
 
     def published(self, origins: Sequence[Sequence[Any]], uuids: Iterable[bytes]) -> None:
-        """What a record did."""
+        """Drop what a record did."""
         for session, no in origins:
             self.seen_up_to(session, no)
         for uuid in uuids:
             self.seen(uuid)
 
     def end_rules(self, state: ReplicatedState) -> None:
-        """There are to be others: what these deny goes."""
+        """Drop what the present rules deny, before other rules replace them."""
         if state.access.rules is not None:
             self._keep(lambda identity, frames: not _denied(frames, state))
 
     def skip_rules(self, before: ReplicatedState, after: ReplicatedState) -> None:
-        """A whole state came: of rules in between nothing is known, so only what it has the refusals of stays."""
+        """Drop sets that may have been refused by rules between two states, if a whole state has other rules.
+
+        Only sets of sessions that the new state knows stay, because the state has their refusals.
+        """
         if before.access.changed != after.access.changed:
             self._keep(lambda identity, frames: identity[:16] in after.sessions)
 
     def _keep(self, stays: Callable[[bytes, Frames], bool]) -> None:
-        """With a batch goes what follows on it: its client sends again what was not answered."""
+        """Drop the entries that do not stay, and the later batches of their sessions; the clients send these again."""
         entries, gone = list(self._entries.items()), set()
         self._clear()
         for identity, entry in entries:
@@ -149,12 +155,15 @@ class PendingList:
         self.bytes = 0
 
     def expire(self, now: float) -> None:
-        """Drop what is too old to be on its way still."""
+        """Drop what is too old to be under way still."""
         while self._entries and now - next(iter(self._entries.values())).since > self._limits.pending_age_s_max:
             self._drop_oldest()
 
     def take(self, now: float) -> int:
-        """All is `taken`, in the order of arrival, but for sessions that their clients replaced; how many that are."""
+        """Move all messages to `taken`, in the order of arrival; return how many that are.
+
+        Sessions that their clients have replaced are left out.
+        """
         self.expire(now)
         newest = {session[:CLIENT_BYTES]: session for session in sorted(self._sessions)}
         replaced = {session for session in self._sessions if newest[session[:CLIENT_BYTES]] != session}
@@ -164,7 +173,7 @@ class PendingList:
         return len(self.taken) - before
 
     def slice(self) -> Iterator[Frames]:
-        """What of `taken` is to be applied this turn."""
+        """Yield the `taken` messages that are to be applied this turn."""
         size = 0
         while self.taken and size < self._limits.pending_slice_bytes:
             size += sum(map(len, self.taken[0]))
@@ -177,17 +186,18 @@ def _denied(frames: Frames, state: ReplicatedState) -> bool:
         if frames[0] != RESERVED_KEY:
             return bool(check_plain(granted, user, parse_kvset(frames)[0]))
         return bool(check_batch(granted, user, frames[2], decode_segment(frames[4]), state.staging))
-    except BadInput:  # no rules allow it either
+    # No rules allow it either.
+    except BadInput:
         return False
 
 
 def batch_identity(session: bytes, no_frame: bytes) -> bytes:
-    """The identity of a CHP/2 batch: 24 bytes, so never a UUID's 16."""
+    """Return the identity of a CHP/2 batch: 24 bytes, so it never equals a UUID of 16."""
     return session + no_frame
 
 
 def by_public_id(frames: list[bytes]) -> list[bytes]:
-    """A CHP/2 KVSET with its session's public id: what is kept of it, sent on or shown is no key to the session."""
+    """Return a CHP/2 KVSET with its session's public id: a reader of what is kept or sent on can't use the session."""
     if len(frames) != 5 or len(frames[2]) != 16:
         raise BadFrame("a CHP/2 KVSET has five frames, and a session of 16 bytes in the third")
     key, number, session, properties, body = frames

@@ -6,13 +6,13 @@
     secret    gateways compute the names of group members with it, so that no user can compute another user's names.
               It is made with the first rules. Users who may read the rules are told it.
 
-This is part of the replicated state: the active, the passive, a recovery and a backup agree on it at each number.
-ACCESS
-records exist in journals and between servers only: readers of the map, of a feed or of a recording never get one.
+This is part of the replicated state: the active, the passive, a recovery and a backup agree on it
+at each number. ACCESS records exist in journals and between servers only: readers of the map, of
+a feed or of a recording never get one.
 
-The table of owners needs no bound of its own. The owner of a client is kept as long as one of its sessions
-(sessions.py), that of an application as long as its version (staging.py), that of a group as long as the group
-(groups.py).
+The table of owners needs no bound of its own. The owner of a client is kept as long as one of its
+sessions (sessions.py). That of an application is kept as long as its version (staging.py), and that of
+a group as long as the group (groups.py).
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@
     hearsay    a peer's STATE or WANT, or a client's resume, reports a higher epoch of the same store
 
 A server must serve numbers above those that clients have seen, or they take its updates for stale. So it counts
-hearsay.
-But there are only 32,767 epochs, for ever, and any peer or client can report any number. So a server believes hearsay
-for
-`JUMPS` epochs in all, regains one of them each `REGAIN_S`, and ignores reports above half of all epochs. At the worst
-pace the epochs last for months.
+hearsay. But there are only 32,767 epochs, for ever, and any peer or client can report any number. So a server believes
+hearsay for `JUMPS` epochs in all, regains one of them each `REGAIN_S`, and ignores reports above half of all epochs. At
+the worst pace the epochs last for months.
 
 An ignored report does no lasting harm: clients that have seen a higher epoch wait some seconds, and then begin anew.
 

@@ -2,9 +2,8 @@
 
 The key of a message gives it one of 256 slots. For each slot a group keeps the offset up to which messages are
 acknowledged, and the member that has the slot. An acknowledgement moves some slots of a member from one offset to
-another.
-It is accepted only if the member has each of these slots, and each is at that first offset. So among all members that
-were given a message, only one can acknowledge it, once, together with all else in the same batch.
+another. It is accepted only if the member has each of these slots, and each is at that first offset. So among all
+members that were given a message, only one can acknowledge it, once, together with all else in the same batch.
 
     places     member -> offset -> set of slots; each slot is in one place; slots without a member are under b""
 
@@ -30,7 +29,7 @@ from .verdicts import Refusal
 NOBODY = b""
 # A start of a group: behind the last message of its topic.
 END = -1
-# A topic may have this many times `groups_max`, as users with a small share may still make groups.
+# The multiple of `groups_max` that a topic may have, because users with few groups may make some more.
 GROUPS_BEYOND = 2
 # The number of places that a refusal lists at most.
 TOLD_MAX = 16
@@ -73,8 +72,9 @@ class Group:
         self.changes += 1
 
     def stands(self, member: bytes, move: Move) -> bool:
-        """Return whether a step is allowed: the member has each of its slots, each is at its first offset, and it goes
-        forward.
+        """Return whether a step is allowed.
+
+        The member must have each of its slots, each slot must be at its first offset, and the step must go forward.
         """
         slots, after, upto = move
         return 0 < slots == slots & self.places.get(member, {}).get(after, 0) and upto > after
@@ -164,7 +164,7 @@ class Groups:
         # Groups whose members have changed, or whose members are to give slots away.
         self.unsettled: dict[tuple[str, str], None] = {}
 
-    # -- what a batch may say
+    # -- checks of a batch
 
     def check(self, extras: dict[str, Any], leases: LeaseTable, whose: LeaseOwner) -> None:
         """Raise `Refusal` or `BadInput` if a batch with these columns may not be done."""
@@ -211,12 +211,10 @@ class Groups:
             raise Refusal("bad", f"topic {topic} has no offset {start}; the next message gets {end}")
 
     def _has_share_left(self, groups: OfTopic, user: str) -> bool:
-        """Return whether a topic that is full has room for one more group of this user: it has less than a quarter of
-        them.
+        """Return whether a full topic takes one more group of this user, because it has less than a quarter of them.
 
         Another user's group is never removed to make room, as a group is the place where its consumers go on. So a
-        topic may
-        have more than `groups_max` groups, up to `GROUPS_BEYOND` times as many.
+        topic may have more than `groups_max` groups, up to `GROUPS_BEYOND` times as many.
         """
         most, mine = self._limits.groups_max, sum(group.user == user for group in groups.values())
         return bool(user) and QUARTER * mine < most and len(groups) < GROUPS_BEYOND * most
@@ -232,7 +230,7 @@ class Groups:
             if not group.stands(member, move):
                 _fenced(group, topic, member, move)
 
-    # -- what records do
+    # -- effects of records
 
     def apply(self, extras: dict[str, Any]) -> None:
         """Do what a record says; groups that it names and that were removed since are skipped."""
@@ -346,9 +344,7 @@ class Groups:
 
 
 def settings_of(told: dict[str, Any]) -> tuple[int, bool, int | None]:
-    """Return the start of a group, whether an existing group begins again, and its timeout; raise `BadInput` if
-    malformed.
-    """
+    """Return a group's start, whether an existing group begins again, and its timeout; or raise `BadInput`."""
     start, again, timeout_s = told.get("start", END), told.get("again", False), told.get("ack_timeout_s")
     if not told.keys() <= {"start", "again", "ack_timeout_s"}:
         raise BadInput(f"a group has the settings start, again and ack_timeout_s, not {sorted(map(repr, told))!s:.100}")
@@ -373,7 +369,7 @@ def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:
 
 
 def _fenced(group: Group, topic: str, member: bytes, move: Move) -> NoReturn:
-    """Refuse a step that does not stand: tell where its slots are, and which of them the member has."""
+    """Refuse a step that is not allowed: tell where its slots are, and which of them the member has."""
     slots, after, _ = move
     at = [
         [pack_slots(some & slots), offset, holder == member]

@@ -4,13 +4,13 @@
     EpochEntry   of each epoch: its last number, the digest there, the run that opened it, when and why
     Position     how far a replica is, with what only a part of the same history can know
 
-Numbers alone prove nothing: two servers that never met count the same way. But an epoch is opened by one run of one
-server, which has a random id of 16 bytes, and only that run adds records to it. So a number together with the opener of
-its epoch names one place in one history, and all that is before it.
+Numbers alone prove nothing: two servers that never met count the same way. But one run of one server opens an epoch,
+and only that run adds records to it. The run has a random id of 16 bytes. So a number together with the opener of its
+epoch names one place in one history, and all that is before it.
 
-The digest is a CRC-32 chained over the bodies of all records (over each part of a record in parts). It also shows a
-replica that was damaged, or that a defect changed. It is compared wherever both sides know it. It does not protect
-against forgers.
+The digest is a CRC-32 chained over the bodies of all records (over each part of a record in parts). It
+also shows a replica that was damaged, or that a defect changed. It is compared wherever both sides know
+it. It does not protect against forgers.
 
 Pure, and without a state of its own.
 """
@@ -64,9 +64,7 @@ def opener_of(history: History, number: int) -> bytes:
 
 
 def holds(history: History, proof: Position, digest: int | None) -> bool:
-    """Return whether a position is part of this history; `digest` is this history's digest at its number, if it is
-    known.
-    """
+    """Return whether a position is part of this history; `digest` is the history's digest at its number, if known."""
     epoch = history.get(epoch_of(proof.number))
     if epoch is None or proof.number > epoch.last or proof.opener != epoch.opener:
         return False

@@ -10,9 +10,8 @@ wait. While no key comes or goes, the columns are walked in the map's own order,
 looking up each key. The walk of a dict may not go on after that.
 
 If a key comes or goes while the names are listed, the rest of the names is taken at once. To avoid that, the active
-lets
-sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. The deadlines in a
-chunk are those of the moment when the chunk is made; a later change of a deadline follows as an update.
+lets sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. The deadlines
+in a chunk are those of the moment when the chunk is made; a later change of a deadline follows as an update.
 
 Images are made of tuples: Python's garbage collector walks a long list at each collection, but a tuple of text only
 once. Slices that are no longer needed are freed a few at a time (incremental_free.py).
@@ -34,7 +33,8 @@ from chp.numbers import U64_MASK
 from .incremental_free import IncrementalFree
 from .shares import above, by_directory
 
-# Slices of names that are listed in a turn: taking a reference needs some 20 ns, looking up a value and a revision 500.
+# Slices of names that a turn lists. To take a reference needs some 20 ns; to look up a value and a revision needs 500
+# ns.
 LISTED = 16
 # The number of prefixes up to which one pass over the slice for each prefix is as cheap as sorting it by directory.
 FEW = 4
@@ -100,7 +100,7 @@ class Image:
         while not self.ready:
             yield NOT_YET
 
-    # -- once it is ready
+    # -- of a complete image
 
     def part(self, i: int, n: int) -> Image:
         """Return part `i` of `n`. Together the parts are the image, and none of them overlap."""

@@ -3,12 +3,11 @@
     append(rows), put_snapshot, set_meta    are gathered in memory, in order
     keep_messages(messages)                 is gathered too: the messages of topics
     sync()                                  commits it all in one transaction a turn; returns when it is durable
-    load()                                  returns the snapshot, then the rows after it, verified before they are
-                                            returned
+    load()                                  verifies everything, then returns the snapshot and the rows after it
 
-A row is one record: the numbers `first..last` that it covers, and a body that the journal does not look into. Numbers
-are
-unsigned 64 bit on the wire (epoch << 48 | sequence). Epochs stay below 32,768, so stores keep numbers as signed 64 bit.
+A row is one record: the numbers `first..last` that it covers, and a body that the journal does not
+look into. Numbers are unsigned 64 bit on the wire (epoch << 48 | sequence). Epochs stay below 32,768,
+so stores keep numbers as signed 64 bit.
 
 Rules:
 - Rows follow on: the sequence of `first` is one more than that of the last row, or the epoch is higher. Each row also
@@ -17,12 +16,12 @@ Rules:
   answer can't be trusted (a failed fsync, a lost connection), nothing is written until the journal is opened again.
 - A snapshot replaces the one before in one transaction. The rows that it covers are deleted a few at a time, in later
   syncs. So call `sync` at every heartbeat too; it costs nothing if there is nothing to do.
-- A journal that ends before its high-water mark (journal_mark.py) was cut short. That is damage, even if all it has is
-sound.
+- A journal that ends before its high-water mark (journal_mark.py) was cut short. That is damage, even if all that it
+  has is sound.
 - Damage is never guessed over: `recover="strict"` refuses to open, and names the place. `"prefix"` keeps what is before
   the damage, sets the rest aside (moved, not deleted), and says how much that was.
-- `durability` is the count that acknowledgements of a server without a passive carry. It is 1 only if `sync` waits for
-  the disk (`sync="always"`).
+- `durability` is what an acknowledgement of a server without a passive promises. It is 1 (journaled) only if `sync`
+  waits for the disk (`sync="always"`).
 
 One thread uses a journal. One server owns it: a lock that ends with the process keeps other servers out.
 """
@@ -162,8 +161,7 @@ class Journal(Protocol):
         """Discard the rows after `number`, which are not history, durably; return their count.
 
         A snapshot under way of a state beyond `number` is abandoned; an earlier one goes on. Rows below the snapshot
-        can't be
-        dropped (`JournalError`): then the other server must send a whole snapshot, which replaces everything.
+        can't be dropped (`JournalError`): then the other server must send a whole snapshot, which replaces everything.
         """
 
     def begin_snapshot(self, number: int) -> None:
@@ -176,8 +174,7 @@ class Journal(Protocol):
         """Make the snapshot under way the current one, durably. Rows up to `keep_after` will be deleted.
 
         `keep_after` is never beyond the snapshot. With `alone` all rows are deleted, whatever their numbers, because
-        they are of
-        another history; so are messages of records beyond `shared`.
+        they are of another history; so are messages of records beyond `shared`.
         """
 
     def keep_messages(self, messages: Sequence[LoggedMessages]) -> None:
@@ -186,14 +183,12 @@ class Journal(Protocol):
     def read_messages(self, topic: int, offset: int, number: int, bytes_max: int) -> list[LoggedMessages]:
         """Return synced messages of a topic from `offset` on, of records up to `number`.
 
-        Return at least one row if there is one. The first may begin before `offset`, or after it if messages are
-        missing.
+        Return at least one row if there is one. The first may begin before `offset`, or
+        after it if messages are missing.
         """
 
     def message_spans(self, number: int) -> Spans:
-        """Return the offsets of each topic that the journal has, of records up to `number`; only those that were
-        synced.
-        """
+        """Return the spans of offsets that the journal has of each topic; synced ones, of records up to `number`."""
 
     def trim_messages(self, floors: dict[int, int]) -> None:
         """Allow the journal to delete the messages of each topic below an offset, piece by piece, in later syncs."""

@@ -2,18 +2,15 @@
 
 A lease belongs to the client that opened it. A client is the first part of the public ids of its sessions, so its later
 sessions have the lease too. Readers see the names of leases beside keys, so to know a name gives no right. Another
-client
-that refreshes the lease, sets with it or ends it is refused. The server writes the owner into the record that opens or
-refreshes a lease, because all who follow the records need it. A client can't write the owner.
+client that refreshes the lease, sets with it or ends it is refused. The server writes the owner into the record that
+opens or refreshes a lease, because all who follow the records need it. A client can't write the owner.
 
-A client may open a lease as "anybody's": then each client of its user may use it; where users have no names, each
-client
-that knows the lease's name. Such a lease has no keys. It is for members of groups that reach the server by another
-client each time, as those of a gateway do.
+A client may open a lease as "anybody's". Then each client of its user may use it. Where users have no names, each
+client that knows the lease's name may use it. Such a lease has no keys. It is for members of groups that reach the
+server by another client each time, as those of a gateway do.
 
 The keys of a lease that has ended are deleted a slice a turn (expiry.py). As long as it has keys it is `ending`: its
-ttl
-is 0, no client can refresh it or set with it, and it is forgotten with its last key.
+ttl is 0, and no client can refresh it or set with it. It is forgotten with its last key.
 """
 
 from __future__ import annotations
@@ -34,7 +31,8 @@ from chp.limits import DEFAULT, Limits
 from .verdicts import Refusal
 
 COLUMNS = frozenset({columns.LEASED, columns.LEASE, columns.REFRESH, columns.UNLEASE})
-LISTED_MAX = 1000  # in one answer
+# The number of leases that one answer lists.
+LISTED_MAX = 1000
 NOT_HERE = "the lease has expired or never was; open a new one"
 NOT_YOURS = "the lease is another client's; only its owner may refresh it, set with it or end it; open one of your own"
 NO_KEYS = "a lease that is opened as anybody's has no keys; open one of your own for them"

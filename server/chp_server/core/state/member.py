@@ -26,10 +26,11 @@ class Member:
 
     key: Key  # connection and request
     which: Which
-    topic: int  # its id
+    topic: int  # the topic's id
     member: bytes
     credit: int
-    touched: float  # when it had credit last
+    # The time when the member had credit last.
+    touched: float
     # The `resets` of its group when the member came.
     resets: int
     given: Given = field(default_factory=dict)
@@ -39,8 +40,9 @@ class Member:
     changes: int = -1
     # There is nothing more for the member up to this number.
     seen: int = -1
-    said: float = float("-inf")  # when it was sent anything last
-    # The lowest offset that it has in hand, and the time since when.
+    # The time when the member was sent anything last.
+    said: float = float("-inf")
+    # The lowest offset that it has in hand, and the time from which it has that.
     worked: tuple[int, float] = (0, 0.0)
     # The most credit that it had.
     room: int = 0

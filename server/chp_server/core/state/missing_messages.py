@@ -84,9 +84,7 @@ class MissingMessages:
                 self.lacks[topic_id] = spans
 
     def ask(self, now: float, wait_s: float) -> list[bytes] | None:
-        """Return the next page to ask for, or the last one again if it was not answered for `wait_s`; None if there is
-        none.
-        """
+        """Return the next page to ask for, or the last one again if it was not answered for `wait_s`; else None."""
         if not self.lacks or now - self._asked_at < wait_s:
             return None
         self._asked_at = now

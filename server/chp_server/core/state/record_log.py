@@ -18,12 +18,12 @@ from chp.unpacking import CARRIED, Load
 
 # The most origins that a record may have, and so the most batches. They take up to 28 and 13 bytes each.
 ORIGINS_MAX = 1500
-# The weight of a record's header: an array for each origin and each batch, of two and three entries.
+# The weight of a record's header: an array of two entries for each origin, and one of three for each batch.
 HEADER_WEIGHT_MAX = 40 * ORIGINS_MAX + 100
 # The weight of the segments of one record, or of one part of a record.
 SEGMENTS_WEIGHT_MAX = CARRIED - HEADER_WEIGHT_MAX
 NEVER_FULL = 1 << 62  # bytes
-# Records that are looked at one by one before a search begins.
+# The number of records that are looked at one by one before a search begins.
 NEAR = 32
 
 
@@ -40,7 +40,7 @@ class LoggedMessages(NamedTuple):
 
     topic: int
     first: int
-    n: int  # count
+    n: int  # number of messages
     # The last number of the record.
     number: int
     wall_ms: int
@@ -173,7 +173,8 @@ class RecordLog:
         """Return records that follow on `number`, about `bytes_max` at most, but at least one if there is one."""
         if not self.reaches(number):
             return []
-        newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))  # seldom many
+        # These are seldom many.
+        newer = list(takewhile(lambda record: record.last > number, reversed(self._records)))
         out: list[Record] = []
         size = 0
         for record in reversed(newer):

@@ -1,8 +1,7 @@
 """The sessions of clients that a server remembers, and the user of each (SPEC.md, sections 14 and 38).
 
 A session belongs to its client. A client belongs to the user that wrote with it first under rules. If there are too
-many
-sessions, the user that has most of them loses the one that was heard longest ago. So a user that opens very many
+many sessions, the user that has most of them loses the one that was heard longest ago. So a user that opens very many
 sessions pushes out no session of another user. A client's user is remembered as long as a session of the client is.
 """
 

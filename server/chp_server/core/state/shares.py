@@ -1,9 +1,8 @@
 """The subtrees that a segment concerns, and the part of it for each: found by the directories of its keys.
 
 A server may have thousands of channels, but an update concerns only the few whose subtrees hold its key. To ask each
-channel would take one pass over the column per channel. To group the column by directory takes one pass in all, and
-then
-a look-up for each directory and each of the directories above it, however many subtrees there are.
+channel would take one pass over the column per channel. To group the column by directory takes one pass in all. Then
+each directory, and each directory above it, takes one look-up, however many subtrees there are.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ class Subtrees:
         del self._ordered[bisect_left(self._ordered, subtree)]
 
     def shares(self, segment: Segment) -> Iterator[tuple[str, Segment]]:
-        """Yield each wanted subtree that a segment has keys of, with its part; that is the segment itself if it has all
-        keys.
-        """
+        """Yield each wanted subtree that a segment has keys of, with its part (the segment itself if that is all)."""
         keys, wanted = segment.keys, self._wanted
         common = _common_directory(min(keys), max(keys))
         if not self._any_below(common):

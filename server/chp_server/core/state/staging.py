@@ -1,7 +1,6 @@
 """Updates that wait for their commit: the writes of a job become visible all at once (SPEC.md, section 20).
 
-    KVSET with "stage": [transaction, part]      updates and messages are kept, replicated and journaled, but not
-    visible
+    KVSET with "stage": [transaction, part]      updates and messages are kept and journaled, not visible
     KVSET with "commit": [transaction, application, version, [[part, batches], ...], replace]
                                                  the named parts, in this order, become one record; the rest is dropped
     KVSET with "abort": transaction              the transaction is forgotten
@@ -13,8 +12,8 @@ So a micro-batch that is run again does no harm.
 The slower of two attempts may stage something after the commit. That is not kept, as no client would ever commit it.
 Bytes, transactions and their age are bounded.
 
-Applications are in a table that users share fairly (chp/fair.py). Each belongs to the user that counted its versions
-first under rules.
+Applications are in a table that users share fairly (chp/fair.py). Each belongs to the user that
+counted its versions first under rules.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-# Staged updates beyond this are kept encoded only, as objects take several times the bytes.
+# Staged updates beyond so many bytes are kept encoded only, because objects take several times the bytes.
 DECODED_BYTES_MAX = 256 << 20
 
 
@@ -198,8 +197,8 @@ class Staging:
     def end(self, transaction_id: bytes) -> None:
         """Forget a transaction because it was committed; what is staged in it from now on comes too late.
 
-        The server forgets this before it forgets the application's version. So a batch that runs again is staged, or
-        recognised.
+        The server forgets this before it forgets the application's version. So a batch that runs again is either
+        staged, or recognised as done.
         """
         self.drop(transaction_id)
         self.record_ended(transaction_id)

@@ -44,9 +44,7 @@ SLICE = 16_384
 def packing(
     head: StateHead, first: list[Any], sessions: Sequence[Any], leases: Sequence[Any], last: list[Any]
 ) -> Iterator[bytes]:
-    """Yield `NOT_YET` for each slice that was packed, and then the body of a STATE. The lists must not change
-    meanwhile.
-    """
+    """Yield `NOT_YET` for each slice that was packed, then the body of a STATE. The lists must not change."""
     pieces = [array_head(len(first) + 2 + len(last)), *map(packb, first)]
     for _ in _list(sessions, pieces):
         yield NOT_YET
@@ -407,9 +405,7 @@ class ReplicatedState:
         return *self.map.fingerprint(), *self.staging.measure()
 
     def rest(self, now: float) -> Iterator[bytes]:
-        """Yield the STATE body: everything but the map, as it is now. Before that yield `NOT_YET` for each turn of
-        work.
-        """
+        """Yield `NOT_YET` for each turn of work, then the STATE body: everything but the map, as it is now."""
         sessions = [
             (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
             for i, s in self.sessions.items()
@@ -488,7 +484,7 @@ class ReplicatedState:
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"
         assert sum(len(v.keys) for v in self.leases.values()) == len(self.lease_of), "a key has one lease"
-        assert all(self.leases[i].keys for i in self.leases.ending), "one that has ended is forgotten with its last key"
+        assert all(self.leases[i].keys for i in self.leases.ending), "an ended lease is forgotten with its last key"
         ends = max(self.history.values(), default=EpochEntry())
         assert (self.number, self.digest) == ends[:2], "history ends with the last number, and its digest"
 

@@ -3,13 +3,12 @@
     place    the active gives messages their offsets, which count from 0 without a gap
     apply    does what the columns of a record say of topics, on the active, on the passive and on recovery
 
-A record says where messages are placed, and does not contain them. They go to the journal beside it, a row for each
-topic
-and record. So a topic takes little memory, however many messages wait. The first message makes a topic that is missing.
+A record says where messages are placed, and does not contain them. They go to the journal beside it,
+a row for each topic and record. So a topic takes little memory, however many messages wait. The first
+message makes a topic that is missing.
 
-    marks    [offset, bytes, wall_ms] ...    the places where a topic may be cut. The messages from the mark before up
-             to
-             that offset take so many bytes, and the last of them is of that time.
+    marks    [offset, bytes, wall_ms] ...    the places where a topic may be cut: the messages between the mark before
+             and this offset take so many bytes, and the last of them is of this time
 
 If there are too many marks, they are merged in pairs, so both servers have the same ones. groups.py has the groups of a
 topic, and how far each has come. Pure.
@@ -36,7 +35,8 @@ from .groups import Group, Groups, OfTopic
 from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
-ALL = (1 << 62) - 1  # above every offset
+# A number above every offset.
+ALL = (1 << 62) - 1
 # The bytes of groups and their members that one answer may have.
 LISTED_BYTES = 1 << 20
 
@@ -188,7 +188,7 @@ class Topics:
 
     def _check_room(self, more: int) -> None:
         if len(self.by_name) + more > self._limits.topics_max:
-            raise Refusal("full", f"there are {len(self.by_name):,} topics, as many as there may be; remove one")
+            raise Refusal("full", f"there are {len(self.by_name):,} topics, and no more may be; remove one")
 
     def _check_published(self, extras: dict[str, Any]) -> None:
         if columns.COMMIT in extras:
@@ -319,8 +319,10 @@ class Topics:
         """Assert every invariant."""
         for topic in self.by_name.values():
             assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
-            assert topic.bytes == sum(size for _, size, _ in topic.marks), "its marks sum to its bytes"
+            assert topic.bytes == sum(size for _, size, _ in topic.marks), "a topic's marks add up to its bytes"
             ends = [end for end, _, _ in topic.marks]
-            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), "they end with its last message"
+            assert ends == sorted(ends) and (not ends or ends[-1] == topic.next), (
+                "a topic's marks end with its last message"
+            )
             for group in topic.groups.values():
                 group.check(topic.next)

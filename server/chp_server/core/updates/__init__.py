@@ -1,4 +1,6 @@
-"""From KVSETs to records: judge (`intake`), apply (`committed`), answer (`acks`); `commit` is the three in their order.
+"""The way from KVSETs to records: judge (`intake`), apply (`committed`), answer (`acks`);
+`commit` does the three in order.
 
-Of the server they know what is held (`state`) and the turn; not the peer, not who asks. Pure.
+`turn` describes what a turn hands to the shell. The modules here know the state (`state`) and the turn. They do not
+know the peer, nor the questions of clients. They do no I/O.
 """

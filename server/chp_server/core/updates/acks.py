@@ -1,11 +1,11 @@
-"""What clients are told of their sets: acknowledgements and refusals of the open record, and those that wait.
+"""The answers to sets: acknowledgements and refusals of the open record, and those that wait.
 
-    acknowledge, answer        of the open record; what refuses nothing for good is told at once
-    commit                     the record is made: they are owed
-    release, release_alone     the end of a turn in which the passive has confirmed it, or nobody is to
+    acknowledge, answer        add answers for the open record; only the number of the expected batch is told at once
+    commit                     the record is made: its answers wait now
+    release, release_alone     end a turn: send the answers that the passive has confirmed; or all, without a passive
 
-An answer waits until the passive has confirmed its record, while one is in sync, and then says *replicated*; a refusal
-waits likewise, since a successor that never had the record might do what was refused because of it. Pure.
+While a passive is in sync, an answer waits until the passive has confirmed the record, and then says *replicated*. A
+refusal waits too: otherwise a successor that never had the record might do what was refused because of it. Pure.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from ..state.verdicts import Duplicate, Expected, Refuse, Unrecorded, Verdict
 from .channels import greeting
 from .turn import Frames, Turn
 
-Runs = dict[bytes, list[list[int]]]  # of each session: first batch, last batch, revision
+Runs = dict[bytes, list[list[int]]]  # session -> runs of batches: first, last, revision
 
 
 class Acks:
-    """All that is owed to clients."""
+    """The answers that clients wait for."""
 
     def __init__(self, durability: int, counts: Counter[str]) -> None:
-        self.durability = durability  # of what this server alone has
+        # The durability that this server can promise alone: applied, or journaled.
+        self.durability = durability
         self._counts = counts
-        self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()  # by the number that they wait for
-        self.answered = 0  # up to this number answers have been given
+        # Answers by the number that they wait for, which the passive must confirm.
+        self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()
+        # Answers were given up to this number.
+        self.answered = 0
         self._runs: Runs = {}
-        # Refusals, and acknowledgements of what is in no record: they are whole, and wait for the record as others do.
+        # Refusals, and acknowledgements of batches that are in no record. They are complete, and wait for the record
+        # too.
         self._unrecorded: list[Frames] = []
         self._at_once: list[Frames] = []
         self._expected_told: set[bytes] = set()
@@ -41,7 +45,7 @@ class Acks:
     # -- of the open record
 
     def answer(self, verdict: Verdict, number: int) -> None:
-        """What a batch that is not done came to."""
+        """Add the answer for a batch that is not done."""
         if isinstance(verdict, Expected):
             self._tell_expected(*verdict.batch, verdict.code, verdict.wanted, number)
         elif isinstance(verdict, Refuse) and verdict.batch is not None:
@@ -55,7 +59,7 @@ class Acks:
                 self.acknowledge(*verdict.batch, verdict.revision)
 
     def acknowledge(self, session_id: bytes, no: int, revision: int) -> None:
-        """A batch is done."""
+        """Acknowledge a batch that is done, in the session's last run of batches if that has the same revision."""
         runs = self._runs.setdefault(session_id, [])
         if runs and runs[-1][1] + 1 == no and runs[-1][2] == revision:
             runs[-1][1] = no
@@ -65,17 +69,17 @@ class Acks:
     def _tell_unrecorded(self, session_id: bytes, no: int, number: int) -> None:
         """Acknowledge a batch that is in no record, at `number`, which has all that was acknowledged before it.
 
-        It never says *replicated*: the passive has confirmed nothing since the batch came, and may serve by now.
+        It never says *replicated*: the passive has confirmed nothing since the batch came, and may be active by now.
         """
         told = Ack([[no, no, number]], self.durability)
         self._unrecorded.append(greeting(session_topic(session_id), number, encode(told)))
 
     def _refuse(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> None:
-        """A batch is not done, for good."""
+        """Add the refusal of a batch that is not done, for good."""
         self._unrecorded.append(self._refusal(session_id, no, code, detail, number))
 
     def _tell_expected(self, session_id: bytes, no: int, code: str, wanted: int, number: int) -> None:
-        """A batch is not its session's next; said once a record."""
+        """Tell a session which batch is expected next; once a record."""
         if session_id not in self._expected_told:
             self._expected_told.add(session_id)
             self._at_once.append(self._refusal(session_id, no, code, wanted, number))
@@ -83,12 +87,13 @@ class Acks:
     def _refusal(self, session_id: bytes, no: int, code: str, detail: object, number: int) -> Frames:
         self._counts[f"refused_{code}"] += 1
         body = encode(Refused(no, code, detail))
-        if len(body) > DEFAULT.body_bytes_max:  # a map of more keys than a frame has room for
+        # A map of many keys may not fit a frame.
+        if len(body) > DEFAULT.body_bytes_max:
             body = encode(Refused(no, code, {}))
         return greeting(session_topic(session_id), number, body)
 
     def commit(self, turn: Turn, number: int) -> None:
-        """The record is made, and ends with `number`: its answers are owed."""
+        """Let the answers of a record that ends with `number` wait for its confirmation."""
         if self._at_once:
             turn.acks += self._at_once
             self._at_once, self._expected_told = [], set()
@@ -97,18 +102,18 @@ class Acks:
             self._runs, self._unrecorded = {}, []
 
     def owe(self, number: int) -> None:
-        """Something else waits for what acknowledgements wait for: `told` says when."""
+        """Let something else wait as acknowledgements do; `answered` tells when its turn has come."""
         self.waiting.append((number, {}, []))
 
     # -- of records
 
     def release(self, turn: Turn, confirmed: int, number: int) -> None:
-        """The passive has everything up to `confirmed`: tell what waited for that."""
+        """Send the answers that waited for a number up to `confirmed`, which the passive has."""
         while self.waiting and self.waiting[0][0] <= confirmed:
             self._tell(turn, REPLICATED, number)
 
     def release_alone(self, turn: Turn, number: int) -> None:
-        """Nobody will confirm: acknowledge everything for what it is worth here."""
+        """Send all answers, because no passive will confirm them; they promise what this server alone can."""
         while self.waiting:
             self._tell(turn, self.durability, number)
 

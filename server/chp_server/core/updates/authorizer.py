@@ -1,4 +1,4 @@
-"""What each door asks of the rules: whether who speaks may do what it asks for (SPEC.md, section 36).
+"""The rights that a message needs: whether its user may do what it asks for (SPEC.md, section 36).
 
     P      a copy, a resume, a feed, a probe, an image       read of its subtree      `unread`
            the messages of a member of a group               consume of the group, and the member's lease  `unconsumed`
@@ -10,9 +10,11 @@
            an application's version, a transaction           it is the user's own
            a group: made, joined, acknowledged, removed      consume of the group
 
-Each answers with "" or with a text for people: what they may not do, and who may change that. Without rules nothing is
-asked; rules are read at the number that is committed, so a KVSET after a revocation is refused. `speaker` is the user
-of the message in hand, as whoever runs the core said ("" for one that is not known). Pure.
+P is the snapshot port, P+1 the publisher, P+2 the collector. Each function returns "" if the user may, or else a text
+for people: what the user may not do, and who may change that.
+
+Without rules everything is allowed. The rules are those at the number that is committed, so a KVSET after a revocation
+is refused. `speaker` is the user of the message in hand, as the shell says; "" for a user that is not known. Pure.
 """
 
 from __future__ import annotations
@@ -30,19 +32,23 @@ from chp.topics import is_keyed_lease
 from ..state.access_state import APPLICATION, GROUP, AccessState
 from ..state.leases import HeldLease
 
-CLAIMS_MAX = 100_000  # as sessions_max
+# The number of session channels whose first subscriber is remembered; it is that of `sessions_max`.
+CLAIMS_MAX = 100_000
 OWN = STX + b"@"
-FREE = frozenset({b"HUGZ"})  # of P+1: that a server lives, and nothing of what it holds
+# Subscriptions of P+1 that each user may have: they tell that a server lives, and nothing of what it holds.
+FREE = frozenset({b"HUGZ"})
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
-OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})  # not for who may write nothing
+# Columns that a user without any right to write may not send.
+OF_WRITERS = frozenset({columns.STAGE, columns.COMMIT, columns.ABORT, columns.ONCE})
 Frames = list[bytes]
 Origin = tuple[str, str]  # the key, and the address
 NOWHERE: Origin = ("", "")
-KEY_SHOWN = 8  # characters of a key, by which people know it
+# The number of characters of a key by which people know it.
+KEY_SHOWN = 8
 
 
 class Signed(list[bytes]):
-    """The frames of a message, and the user who sent it; a passive keeps them together. `origin` is for an audit."""
+    """The frames of a message with the user that sent it, for a passive to keep. `origin` is for the audit log."""
 
     __slots__ = ("origin", "user")
 
@@ -52,42 +58,45 @@ class Signed(list[bytes]):
 
 
 def with_user(frames: Frames, others: Frames) -> Frames:
-    """Other frames of the same message."""
+    """Return other frames of the same message, with its user."""
     return Signed(others, frames.user) if isinstance(frames, Signed) else others
 
 
 class StagedInfo(Protocol):
-    """What is known of what is staged."""
+    """The part of what is staged that the authorizer looks at."""
 
     def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
-        """The segments of the named parts."""
+        """Return the segments of the named parts."""
 
     def opener_of(self, transaction_id: bytes) -> bytes | None:
-        """The client that staged something in it first, as far as that is known here."""
+        """Return the client that opened a transaction; None if it is not known here."""
 
     def owner_of(self, application: str) -> str | None:
-        """The user of an application; None if it is nobody's."""
+        """Return the user of an application; None if it has none."""
 
 
 def signer(frames: Frames) -> str:
-    """Who sent a KVSET."""
+    """Return the user that sent a KVSET; "" if it is not known."""
     return frames.user if isinstance(frames, Signed) else ""
 
 
 @dataclass(slots=True)
 class Authorizer:
-    """Who speaks, and which sessions' channels were asked for first by whom."""
+    """The decision whether a user may do what a message asks for.
+
+    It has the user of the message in hand, and the user that first subscribed to each session's channel (`claims`).
+    """
 
     speaker: str = ""
     origin: Origin = NOWHERE  # of the speaker
     claims: FairTable[bytes, None] = field(default_factory=lambda: FairTable(CLAIMS_MAX))
 
     def heed(self, frames: Frames) -> None:
-        """A message is in hand."""
+        """Take over the user of a message that is handled from now on."""
         self.speaker, self.origin = (frames.user, frames.origin) if isinstance(frames, Signed) else ("", NOWHERE)
 
     def who(self) -> dict[str, str]:
-        """Who speaks, for logs and an audit: what is known of it."""
+        """Return what is known of the speaker, for logs and the audit log."""
         key, address = self.origin
         known = {"key": key[:KEY_SHOWN], "address": address}
         return {"user": self.speaker, **{name: text for name, text in known.items() if text}}
@@ -95,14 +104,14 @@ class Authorizer:
     # -- P
 
     def unread(self, granted: AccessState, user: str, subtree: str) -> str:
-        """Why a copy or feed of a subtree is not to be had."""
+        """Return why a user may not copy or feed a subtree; "" if it may."""
         rules = granted.rules
         if rules is None or subtree in FREE_SUBTREES or rules.rights(user).read.covers(subtree):
             return ""
         return _denied(rules, user, f"read {subtree or 'everything'!r}")
 
     def unconsumed(self, granted: AccessState, topic: str, group: str, lease: HeldLease | None) -> str:
-        """Return why the user in hand may not have the messages that a group gives to the member of a lease, or ""."""
+        """Return why the speaker may not get the messages of a group's member, which has this lease; "" if it may."""
         rules = granted.rules
         if rules is None:
             return ""
@@ -113,17 +122,17 @@ class Authorizer:
         return "the member's lease is another user's; join with a lease of your own"
 
     def _may_use(self, granted: AccessState, owner: bytes) -> bool:
-        """Return whether a lease of this owner is the user's: of one of its clients, or of anybody of its."""
+        """Return whether the speaker may use a lease of this owner: one of its clients, or all of them."""
         if owner.startswith(columns.ANYBODY):
             return owner == columns.ANYBODY + self.speaker.encode()
         return self.owns(granted, owner)
 
     def owns(self, granted: AccessState, session_id: bytes) -> bool:
-        """Whether a session is the speaker's, or nobody's yet."""
+        """Return whether a session belongs to the speaker, or to no user yet."""
         return granted.rules is None or granted.owner_of(session_id) in (None, self.speaker)
 
     def undone(self, granted: AccessState, command: str) -> str:
-        """Why an admin command is not done."""
+        """Return why the speaker may not use an admin command; "" if it may."""
         rules = granted.rules
         if rules is None or command in rules.rights(self.speaker).admin:
             return ""
@@ -132,7 +141,7 @@ class Authorizer:
     # -- P+1
 
     def unheard(self, granted: AccessState, user: str, topic: bytes) -> str:
-        """Why a subscription is not admitted."""
+        """Return why a user may not subscribe to a topic; "" if it may."""
         if topic[:2] == OWN:
             return self._not_own(granted, user, topic)
         rules = granted.rules
@@ -140,19 +149,22 @@ class Authorizer:
             return ""
         subtree = topic_subtree(topic) if topic[:1] == STX else _text(topic)
         if subtree is None:
-            return _denied(rules, user, "subscribe to what is neither a subtree's channel nor a prefix of keys")
+            return _denied(rules, user, "subscribe to a topic that is neither a subtree's channel nor a prefix of keys")
         if subtree in FREE_SUBTREES or rules.rights(user).read.covers(subtree):
             return ""
         return _denied(rules, user, f"read {subtree or 'everything'!r}")
 
     def _not_own(self, granted: AccessState, user: str, topic: bytes) -> str:
-        """A session's channel is its user's: of who wrote with it, or else of who asked for it first."""
+        """Return why a session's channel is not the user's; "" if it is.
+
+        It belongs to the user that wrote with the session, or else to the user that subscribed to it first.
+        """
         try:
             client = bytes.fromhex(topic[2:-1].decode("ascii"))[:CLIENT_BYTES]
         except ValueError:
             client = b""
         if len(topic) != 35 or not client:
-            return "a session's channel is subscribed to by its whole name"
+            return "subscribe to a session's channel by its whole name"
         owner = granted.owners.get(client)
         if owner is None and client in self.claims:
             owner = self.claims.user_of(client)
@@ -168,7 +180,7 @@ class Authorizer:
 
 
 def check_batch(granted: AccessState, user: str, session_id: bytes, segment: Segment, staging: StagedInfo) -> str:
-    """Why a batch is not done."""
+    """Return why a batch is refused by the rules; "" if it is not."""
     rules = granted.rules
     if rules is None:
         return ""
@@ -185,14 +197,17 @@ def check_batch(granted: AccessState, user: str, session_id: bytes, segment: Seg
 
 
 def _of_gateways(secret: bytes, rights: Rights, lease: bytes) -> str:
-    """Return why a lease of this name is not opened: gateways name members so, and readers of all may have seen it."""
+    """Return why a user may not open a lease of this name; "" if it may.
+
+    Gateways name members so, and readers of everything may have seen such names.
+    """
     if not secret or "access" in rights.admin or not is_keyed_lease(secret, lease):
         return ""
-    return "leases of this name are for members of groups that come by gateways; open one of another name"
+    return "leases of this name are for group members that use a gateway; open one with another name"
 
 
 def check_plain(granted: AccessState, user: str, key: str) -> str:
-    """Why a set of CHP/1 is not done."""
+    """Return why a set of CHP/1 is refused by the rules; "" if it is not."""
     rules = granted.rules
     if rules is None or rules.rights(user).write.has(key):
         return ""
@@ -220,7 +235,11 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
 
 
 def _anothers(granted: AccessState, user: str, extras: dict[str, Any], staging: StagedInfo) -> str:
-    """Whoever could count an application's versions up, or end its transactions, would undo its work unseen."""
+    """Return why an application or a transaction of a batch is another user's; "" if none is.
+
+    Without this check a user could count another's application up, or end its transactions,
+    and so undo its work unseen.
+    """
     for name in applications(extras):
         if staging.owner_of(name) not in (None, user):
             return f"the application {name!r:.200} is another user's; choose another name"
@@ -234,7 +253,7 @@ def _anothers(granted: AccessState, user: str, extras: dict[str, Any], staging: 
 def new_owners(
     granted: AccessState, user: str, session_id: bytes, extras: dict[str, Any], staging: StagedInfo
 ) -> dict[bytes, str]:
-    """Return what becomes the user's with a batch that is done: the session's client, and applications."""
+    """Return the names that become the user's with this batch: the session's client, applications, a group."""
     client, named = session_id[:CLIENT_BYTES], applications(extras)
     found = {} if client in granted.owners else {client: user}
     if extras.get(columns.GROUP, [None, None, None])[2] is not None:
@@ -255,7 +274,7 @@ def _transactions(extras: dict[str, Any]) -> list[bytes]:
 
 
 def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
-    """The keys whose revisions the answer may tell."""
+    """Return the keys whose revisions the answer may tell."""
     found = [key for key, _ in extras.get(columns.EXPECT, ())]
     for name in (columns.CONDITIONS, columns.UNLESS_NEWER):
         found += [segment.keys[i] for i in extras[name][0]] if name in extras else []
@@ -263,7 +282,7 @@ def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
 
 
 def _of_groups(extras: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return topic and name of each group that a segment names, and whether it removes it or begins it anew."""
+    """Return topic and name of each group that a segment names, and whether it removes it or begins it again."""
     named = [(*extras[columns.JOIN][:2], False)] if columns.JOIN in extras else []
     if columns.GROUP in extras:
         topic, group, settings = extras[columns.GROUP]
@@ -272,12 +291,17 @@ def _of_groups(extras: dict[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], staging: StagedInfo) -> str:
-    """Staged parts were looked at when they came; they are again, as rules may have changed, and may be another's."""
+    """Return why a commit is refused by the rules; "" if it is not.
+
+    Staged parts were checked when they came. They are checked again, as the rules may have changed, and
+    as another user may have staged them.
+    """
     transaction_id, _, _, parts, replace = commit
     if replace is not None and not rights.write.covers(replace):
         return _denied(rules, user, f"replace {replace or 'everything'!r}")
     for segment in staging.decoded(transaction_id, parts):
-        if _unwritten(rules, rights, user, segment):  # whose names may be another's to know
+        # The text names no key, as the keys may be another user's.
+        if _unwritten(rules, rights, user, segment):
             return _denied(rules, user, "write all that was staged")
     return ""
 
@@ -290,5 +314,5 @@ def _text(topic: bytes) -> str | None:
 
 
 def _denied(rules: Rules, user: str, what: str) -> str:
-    who = f"user {user!r}" if user else "who has no key"
-    return f"{who} may not {what}; ask {rules.to_ask() or 'who runs the server'}, who may change the rules"
+    who = f"user {user!r}" if user else "a client without a key"
+    return f"{who} may not {what}; ask {rules.to_ask() or 'the operator'}, who may change the rules"

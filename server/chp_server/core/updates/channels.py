@@ -1,10 +1,12 @@
-"""What is published, and to whom: a channel for each subscribed subtree, plain KVPUBs for CHP/1 (SPEC.md, section 16).
+"""The publisher: a channel for each subscribed subtree, and plain KVPUBs for CHP/1 (SPEC.md, section 16).
 
-The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel gets one BATCH a
-turn, with the previous number of the same channel in it; a subscriber can tell a hole from a filter. Its fingerprint
-is kept beside it, and a digest of the BATCHes it carried. CHP/1 subscribers, known by topics that are not reserved, get
-a KVPUB for each update, before the batches of the same turn, so that one who subscribed to everything drops the batches
-by their number.
+The publisher is an XPUB socket, so the server sees each subscription come and go. A subtree's channel carries
+at most one BATCH a turn. Each BATCH has the previous number of the same channel in it. So a subscriber can
+tell a lost BATCH from updates that do not concern it. A channel keeps the fingerprint of its subtree, and a
+digest of the BATCHes it carried.
+
+Subscribers of CHP/1 are known by topics that are not reserved. They get a KVPUB for each update, before the BATCHes of
+the same turn. So one that subscribed to everything can drop the BATCHes by their number.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ from ..state.shares import Subtrees
 from .listeners import LINGERING_MAX, Listeners
 
 Frames = list[bytes]
-FEW = 4  # channels: up to here each looks at a column, which takes two comparisons
-LOOKED_AT_MAX = 1 << 17  # keys a heartbeat looks at for the fingerprints of channels: some 10 ms
-PREFIXES_MAX = 1000  # of CHP/1; for one more, all updates are published, and sorting them is left to the socket
+# Up to so many channels, each channel checks a segment itself, which takes two comparisons.
+FEW = 4
+# Keys that a heartbeat looks at for the fingerprints of channels, in some 10 ms.
+LOOKED_AT_MAX = 1 << 17
+# Prefixes of CHP/1. With one more, all updates are published, and the socket sorts them.
+PREFIXES_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -45,21 +50,27 @@ class PublishedChannel:
     last: int
     count: int = 0
     revision_sum: int = 0
-    known: bool = True  # whether count and sum are those of the map; as in `Hashmap`, they are let go under load
-    measuring: Image | None = None  # what is there is counted: what comes meanwhile is added up beside it
+    # True if count and sum are those of the map; under load they are dropped, as in `Hashmap`.
+    known: bool = True
+    # An image that counts what is in the subtree; updates that come meanwhile are added up here.
+    measuring: Image | None = None
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
-    shares: list[Segment] = field(default_factory=list)  # what the parts say, if they are published
-    writers: dict[bytes, None] = field(default_factory=dict)  # the sessions that those are of; b"": our own
-    since: int = 0  # the number from which `digest` counts
-    digest: int = 0  # of the bodies that were published
+    # The segments that `parts` encode, if they are published.
+    shares: list[Segment] = field(default_factory=list)
+    # The sessions that wrote the parts; b"" stands for the server.
+    writers: dict[bytes, None] = field(default_factory=dict)
+    # The number from which `digest` counts.
+    since: int = 0
+    # The digest of the bodies that were published.
+    digest: int = 0
 
     def cost(self, hashmap: Hashmap) -> int:
-        """How many keys `fingerprint` would look at."""
+        """Return how many keys `fingerprint` would look at."""
         return 0 if self.known or not self.subtree else len(hashmap)
 
     def fingerprint(self, hashmap: Hashmap) -> tuple[int, int]:
-        """As `Hashmap.fingerprint`, of the keys in the subtree."""
+        """Return the count of keys in the subtree and the sum of their revisions, as `Hashmap.fingerprint` does."""
         if not self.subtree:
             return hashmap.fingerprint()
         if not self.known:
@@ -68,22 +79,22 @@ class PublishedChannel:
         return self.count, self.revision_sum & U64_MASK
 
     def carried(self, body_crc: int) -> None:
-        """A BATCH is published on the channel."""
+        """Add a BATCH that was published to the digest."""
         self.digest = link(self.digest, body_crc)
 
     def begin_digest(self, number: int) -> None:
-        """Count from here on: what was carried before is of no account."""
+        """Begin the digest anew after `number`."""
         self.since, self.digest = number, 0
 
     def told(self, origins: list[list[Any]]) -> list[list[Any]]:
-        """Of a record's origins, those that wrote in the subtree: who wrote elsewhere is nothing to its readers."""
+        """Return those of a record's origins that wrote in the subtree; others do not concern its readers."""
         if not self.subtree or not origins:
             return origins
         numbers = dict(origins)
         return [[writer, numbers[writer]] for writer in self.writers if writer in numbers]
 
     def take(self, last: int) -> list[bytes]:
-        """The parts, that go out as one record or are not to; the next ones come after `last`."""
+        """Take out the parts, which become one BATCH or are dropped; the next ones follow on `last`."""
         parts, self.parts, self.shares, self.last = self.parts, [], [], last
         if self.writers:
             self.writers = {}
@@ -97,12 +108,12 @@ class PublishedChannel:
         self.known, self.measuring = True, None
 
     def measure_by(self, image: Image) -> None:
-        """Let an image that has just been begun count what is there; nothing is open."""
+        """Let an image that was just begun count what is in the subtree; no record may be open."""
         self.count = self.revision_sum = self.noted = 0
         self.known, self.measuring = False, image
 
     def look(self) -> None:
-        """If the image is whole by now, what is there is known."""
+        """Take over the count of the image, if the image is complete by now."""
         if self.measuring is not None and self.measuring.ready:
             count, revision_sum = self.measuring.fingerprint()
             self.count += count
@@ -110,11 +121,11 @@ class PublishedChannel:
             self.known, self.measuring = True, None
 
     def let_go(self) -> None:
-        """What is there is not known any more."""
+        """Drop the fingerprint."""
         self.known, self.measuring = False, None
 
     def note(self, part: Segment, revision: int, before: Hashmap) -> None:
-        """Move the fingerprint by a segment that is about to be applied with `revision`."""
+        """Update the fingerprint for a segment that is about to be applied with `revision`."""
         self.noted += len(part.keys)
         if self.noted > len(before) and len(before) <= SUM_KEYS_MAX:
             self.let_go()
@@ -130,23 +141,29 @@ class PublishedChannel:
 
 
 class PublishedChannels:
-    """All channels of one server, and the CHP/1 prefixes that somebody subscribed to."""
+    """All channels of one server, and the CHP/1 prefixes that are subscribed to."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.by_topic: dict[bytes, PublishedChannel] = {}
-        self._subtrees = Subtrees()  # of those
-        self._touched: dict[str, PublishedChannel] = {}  # those for which the open record has something
+        self._subtrees = Subtrees()  # the subtrees of these
+        # The channels for which the open record has something.
+        self._touched: dict[str, PublishedChannel] = {}
         self.listeners = Listeners(limits)
         self.chp1: dict[bytes, None] = {}
-        self.writer = b""  # the session whose segments are noted
+        # The session whose segments are noted now.
+        self.writer = b""
         self.refused = 0
-        self.unmeasured: list[str] = []  # subtrees whose fingerprints are wanted, and take a pass over the map
+        # Subtrees whose fingerprints are wanted, and need a pass over the map.
+        self.unmeasured: list[str] = []
 
     # -- subscriptions
 
     def subscribe(self, topic: bytes, state: Any, who: bytes, now: float) -> PublishedChannel | None:
-        """A connection subscribed to a subtree's topic: its channel, made if it was not there; None without room."""
+        """Subscribe a connection to a subtree's topic.
+
+        Return its channel, which is made if it is new; None if there is no room, or if the topic is no subtree's.
+        """
         subtree = topic_subtree(topic)
         if subtree is None:
             return None
@@ -171,8 +188,12 @@ class PublishedChannels:
         return len(self.by_topic) < most
 
     def subscribe_chp1(self, prefix: bytes, who: bytes) -> None:
-        """A connection of CHP/1 wants the keys with a prefix: all of them if it, or all together, want too many."""
-        if prefix == b"HUGZ" or len(prefix) > self._limits.key_bytes_max:  # no key begins with that
+        """Subscribe a CHP/1 connection to the keys with a prefix, or to all keys.
+
+        It gets all keys if it has too many prefixes, or if all connections together have too many.
+        """
+        # No key begins with such a prefix.
+        if prefix == b"HUGZ" or len(prefix) > self._limits.key_bytes_max:
             return
         crowd = len(self.chp1) >= PREFIXES_MAX and prefix not in self.chp1
         if not self.listeners.has(who, prefix) and (crowd or not self.listeners.room(who)):
@@ -181,7 +202,7 @@ class PublishedChannels:
         self.listeners.join(who, prefix)
 
     def let_go(self, now: float, room: int = LINGERING_MAX) -> None:
-        """Forget the channels and prefixes that nobody has listened to for some seconds."""
+        """Forget the channels and prefixes that no connection has listened to for some seconds."""
         for topic in self.listeners.abandoned(now, room):
             channel = self.by_topic.pop(topic, None)
             if channel is None:
@@ -191,11 +212,11 @@ class PublishedChannels:
                 self._touched.pop(channel.subtree, None)
 
     def shown(self) -> dict[str, int]:
-        """Of an operator's first hundred: how many listen to each."""
+        """Return the number of listeners of each channel, for an operator; of the first hundred."""
         return {c.subtree: self.listeners.counts[c.topic] for c in islice(self.by_topic.values(), 100)}
 
     def reset(self, state: Any) -> None:
-        """Start every channel anew, after the state was replaced as a whole."""
+        """Begin every channel anew, after the state was replaced as a whole."""
         self._touched.clear()
         for channel in self.by_topic.values():
             channel.take(state.number)
@@ -203,21 +224,22 @@ class PublishedChannels:
             channel.begin_digest(state.number)
 
     def begin_epoch(self, first: int) -> None:
-        """An epoch has been opened: another server may have published before, so digests begin anew."""
+        """Begin all digests anew, because an epoch was opened: before it another server may have published."""
         for channel in self.by_topic.values():
             channel.begin_digest(first)
 
     def digest_of(self, subtree: str) -> tuple[int, int]:
-        """Since when, and what: the digest of a subtree's channel as of now; `NOTHING` if there is none."""
+        """Return the number from which the digest of a subtree's channel counts, and the digest; `NOTHING` if none."""
         channel = self.by_topic.get(channel_topic(subtree))
         return NOTHING if channel is None else (channel.since, channel.digest)
 
     def measured(
         self, hashmap: Hashmap, topics: Iterable[bytes] | None = None
     ) -> Iterator[tuple[PublishedChannel, tuple[int, int] | None]]:
-        """Channels with their fingerprints; None for one that is not measured yet, as that takes a look at all keys.
+        """Yield channels with their fingerprints; None for a channel whose fingerprint needs a look at all keys.
 
-        What a heartbeat has no time for is named by `unmeasured` afterwards: a pass for all of them is to be begun.
+        `unmeasured` names afterwards the subtrees for which a heartbeat had no time: the caller
+        begins one pass for all of them.
         """
         looked, self.unmeasured = 0, []
         for channel in map(self.by_topic.__getitem__, list(self.by_topic if topics is None else topics)):
@@ -232,14 +254,14 @@ class PublishedChannels:
                 yield channel, channel.fingerprint(hashmap)
 
     def measure_by(self, images: dict[str, Image]) -> None:
-        """Images were begun: they count what is there for the channels of these subtrees that want to know."""
+        """Let images that were just begun count for the channels of their subtrees, if these have no fingerprint."""
         for subtree, image in images.items():
             channel = self.by_topic.get(channel_topic(subtree))
             if channel is not None and subtree and not channel.known and channel.measuring is None:
                 channel.measure_by(image)
 
     def fingerprint_of(self, subtree: str, hashmap: Hashmap) -> tuple[int, int] | None:
-        """A subtree's fingerprint, if that is known without a look at all keys."""
+        """Return a subtree's fingerprint if it needs no look at all keys; else None."""
         if not subtree:
             return hashmap.fingerprint()
         channel = self.by_topic.get(channel_topic(subtree))
@@ -260,7 +282,7 @@ class PublishedChannels:
             channel.shares.append(part)
 
     def gather(self, segment: Segment, encoded: bytes) -> None:
-        """As `note`, of much: the fingerprints are let go, as adding up what the map has is the cheaper way then."""
+        """Give each channel its part of a large segment, and drop the fingerprints: to recompute them is cheaper."""
         for channel, part in self._shares(segment):
             channel.let_go()
             channel.writers[self.writer] = None
@@ -268,14 +290,14 @@ class PublishedChannels:
             channel.shares.append(part)
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
-        """As `note`, on a passive server: channels move, and nothing is published."""
+        """Update the channels of a passive for a segment, before the map has it; nothing is published."""
         for channel, part in self._shares(segment):
             if channel.subtree:
                 channel.note(part, revision, before)
             channel.parts.append(b"")
 
     def _shares(self, segment: Segment) -> Iterator[tuple[PublishedChannel, Segment]]:
-        """The channels that a segment concerns, each with its part."""
+        """Yield the channels that a segment concerns, each with its part."""
         if not segment.keys or (segment.extras and columns.STAGE in segment.extras):
             return
         if len(self.by_topic) <= FEW:
@@ -294,12 +316,12 @@ class PublishedChannels:
         return (channel for channel in touched.values() if channel.parts)
 
     def skip(self, last: int) -> None:
-        """The record that `follow` was told of is complete."""
+        """Drop the parts of a record that is complete and is not published."""
         for channel in self._take_touched():
             channel.take(last)
 
     def publish(self, header: headers.Batch, record_body: bytes, record_crc: int, items: int) -> list[Frames]:
-        """The BATCH of each channel that has a part in the record of `items` segments; all parts are taken."""
+        """Return the BATCH of each channel that has a part in the record of `items` segments; this takes all parts."""
         out: list[Frames] = []
         prev, last, number = header.prev, header.last, pack(header.last)
         touched, self._touched = self._touched, {}
@@ -317,7 +339,7 @@ class PublishedChannels:
         return out
 
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
-        """As `publish`, of a record that may be large: several BATCHes a channel, of which the last has the origins."""
+        """Return the BATCHes of a record that may be large: several a channel, of which the last has the origins."""
         out: list[Frames] = []
         for channel in self._take_touched():
             at, told = channel.last, channel.told(origins)
@@ -330,9 +352,9 @@ class PublishedChannels:
         return out
 
     def kvpubs(self, segments: list[Segment], first: int, last: int) -> list[Frames]:
-        """A KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
+        """Return a KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
 
-        Where the number moves on without an update, a HUGZ says so: a subscriber to everything can then drop the
+        Where the number moves on without an update, a HUGZ tells it. A subscriber to everything can then drop the
         greetings and heartbeats that carry the number.
         """
         if not self.chp1:
@@ -353,12 +375,12 @@ class PublishedChannels:
 
 
 def alive(number: int) -> Frames:
-    """HUGZ, with the number up to which all was published."""
+    """Return a HUGZ with the number up to which all was published."""
     return hugz(number, properties=b"chp=2\n")
 
 
 def _text_prefix(topic: bytes) -> str | None:
-    """The text with which a topic begins, since it may end within a character; None if no key can begin with it."""
+    """Return the text of a topic, which may end within a character; None if no key can begin with that."""
     try:
         return topic.decode()
     except UnicodeDecodeError as error:
@@ -402,10 +424,10 @@ def _columns(segment: Segment) -> tuple[list[bytes], dict[int, bytes]]:
 
 
 def greeting(topic: bytes, number: int, body: bytes) -> Frames:
-    """A GREETING, HEARTBEAT or ACK as a message on its topic."""
+    """Return a GREETING, HEARTBEAT or ACK as a message on its topic."""
     return [topic, pack(number) if number else ZERO, b"", b"", body]
 
 
 def is_session_topic(topic: bytes) -> bool:
-    """Whether a topic is a client's own channel: STX, '@', 32 hex digits, ETX."""
+    """Return whether a topic is a client's own channel: STX, '@', 32 hex digits, ETX."""
     return len(topic) == 35 and topic[:2] == STX + b"@" and topic[-1:] == ETX

@@ -1,10 +1,10 @@
-"""From updates to records: what the active does with KVSETs (SPEC.md, sections 11 and 14).
+"""The way of the active from updates to records (SPEC.md, sections 11 and 14).
 
-    collect    judge (intake.py), apply (here), answer (acks.py)
-    commit     what is open becomes one record of the turn: number, journal, log, channels; its answers are owed
+    collect    judges a KVSET (intake.py), applies it (here) and answers it (acks.py)
+    commit     makes the open updates one record of the turn: number, journal, log, channels; its answers wait now
 
-Every update of a record gets a number, and all keys it wrote the record's first as their revision. Segments go into the
-record as the bytes they came in. What the server does by itself, as deletes of what has ended, goes the same way.
+Every update of a record gets a number. All keys that a record writes get its first number as their revision. Segments
+go into the record as the bytes in which they came. What the server does by itself, such as expiry, goes the same way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ from .turn import Turn
 def in_parts(
     groups: list[list[bytes]], items: int, told: list[Any], *, after: Record, wall_ms: int
 ) -> Iterator[Record]:
-    """A record that follows on `after`; its last part has what is `told`: whose batches it has, and which is whose."""
+    """Yield the parts of a record that follows on `after`.
+
+    The last part has what is `told`: the origins of the record, and whose each segment is.
+    """
     origins, *whose = told
     first, digest = after.last + 1, after.digest
     last = after.last + max(items, len(groups))
@@ -60,7 +63,7 @@ def in_parts(
 
 
 def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
-    """The sizes of the batches of messages that each body placed; where staged ones are among them, none is told."""
+    """Return the sizes of the batches of messages that each body placed; empty lists if some bodies are staged."""
     if len(segments) != len(bodies):
         return [[]] * len(bodies)
     placed = ((segment.extras or {}).get(columns.PLACED) for segment in segments)
@@ -68,9 +71,10 @@ def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
 
 
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
-Weighed = tuple[list[Segment], list[bytes], list[int]]  # and the weights of these
+Weighed = tuple[list[Segment], list[bytes], list[int]]  # with the weights of these
 
-REFUSAL_BYTES_MAX = 4096  # of a refusal's detail, as far as it is remembered
+# The bytes up to which the detail of a refusal is remembered.
+REFUSAL_BYTES_MAX = 4096
 
 
 class Committer:
@@ -84,27 +88,31 @@ class Committer:
         self.view = StateView(committed, room, self.unwritten, small)
         self.open = OpenRecord(limits)
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
-        self.new_owners: dict[bytes, str] = {}  # of clients whose first batch under rules is in the open record
-        self.ends_left = limits.ending_keys_max  # keys that may still be deleted in this turn as what held them ended
+        # The owners of clients, applications and groups that got their first owner in the open record.
+        self.new_owners: dict[bytes, str] = {}
+        # The number of keys of ended leases that this turn may still delete.
+        self.ends_left = limits.ending_keys_max
 
     @property
     def revision(self) -> int:
-        """What keys written in the open record get as their revision."""
+        """The revision of the keys that are written in the open record."""
         return self.committed.state.number + 1
 
     def await_suffix(self, until: float) -> None:
-        """Another server was active too, and is about to hand over its suffix: what a session lacks here may be in it.
+        """Expect the suffix of another server until a time: it may have what a session lacks here.
 
-        A client that was told to send again from there, and can't, would open another session and send the rest in it,
-        beside what comes with the suffix: so it is told nothing for now, and sends again.
+        A client that was told to send again from there may not be able to. Then it would open another session, and send
+        the rest beside what comes with the suffix. So it gets no answer for now, and sends again.
         """
         self.view.suffix_due = max(self.view.suffix_due, until)
 
-    # -- what clients send
+    # -- sets of clients
 
     def collect(self, frames: list[bytes], turn: Turn, now: float, wall_s: float) -> bool:
-        """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none. True if it is plain: nothing but keys
-        and values, done in the open record."""
+        """Take a KVSET, of CHP/2 `by_public_id` or of CHP/1; raise `BadInput` if it is malformed.
+
+        Return True if it is plain: it has keys and values alone, and is done in the open record.
+        """
         open_record = self.open
         if open_record.bytes and open_record.full(len(frames[-1])):
             self.commit(turn, now, wall_s)
@@ -131,7 +139,7 @@ class Committer:
         return False
 
     def _accept(self, verdict: Accept, now: float, wall_s: float) -> None:
-        """It is done in the open record."""
+        """Do an accepted batch in the open record."""
         batch, segment, body = verdict.batch, verdict.segment, verdict.body
         session_id, no = batch
         state = self.committed.state
@@ -154,23 +162,25 @@ class Committer:
         self.committed.channels.writer = session_id
         self.committed.apply(segment, body, revision, now)
         self.open.add(segment, body, batch)
-        self.open.origins[session_id] = no  # one entry a client a turn: its batches are in order
+        # Each client has one entry a turn, as its batches come in order.
+        self.open.origins[session_id] = no
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
-            for name, user in verdict.owners.items():  # a turn may make many
+            # A turn may make many groups, so their owners are noted at once.
+            for name, user in verdict.owners.items():
                 if name[:1] == GROUP:
                     state.topics.groups.own(name[1:].decode(errors="replace"), user)
         self.acks.acknowledge(session_id, no, revision)
 
     def _end_for_another(self, ended: Segment, now: float) -> None:
-        """End a lease or a transaction of the user who has most of them."""
+        """End a lease or a transaction of the user that has most of them."""
         self.counts["ended_for_others"] += 1
         if columns.UNLEASE in (ended.extras or {}):
             self._delete_leased((ended.extras or {})[columns.UNLEASE], now)
         self.add_segment(ended, now)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
-        """What is not done by it leaves its traces all the same, or gathers."""
+        """Act on a verdict that does no batch now: gather a CHP/1 set, count a duplicate, or remember a refusal."""
         if isinstance(verdict, AcceptChp1):
             self.open.chp1.add(verdict.key, verdict.value, verdict.uuid, verdict.properties, verdict.ttl_ms)
             self.open.bytes += len(verdict.key) + len(verdict.value) + len(verdict.properties)
@@ -184,14 +194,15 @@ class Committer:
             if verdict.code == "full":
                 self.room.turned_away(verdict.size)
             if verdict.batch is None:
-                self.counts[f"refused_{verdict.code}"] += 1  # nobody can be told: CHP/1 has no answer to a KVSET
+                # CHP/1 has no answer to a KVSET, so its client can't be told.
+                self.counts[f"refused_{verdict.code}"] += 1
             else:
                 self._refuse(verdict.batch, verdict.code, verdict.detail, now)
 
     # -- batches that are not done here
 
     def _skip_to(self, batch: BatchId, now: float) -> None:
-        """Note which batches before this one were not done here: its client holds none of them."""
+        """Note that the batches before this one were not done here: its client no longer has them."""
         if self.unwritten.kept:
             self._write_refusals(batch[0], now)
         self._note_skip(batch, now)
@@ -239,42 +250,42 @@ class Committer:
         self.open.origins[session_id] = no
 
     def _write_refusals(self, session_id: bytes, now: float) -> None:
-        """What was refused without a row gets one, with the next thing that its session does."""
+        """Write the refusals of a session that have no row yet, before the next thing that the session does."""
         if first := self.unwritten.first(session_id):
             self._note_skip((session_id, first), now)
         for no, code, detail in self.unwritten.take(session_id):
             self._write_refusal((session_id, no), code, detail, now)
 
     def write_refusals(self, now: float) -> None:
-        """The other server is to serve: it is to know what was refused for want of room, in case it has some."""
+        """Write refusals without a row, because the peer is to be active, and might have room for these batches."""
         for session_id in self.unwritten.that_may_be_done():
             if self.open.full(0):
                 return
             self._write_refusals(session_id, now)
 
-    # -- what the server does by itself
+    # -- updates of the server itself
 
     def add_segment(self, segment: Segment, now: float) -> None:
-        """The server's own updates: what has expired."""
+        """Add the server's own updates, such as the end of keys that have expired."""
         self.flush_chp1(now)
         self._add(segment, segment.encode(), now)
 
     def add_ended(self, keys: list[str], now: float) -> None:
-        """Delete keys because their time is over."""
+        """Delete keys that have expired."""
         for segment in deletes(keys, self.limits, ended=True):
             self.add_segment(segment, now)
 
     def end_lease(self, lease_id: bytes, now: float) -> None:
-        """A lease's time is over: its keys go, and then itself."""
+        """End a lease that has expired: delete its keys, then the lease."""
         self.delete_ended(lease_id, now)
         self.add_segment(Segment([], [], {columns.UNLEASE: lease_id, columns.ENDED: True}), now)
 
     def delete_ended(self, lease_id: bytes, now: float) -> None:
-        """Delete what this turn may of the keys of a lease that has ended."""
+        """Delete as many keys of an ended lease as this turn may."""
         self.add_ended(self._some_leased(lease_id), now)
 
     def close_lease(self, lease_id: bytes, now: float) -> None:
-        """Somebody ends a lease: its keys go, and then itself."""
+        """End a lease because a client or an operator asks for it: delete its keys, then the lease."""
         self._delete_leased(lease_id, now)
         self.add_segment(Segment([], [], {columns.UNLEASE: lease_id}), now)
 
@@ -283,7 +294,7 @@ class Committer:
             self.add_segment(segment, now)
 
     def _some_leased(self, lease_id: bytes) -> list[str]:
-        """As many of a lease's keys as this turn may delete; what is left goes with the turns to come (expiry.py)."""
+        """Return as many of a lease's keys as this turn may delete; the rest goes in the turns to come (expiry.py)."""
         keys = self.committed.state.leases.some_keys(lease_id, self.ends_left)
         self.ends_left -= len(keys)
         return keys
@@ -291,7 +302,7 @@ class Committer:
     # -- into the open record
 
     def _placed(self, segment: Segment, wall_s: float) -> tuple[Segment, bytes]:
-        """A segment with messages as it stands in a record, without them."""
+        """Place the messages of a segment; return the segment of the record, without messages, and its body."""
         placed = self.open.place(segment, self.committed.state.topics, round(wall_s * 1000))
         return placed, placed.encode()
 
@@ -301,7 +312,7 @@ class Committer:
         self.open.add(segment, body, batch)
 
     def flush_chp1(self, now: float) -> None:
-        """The CHP/1 sets that have gathered become a segment."""
+        """Turn the CHP/1 sets that have gathered into a segment."""
         if self.open.chp1.keys:
             segment = self.open.chp1.take()
             self._add(segment, segment.encode(), now)
@@ -309,7 +320,7 @@ class Committer:
     def recommit(
         self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float
     ) -> None:
-        """Do again what another history has done, as its session's batch, in the open record or where there is room."""
+        """Do again a batch that another history has done: in the open record, or in a record of its own."""
         segments = list(segments)
         bodies, state = [segment.encode() for segment in segments], self.committed.state
         size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
@@ -319,7 +330,8 @@ class Committer:
         for segment in segments:
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
-        for i, segment in enumerate(segments):  # after the record before is made, with its own messages
+        # Messages are placed only now, so that the record before has its own messages alone.
+        for i, segment in enumerate(segments):
             if segment.extras and columns.PUBLISH in segment.extras:
                 segments[i], bodies[i] = self._placed(segment, wall_s)
         last_no = self.view.last_no
@@ -340,7 +352,7 @@ class Committer:
     # -- records
 
     def commit(self, turn: Turn, now: float, wall_s: float) -> None:
-        """Make one record of what is open; its answers are owed from then on."""
+        """Make one record of what is open; its answers wait from then on."""
         open_record = self.open
         if open_record.chp1.keys:
             self.flush_chp1(now)
@@ -362,7 +374,7 @@ class Committer:
         rules: dict[str, Any] | None = None,
         secret: bytes = b"",
     ) -> None:
-        """Make a record of new rules or a new secret, if any, and of the new sessions' owners; nothing is open."""
+        """Make a record of new rules or a new secret, if any, and of new owners; no record may be open."""
         owners = [[client, whose] for client, whose in self.new_owners.items()]
         self.new_owners = {}
         first = self.revision
@@ -392,7 +404,7 @@ class Committer:
         self.counts["records"] += 1
 
     def _commit_staged(self, verdict: Commit, turn: Turn, now: float, wall_s: float) -> None:
-        """Make staged updates one record, in as many parts as its size asks for."""
+        """Make staged updates one record, in as many parts as its size needs."""
         staged, (session_id, no) = verdict.staged, verdict.batch
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
@@ -428,7 +440,7 @@ class Committer:
         return self._keep_in_parts(turn, (segments, bodies), [list(batch)], now, wall_s)
 
     def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
-        """The deletes that make a commit replace a subtree as a whole."""
+        """Return the deletes with which a commit replaces a subtree as a whole."""
         if prefix is None:
             return []
         kept: set[str] = set()
@@ -437,7 +449,7 @@ class Committer:
         return deletes([key for key in self.committed.state.under(prefix) if key not in kept], self.limits)
 
     def commit_in_parts(self, turn: Turn, segments: list[Segment], now: float, wall_s: float) -> int:
-        """Make the server's own segments one record, however large; nothing may be open. Returns its revision."""
+        """Make the server's own segments one record, however large, and return its revision; no record may be open."""
         return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], now, wall_s)
 
     def _keep_in_parts(self, turn: Turn, done: Encoded, origins: list[Any], now: float, wall_s: float) -> int:
@@ -450,9 +462,9 @@ class Committer:
         return revision
 
     def _record_in_parts(self, turn: Turn, done: Weighed, told: list[Any], now: float, wall_s: float) -> None:
-        """Make a record of what was applied, in as many parts as its size and weight ask for.
+        """Make a record of what was applied, in as many parts as its size and weight need.
 
-        The last part has what is `told`.
+        The last part has what is `told`: the origins of the record, and whose each segment is.
         """
         committed, state, wall_ms = self.committed, self.committed.state, round(wall_s * 1000)
         segments, bodies, weights = done

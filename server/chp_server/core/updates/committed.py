@@ -1,10 +1,10 @@
-"""What is committed: the state, the latest records and the channels, and records of others that become part of them.
+"""All that is committed: the state, the latest records and the channels.
 
-    keep, open_epoch        a record of ours              follow      one of the active's, or of the journal
-    holds                   whether what somebody else has is part of this history
+    keep, open_epoch    add a record of this server
+    follow              adds a record of the active's, or of the journal
+    holds               returns whether the records of another replica are part of this history
 
-Every record lengthens the digest (history.py). What the active does beside
-that, from updates to records, is in commit.py.
+Every record extends the digest (history.py). The active's way from updates to records is in commit.py.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from ..state.state import ReplicatedState
 from .channels import PublishedChannels
 from .turn import Append, Turn
 
-# A staged commit of so many items, and not of a small share of the map, is journaled, published and acknowledged first
-# and put into the map then: nobody can look in between, and who waits for it need not wait for that too.
+# A staged commit with more items than this, and with more than one item for each eight keys of the map, is journaled,
+# published and acknowledged before the map gets it. No reader can look at the map in between, and the client gets its
+# answer earlier.
 DEFERRED_ITEMS, DEFERRED_SHARE = 10_000, 8
 
 
 class Committed:
-    """See the module."""
+    """The state, the latest records and the channels, and how records become part of them."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -46,23 +47,25 @@ class Committed:
         self.channels = PublishedChannels(limits)
         self.counts: Counter[str] = Counter()
         self._followed_uuids: list[bytes] = []
-        self._parts = Parts()  # of a record whose last one is not here yet
-        self._digest = 0  # of all up to the last of those
+        # The parts of a record whose last part is not here yet.
+        self._parts = Parts()
+        # The digest up to the last of these parts.
+        self._digest = 0
 
     def keep(self, record: Record, turn: Turn) -> None:
-        """A record becomes part of the log and of the journal, with the messages that it has placed."""
+        """Add a record to the log and the journal, with the messages that it has placed."""
         self.log.append(record)
         turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
     def is_much(self, segments: list[Segment]) -> bool:
-        """Whether segments have so many items that putting them into the map is deferred."""
+        """Return whether segments have so many items that the map gets them later."""
         items = sum(len(segment.keys) for segment in segments)
         return items > DEFERRED_ITEMS and items > len(self.state.map) // DEFERRED_SHARE
 
     def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, deferred: bool = False) -> None:
-        """All that a segment of a record does, on the active, on the passive and on recovery.
+        """Do all that a segment of a record says, on the active, on the passive and on recovery.
 
-        Channels get their part of it before the map has it; without its bytes nothing is published.
+        Channels get their part of it before the map does. Without its bytes (`body`) nothing is published.
         """
         state = self.state
         if deferred:
@@ -78,14 +81,14 @@ class Committed:
     # -- history
 
     def open_epoch(self, told: Epoch, turn: Turn) -> None:
-        """The first record of an epoch of ours."""
+        """Add the first record of an epoch of this server."""
         body = encode(told)
         digest = link(self.state.digest, crc32(body))
         self.state.record_epoch(told, digest)
         self.keep(Record(told.prev, told.first, told.last, body, digest), turn)
 
     def keep_access(self, told: Access, now: float, turn: Turn) -> None:
-        """A record of rules, or of whose sessions are; nobody but the journal and the passive gets it."""
+        """Add a record of rules, or of the owners of sessions; only the journal and the passive get it."""
         body = encode(told)
         digest = link(self.state.digest, crc32(body))
         self._note_access(told, digest, now)
@@ -97,21 +100,21 @@ class Committed:
         self.channels.skip(told.last)
 
     def begin_anew(self, before: ReplicatedState) -> None:
-        """A whole state of the active's is ours; what we held before it goes a slice a turn."""
+        """Begin with the state that replaced `before` as a whole; the map before is freed a slice a turn."""
         self.state.leaving = before.leaving
         self.state.leaving.add_map(before.map)
         self.log.clear()
         self.channels.reset(self.state)
 
     def holds(self, proof: Position) -> bool:
-        """Whether a replica that is so far holds nothing that we do not."""
+        """Return whether a replica at this position holds nothing that this server lacks."""
         if not proof.number:
             return True
         state = self.state
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
 
     def proves(self, proof: Position) -> bool:
-        """Whether it names a place of this history, with the digest there, which clients are not told."""
+        """Return whether a position is a place of this history and has the digest there, which clients are not told."""
         tenure = self.state.history.get(epoch_of(proof.number))
         known = tenure is not None and (proof.number == tenure.last or self.log.digest_at(proof.number) is not None)
         return proof.number > 0 and known and self.holds(proof)
@@ -124,18 +127,19 @@ class Committed:
         return self._parts.last or self.state.number
 
     def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:
-        """Apply a record of the active's, or of the journal; the caller has seen that it follows on ours.
+        """Apply a record of the active's, or of the journal; the caller has checked that it follows on.
 
-        A record in parts is applied when its last part is here, so that nobody sees, or takes over, a half of it. With
-        `wall_s`, on recovery, its ttls count from when it was made, as our own clock had it; sessions are not forgotten
-        by a clock that may have been set.
+        A record in parts is applied with its last part, so no reader sees half of it, and no successor takes it over.
+
+        On recovery `wall_s` is given: ttls then count from the moment when the record was made, by this server's wall
+        clock. Sessions still count from `now`, because the wall clock may have been set.
         """
         return self.follow_decoded(*decode(body, WHOLE_STATE), body, now, wall_s)
 
     def follow_decoded(
         self, header: Header, items: list[Any], body: bytes, now: float, wall_s: float | None = None
     ) -> Record:
-        """As `follow`, of a body that was decoded already."""
+        """Apply a record as `follow` does, given its decoded body."""
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
         if isinstance(header, Epoch):
             self._parts.drop()
@@ -164,7 +168,7 @@ class Committed:
         self.channels.skip(record.last)
 
     def _note_openers(self, record: WholeRecord) -> None:
-        """Tell which clients have staged what the record has, as far as it says whose its segments are."""
+        """Note the clients that staged the segments of a record, as far as the record tells whose they are."""
         staged = [bool(segment.extras and columns.STAGE in segment.extras) for segment in record.segments]
         if not any(staged) or not record.origins:
             return
@@ -176,12 +180,12 @@ class Committed:
             at += n
 
     def followed_uuids(self) -> list[bytes]:
-        """The UUIDs of CHP/1 sets in what was followed since the last call."""
+        """Return the UUIDs of the CHP/1 sets that were followed since the last call."""
         uuids, self._followed_uuids = self._followed_uuids, []
         return uuids
 
     def drop_partial(self) -> bool:
-        """Forget the parts of a record that will never be complete; whether there were any."""
+        """Forget the parts of a record that will never be complete; return whether there were any."""
         held = self._parts.drop()
         if held:
             self.log.drop_after(self.state.number)

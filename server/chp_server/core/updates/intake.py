@@ -1,9 +1,10 @@
-"""What is to be done with a KVSET, judged by what is known; nothing is changed by it (SPEC.md, sections 11 and 14).
+"""The judgement of a KVSET: what is to be done with it; nothing is changed here (SPEC.md, sections 11 and 14).
 
     judge(frames, view, open_record, now) -> a verdict (verdicts.py)
 
-The state has what the open record did already, and conditions look at that: sets of CHP/1 that still gather are put
-into the record before a batch is judged. Whoever acts on a verdict does so before the next KVSET is judged.
+The state has the effects of the open record already, and conditions are checked against the state. So sets
+of CHP/1 that still gather must be put into the record before a batch is judged. The caller must act on a
+verdict before it judges the next KVSET.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from .open_record import HEADER_BYTES_MAX, OpenRecord
 from .refusals import UnloggedRefusals
 from .resource_limits import ResourceLimits
 
-SERVERS_OWN = frozenset(  # sparse columns that only a server may write
+# Sparse columns that only a server may write.
+SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
      columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED}
 )  # fmt: skip
@@ -54,17 +56,20 @@ SERVERS_OWN = frozenset(  # sparse columns that only a server may write
 
 @dataclass(slots=True)
 class StateView:
-    """What a batch is judged by."""
+    """The state, the resource limits and the versions by which a batch is judged."""
 
     committed: Committed
     room: ResourceLimits
     unwritten: UnloggedRefusals
-    small: int  # bytes of a batch that no limit minds
-    version: int = VERSION  # of the pair: the lower one of its two
-    suffix_due: float = 0.0  # until then another server may hand over what a session did there
+    # The size in bytes up to which a batch can't exceed a limit.
+    small: int
+    # The version of the pair: the lower one of its two.
+    version: int = VERSION
+    # Until this time another server may hand over what a session did there.
+    suffix_due: float = 0.0
 
     def last_no(self, session_id: bytes, open_record: OpenRecord) -> int:
-        """The number of a session's last batch; 0 for one that nothing is known of."""
+        """Return the number of a session's last batch; 0 if the session is not known."""
         no = open_record.origins.get(session_id)
         if no is None:
             session = self.committed.state.sessions.get(session_id)
@@ -73,12 +78,12 @@ class StateView:
 
 
 def judge(frames: list[bytes], view: StateView, open_record: OpenRecord, now: float) -> Verdict:
-    """A KVSET, of CHP/2 `by_public_id` or of CHP/1; `BadInput` if it is none."""
+    """Return the verdict on a KVSET, of CHP/2 `by_public_id` or of CHP/1; raise `BadInput` if it is malformed."""
     if frames[0] != RESERVED_KEY:
         return _judge_chp1(frames, view, open_record)
     no, session_id = unpack(frames[1]), frames[2]
     if no == 0:
-        raise BadFrame("batch 0 of a session; the first has the number 1")
+        raise BadFrame("a batch has the number 0; the first batch of a session has the number 1")
     last, state = view.last_no(session_id, open_record), view.committed.state
     if state.replaced(session_id):
         return Expected((session_id, no), "session", 1)
@@ -92,7 +97,7 @@ def judge(frames: list[bytes], view: StateView, open_record: OpenRecord, now: fl
 
 
 def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -> Verdict:
-    """An empty value deletes, and a UUID that was applied before is a duplicate."""
+    """Judge a set of CHP/1: an empty value deletes, and a UUID that was applied before is a duplicate."""
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
     if open_record.origins and state.map.revisions.get(key) == state.number + 1:
@@ -144,7 +149,8 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
                 body = segment.encode()
-            if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:  # staged: when it is committed
+            # The items of a staged batch are compared when it is committed.
+            if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
                 segment, older = newer(segment, state)
                 body = segment.encode()
             if columns.COMMIT in extras:
@@ -158,11 +164,11 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
     return Accept(batch, segment, body, older, owners, ending)
 
 
-# -- what a segment may say
+# -- checks of a segment
 
 
 def _check_access(session_id: bytes, segment: Segment, user: str, state: ReplicatedState) -> Owners:
-    """By the rules; returns what was nobody's and is the user's from now on: the session, an application."""
+    """Check a batch by the rules; return the names that become the user's: the session's client, applications."""
     if why := check_batch(state.access, user, session_id, segment, state.staging):
         raise Refusal("access", why)
     return new_owners(state.access, user, session_id, segment.extras or {}, state.staging)
@@ -178,7 +184,7 @@ def _check_size(segment: Segment, size: int, view: StateView) -> None:
 
 
 def _check(segment: Segment, extras: dict[str, Any], size: int, whose: LeaseOwner, view: StateView) -> list[Segment]:
-    """Refuse a segment that is not to be done; return what has to end to make room for it."""
+    """Refuse a segment that may not be done; return the segments that must be done first to make room for it."""
     state, ending = view.committed.state, list[Segment]()
     if not SERVERS_OWN.isdisjoint(extras):
         raise BadFrame(f"the columns {sorted(SERVERS_OWN & extras.keys())} are the server's to write; leave them out")
@@ -201,7 +207,7 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: LeaseOwne
 
 
 def _check_columns(extras: dict[str, Any], version: int) -> None:
-    """Nobody acknowledges what it does not understand, or what the other server of the pair would not."""
+    """Refuse columns that this server does not understand, or that the peer's version does not."""
     if not extras.keys() <= COLUMNS:
         unknown = ", ".join(sorted(map(repr, extras.keys() - COLUMNS)))
         raise BadFrame(f"version {VERSION} knows no column {unknown:.200}; leave it out, or upgrade the servers")
@@ -219,9 +225,9 @@ def _check_conditions(segment: Segment, extras: dict[str, Any], state: Replicate
 
 
 def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
-    """Conditions on keys that the batch does not write."""
+    """Check conditions on keys that the batch does not write."""
     if {columns.STAGE, columns.COMMIT} & extras.keys():
-        raise BadFrame("'expect' does not go with what is staged")
+        raise BadFrame("'expect' can't be used with 'stage' or 'commit'")
     get, expected = state.map.revisions.get, extras[columns.EXPECT]
     failed = {key: get(key, 0) for key, revision in expected if get(key, 0) != revision}
     if failed:
@@ -230,9 +236,11 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
 
 
 def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool:
-    """Whether an application has done this version, or a later one: then nothing of the batch is done again."""
+    """Return whether an application has done this version, or a later one; then nothing of the batch is done again."""
     if {columns.STAGE, columns.COMMIT} & extras.keys():
-        raise BadFrame("'once' does not go with what is staged; a commit names its application and version itself")
+        raise BadFrame(
+            "'once' can't be used with 'stage' or 'commit'; a commit names its application and version itself"
+        )
     application, version, strict = extras[columns.ONCE]
     versions = state.staging.versions
     last = versions[application][0] if application in versions else 0
@@ -242,8 +250,8 @@ def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool
         raise Refusal("count", last)
     asker = user if state.access.rules is not None else ""
     if application not in versions and (versions.refuses(asker) or (versions.full and not versions.crowding(asker))):
-        many = f"the versions of {len(versions):,} applications are remembered, as many as there may be"
-        raise Refusal("busy", f"{many}; use a name again, not a new one each time")
+        many = f"the versions of {len(versions):,} applications are remembered, and no more may be"
+        raise Refusal("busy", f"{many}; use one name again, not a new one each time")
     return False
 
 
@@ -258,7 +266,7 @@ def _staged(commit: list[Any], state: ReplicatedState) -> StagedCommit:
 
 
 def newer(segment: Segment, state: ReplicatedState) -> tuple[Segment, int]:
-    """Without the items whose key has a later revision than the one they name; and how many these were."""
+    """Return a segment without the items whose key has a later revision than they name, and the number of these."""
     get = state.map.revisions.get
     mask = [True] * len(segment.keys)
     extras = segment.extras or {}

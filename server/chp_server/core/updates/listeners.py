@@ -1,13 +1,14 @@
-"""Which connection listens to what on P+1, so that none can speak for another.
+"""The topics that each connection listens to on P+1, so that no connection can cancel for another.
 
-libzmq tells the server of each subscription and each cancel, also of a cancel for what its sender never subscribed to,
-and of a second subscription to the same. Whoever only counts them lets one stranger end the channel of all its readers.
-So each connection has a set of topics of its own: only what it has can it cancel, and when it ends, all of that goes.
+libzmq tells the server of each subscription and each cancel. It also tells of a cancel for what its sender
+never subscribed to, and of a second subscription to the same topic. If the server only counted them, one
+stranger could end the channel of all its readers. So each connection has its own set of topics: it can
+cancel only these, and they go when it ends.
 
-A topic that nobody listens to any more lingers for some seconds, since readers come back: it is let go by `abandoned`.
+A topic without listeners lingers for some seconds, since readers come back; then `abandoned` returns it.
 
-How many listen decides how often they are told that the server lives (`HeartbeatInterval`): what each of them costs is
-the same however little there is to say.
+The number of listeners decides how often they hear that the server lives (`HeartbeatInterval`), because each heartbeat
+costs the same, however little it says.
 """
 
 from __future__ import annotations
@@ -18,31 +19,40 @@ from math import ceil
 
 from chp.limits import Limits
 
-LINGER_S = 3.0  # a reader whose connection broke is back by then
-REFUSED_AGAIN = 100  # topics that are refused again with each beat
-REFUSED_TIMES = 3  # so often
-LINGERING_MAX = 1000  # each costs as much as one that is listened to
-HEARTBEATS_A_SECOND = 1000  # to all who listen, together: each takes some 20 us of a core, on this side alone
-PACE_S_MAX = 2.0  # a client waits for four of them before it gives up one that was stopped
+# A reader whose connection broke is back by then.
+LINGER_S = 3.0
+# The number of topics that are refused again with each beat.
+REFUSED_AGAIN = 100
+# The number of times that a refusal is repeated.
+REFUSED_TIMES = 3
+# The number of topics that may linger; each costs as much as one that has listeners.
+LINGERING_MAX = 1000
+# The number of heartbeats to all listeners together; each takes some 20 us of a core, on this side alone.
+HEARTBEATS_A_SECOND = 1000
+# The longest interval; a client waits for four of them before it gives up a server that was stopped.
+PACE_S_MAX = 2.0
 
 
 class Listeners:
-    """The topics of every connection, and how many listen to each topic."""
+    """The topics of every connection, and how many connections listen to each topic."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._topics: dict[bytes, set[bytes]] = {}  # of each connection
+        self._topics: dict[bytes, set[bytes]] = {}  # connection -> topics
         self.counts: Counter[bytes] = Counter()
-        self.total = 0  # of all topics; who listens to two counts twice
-        self._lingering: dict[bytes, float] = {}  # since when nobody listens, the longest first
-        self._refused: dict[bytes, dict[bytes, int]] = {}  # of each connection: topics without room, to be said again
+        # The listeners of all topics; a connection with two topics counts twice.
+        self.total = 0
+        # Topics without listeners and the time since when, the longest first.
+        self._lingering: dict[bytes, float] = {}
+        # connection -> topics without room -> how often the refusal is still repeated.
+        self._refused: dict[bytes, dict[bytes, int]] = {}
 
     def has(self, who: bytes, topic: bytes) -> bool:
-        """Whether a connection has subscribed to a topic."""
+        """Return whether a connection has subscribed to a topic."""
         return topic in self._topics.get(who, ())
 
     def room(self, who: bytes) -> bool:
-        """Whether a connection may have one topic more."""
+        """Return whether a connection may have one more topic."""
         return len(self._topics.get(who, ())) < self._limits.topics_of_one_max
 
     def refuse(self, who: bytes, topic: bytes) -> None:
@@ -55,8 +65,8 @@ class Listeners:
     def refused_again(self) -> list[bytes]:
         """Return topics whose subscribers are to be told again that there is no room.
 
-        The first word may have been dropped: a client that subscribes to much at once is sent as many greetings. It is
-        said a few times, as a client may count its wait from the last one.
+        The first refusal may have been dropped: a client that subscribes to much at once is sent as many greetings. It
+        is repeated a few times, as a client may count its wait from the last one.
         """
         out: list[bytes] = []
         for who in list(self._refused)[:REFUSED_AGAIN]:
@@ -79,7 +89,7 @@ class Listeners:
                 del self._refused[who]
 
     def join(self, who: bytes, topic: bytes) -> None:
-        """A connection listens to a topic."""
+        """Add a connection to the listeners of a topic."""
         self._unrefuse(who, topic)
         if not self.has(who, topic):
             self._topics.setdefault(who, set()).add(topic)
@@ -88,7 +98,7 @@ class Listeners:
             self._lingering.pop(topic, None)
 
     def leave(self, who: bytes, topic: bytes, now: float) -> None:
-        """A connection listens to a topic no more; nothing if it never did."""
+        """Take a connection from the listeners of a topic; do nothing if it is not among them."""
         self._unrefuse(who, topic)
         if self.has(who, topic):
             self._topics[who].remove(topic)
@@ -97,7 +107,7 @@ class Listeners:
             self._uncount(topic, now)
 
     def gone(self, who: bytes, now: float) -> None:
-        """A connection has ended."""
+        """Take a connection that has ended from all its topics."""
         self._refused.pop(who, None)
         for topic in sorted(self._topics.pop(who, ())):
             self._uncount(topic, now)
@@ -110,7 +120,7 @@ class Listeners:
             self._lingering[topic] = now
 
     def abandoned(self, now: float, room: int = LINGERING_MAX) -> list[bytes]:
-        """The topics to be let go, and forgotten here: nobody has listened for long, or more than `room` linger."""
+        """Forget and return topics that have had no listener for long, and the oldest beyond `room` that linger."""
         over = len(self._lingering) - room
         out = [topic for i, (topic, since) in enumerate(self._lingering.items()) if i < over or now - since >= LINGER_S]
         for topic in out:
@@ -119,20 +129,24 @@ class Listeners:
 
 
 class HeartbeatInterval:
-    """How often each channel has a HEARTBEAT: with each of the server's, while few listen; then less often.
+    """The interval of HEARTBEATs on each channel: one with each beat of the server while few listen, then fewer.
 
-    A round is one HEARTBEAT of each channel, an equal share of them with each beat. How long the next round takes is
-    told in this one, as who listens counts silence by what it was told; a shorter one need not be told before.
+    A round is one HEARTBEAT of each channel, in equal shares over several beats. A round tells its listeners how long
+    the next round will take, because they count silence by that. A shorter round may begin at once.
     """
 
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
         self.told_s = heartbeat_s
-        self._left: list[bytes] = []  # of the round, in no order that matters
+        # The topics that are left of the round, in reverse order.
+        self._left: list[bytes] = []
         self._share = 0
 
     def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int) -> list[bytes]:
-        """The topics of this beat; `topics` are all, of which those that are not `there` any more are left out."""
+        """Return the topics of this beat, without those that are no longer `there`.
+
+        `topics` are all topics: the next round takes them when this one is over.
+        """
         if not self._left:
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)
             wanted_s = max(self._heartbeat_s, wanted_s)

@@ -1,7 +1,8 @@
-"""The open record: what was done since the last one, and whose it is (SPEC.md, section 16).
+"""The open record: the segments that were done since the last record, and whose they are (SPEC.md, section 16).
 
-Segments stand in it as the bytes they came in, and are in the map already; sets of CHP/1 gather beside them until they
-are a segment. All get the number after the state's as their revision. It is bounded, since a record has to fit a frame.
+Segments stand in it as the bytes in which they came, and the map has them already. Sets of CHP/1 gather
+beside them until they become a segment. All get the number after the state's as their revision. The record
+is bounded, because it has to fit a frame.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..state.verdicts import BatchId
 
 
 class Chp1Sets:
-    """The open segment."""
+    """The sets of CHP/1 that gather to a segment."""
 
     def __init__(self) -> None:
         self._begin()
@@ -37,7 +38,7 @@ class Chp1Sets:
         return uuid in self._uuids
 
     def add(self, key: str, value: bytes, uuid: bytes, properties: bytes, ttl_ms: int | None) -> None:
-        """The next one."""
+        """Add a set."""
         segment, place = self._segment, len(self._segment.keys)
         extras: dict[str, Any] = segment.extras or {}
         segment.keys.append(key)
@@ -53,7 +54,7 @@ class Chp1Sets:
                 _sparse(extras, columns.TTLS, place, ttl_ms)
 
     def take(self) -> Segment:
-        """The segment; another begins."""
+        """Return the segment, and begin another one."""
         segment = self._segment
         self._begin()
         return segment
@@ -65,13 +66,16 @@ def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> Non
     column[1].append(value)
 
 
-HEADER_BYTES_MAX = 1 << 16  # what a record has beside its segments: the origins of one turn, `ORIGINS_MAX`
-ROW_BYTES = 1 << 19  # of messages in one row, unless one batch has more: who reads gets whole ones
-NOBODYS = (b"", 0)  # no session's batch: of CHP/1, or our own
+# The bytes of a record beside its segments: the origins of one turn, at most `ORIGINS_MAX`.
+HEADER_BYTES_MAX = 1 << 16
+# The bytes of messages in one row; one batch may have more, as readers get whole batches.
+ROW_BYTES = 1 << 19
+# Stands for the batch of a segment of CHP/1, or of the server.
+NOBODYS = (b"", 0)
 
 
 class OpenRecord:
-    """See the module."""
+    """The record that the next commit makes."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -79,19 +83,22 @@ class OpenRecord:
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is open."""
-        self.segments: list[Segment] = []  # but for what is staged
+        """Begin an empty record."""
+        # The segments, without those that are staged.
+        self.segments: list[Segment] = []
         self.bodies: list[bytes] = []
-        self.origins: dict[bytes, int] = {}  # each session's last batch in it
-        self.whose: list[tuple[bytes, int, int]] = []  # session, batch, how many of the segments; no session: our own
+        self.origins: dict[bytes, int] = {}  # session -> its last batch in the record
+        # Session, batch and number of segments, in order; a segment of the server has no session.
+        self.whose: list[tuple[bytes, int, int]] = []
         self.items = 0
         self.bytes = 0
-        self._each: list[Segment] = []  # what the bodies say
-        self._messages: list[tuple[int, int, int, bytes]] = []  # of a topic: the first offset, how many, and their body
+        # The segments that the bodies encode.
+        self._each: list[Segment] = []
+        self._messages: list[tuple[int, int, int, bytes]] = []  # topic, first offset, count, body
         self._message_bytes = 0
 
     def full(self, size: int) -> bool:
-        """Whether it is to be committed before `size` more bytes: it has to fit a frame."""
+        """Return whether it must be committed before `size` more bytes, because it has to fit a frame."""
         if not self.bytes:
             return False
         limits = self.limits
@@ -101,9 +108,9 @@ class OpenRecord:
 
     @property
     def large(self) -> bool:
-        """Whether it has to be made in parts, if it has several bodies.
+        """True if the record has to be made in parts, unless it has one body.
 
-        Deletes of our own have no bound, and batches of many small things are heavy for a reader.
+        The server's own deletes have no bound, and batches of many small things are heavy for a reader.
         """
         limits = self.limits
         many = self.bytes > limits.batch_bytes_max or self.items > 2 * limits.batch_items_max
@@ -119,12 +126,12 @@ class OpenRecord:
         return sum(self.weights) + len(self._each) > SEGMENTS_WEIGHT_MAX
 
     def crowds(self, session_id: bytes, segment: Segment, state: ReplicatedState) -> bool:
-        """Whether another session may have written one of the segment's keys in it."""
+        """Return whether another session may have written one of the segment's keys in this record."""
         others = len(self.origins) > (session_id in self.origins)
         return others and state.number + 1 in map(state.map.revisions.get, segment.keys)
 
     def add(self, segment: Segment, body: bytes, batch: BatchId = NOBODYS) -> None:
-        """A segment was done."""
+        """Add a segment that was done."""
         whose = self.whose
         if whose and whose[-1][:2] == batch:
             self.attribute(batch, 1)
@@ -138,7 +145,7 @@ class OpenRecord:
             self.items += len(segment.keys)
 
     def place(self, segment: Segment, topics: Topics, wall_ms: int) -> Segment:
-        """Messages get their offsets: the segment as it stands in the record, which has these alone."""
+        """Give messages their offsets; return the segment of the record, with offsets in place of messages."""
         extras = dict(segment.extras or {})
         placed = []
         for name, count, body in extras.pop(columns.PUBLISH):
@@ -149,14 +156,15 @@ class OpenRecord:
         return Segment(segment.keys, segment.values, {**extras, columns.PLACED: [wall_ms, placed]})
 
     def take_messages(self, number: int, wall_ms: int, most: int | None = None) -> list[LoggedMessages]:
-        """What was placed, in rows of a topic each, for the journal and the passive; or the first `most` of it."""
+        """Take out the messages that were placed, or the first `most` of them, as rows of one topic each."""
         if not self._messages:
             return []
         taken = self._messages[:most]
         del self._messages[:most]
         self._message_bytes -= sum(len(body) for *_, body in taken)
         rows: list[list[Any]] = []
-        last: dict[int, list[Any]] = {}  # of each topic: its id, the first offset, how many, their bytes, their bodies
+        # topic -> its row: the topic, first offset, count, bytes, bodies.
+        last: dict[int, list[Any]] = {}
         for topic, first, count, body in taken:
             row = last.get(topic)
             if row is None or row[3] + len(body) > ROW_BYTES or row[2] + count > self.limits.batch_items_max:
@@ -171,13 +179,16 @@ class OpenRecord:
         ]
 
     def attribute(self, batch: BatchId, n: int) -> None:
-        """The next `n` segments are a batch's."""
+        """Note that the next `n` segments are a batch's."""
         if self.whose and self.whose[-1][:2] == batch:
             n += self.whose.pop()[2]
         self.whose.append((*batch, n))
 
     def told_whose(self) -> tuple[list[list[Any]], list[Any]]:
-        """The end of its header: origins, and which segments are whose, if not all are one batch's or our own."""
+        """Return the end of the record's header: its origins, and whose each segment is.
+
+        The second is left out if all segments are of one batch, or all of the server.
+        """
         origins, whose = list(map(list, self.origins.items())), self.whose
         if len(whose) <= 1 and len(origins) <= 1 and bool(whose and whose[0][0]) == bool(origins):
             return origins, []

@@ -1,16 +1,16 @@
-"""Batches that leave no row in the journal: refused ones, and those that change nothing (SPEC.md, sections 14 and 18).
+"""Batches that leave no row in the journal: some are refused, some change nothing (SPEC.md, sections 14 and 18).
 
-A refusal is a row, so that whoever serves next refuses the batch again. But anybody could fill the disk with rows of
-what is refused. So a row is saved, and the refusal kept here,
+A refusal is a row of the journal, so that a successor refuses the batch again. But any client could fill the disk with
+such rows. So this server keeps some refusals here, in memory, and writes no row:
 
-    of a session that nothing was done for yet, if no server would ever do the batch: it is ill-formed, or too large
-    the same, if the rules of access deny it: those are written before the rules change
-    of any session, for want of room, when the disk has little left
+    - the batch is malformed or too large for any server, and nothing was done for its session yet
+    - the rules deny the batch, and nothing was done for its session yet; these are written before the rules change
+    - there is no room for the batch, of whatever session, and the disk has little space left
 
-So is the row of a batch that changes nothing (a client's `sync`) while nothing may be written: it is done without one.
+A batch that changes nothing (a client's `sync`) leaves no row either, while the server may write nothing.
 
-A session's later batch that is done, or refused with a row, is written together with what is kept of it here. Of each
-session it is its last number, and why; the sessions least heard of are forgotten, and begin anew. Pure.
+When a later batch of the session is done, or is refused with a row, the refusals kept here are written with it. Of each
+session the last number and the reason are kept. The sessions that were heard longest ago are forgotten. Pure.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-WRITTEN_MAX = 64  # the latest batches of a session that are written; of earlier ones no copy is on its way any more
-FOR_EVER = frozenset({"bad", "size"})  # codes of what no server would ever do
+# The number of a session's latest refusals that are written; no copy of an earlier batch is under way any more.
+WRITTEN_MAX = 64
+# The codes of batches that no server would ever do.
+FOR_EVER = frozenset({"bad", "size"})
 NO_ROW = FOR_EVER | {"access"}
 
 
 @dataclass(slots=True)
 class UnloggedRefusal:
-    """The batches of a session that were refused since its last row, and its last number.
+    """The batches of a session that were refused since its last row, and the session's last number.
 
-    Batches that change nothing and were done without a row are between and behind those. One between two refused ones
-    counts as refused.
+    Batches that change nothing may be between and behind these. One between two refused ones counts as refused.
     """
 
     last: int
@@ -40,7 +41,7 @@ class UnloggedRefusal:
 
 
 class UnloggedRefusals:
-    """What left no row, by session."""
+    """The batches that left no row, by session."""
 
     def __init__(self, sessions_max: int) -> None:
         self._max = sessions_max
@@ -75,12 +76,12 @@ class UnloggedRefusals:
         return 0 if kept is None else kept.first_refused
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
-        """Return how a batch was refused."""
+        """Return the code and the detail of a batch's refusal; None if it is not kept here."""
         kept = self.kept.get(session_id)
         return None if kept is None or not kept.first_refused <= no <= kept.last_refused else (kept.code, kept.detail)
 
     def take(self, session_id: bytes) -> list[tuple[int, str, Any]]:
-        """Forget a session, and return its refusals that are to be written now."""
+        """Forget a session, and return its refusals that must be written now."""
         kept = self.kept.pop(session_id, None)
         if kept is None or not kept.last_refused:
             return []
@@ -88,9 +89,9 @@ class UnloggedRefusals:
         return [(no, kept.code, kept.detail) for no in range(first, kept.last_refused + 1)]
 
     def that_may_be_done(self) -> list[bytes]:
-        """Return the sessions of which another server might do what was refused here."""
+        """Return the sessions whose refused batches another server might do."""
         return [session_id for session_id, kept in self.kept.items() if kept.code and kept.code not in FOR_EVER]
 
     def clear(self) -> None:
-        """Forget all: another server serves."""
+        """Forget all, because another server is active."""
         self.kept.clear()

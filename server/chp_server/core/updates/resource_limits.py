@@ -1,18 +1,20 @@
-"""Whether this server has room for more: judged here by what the shell measures, between two measurements too.
+"""The decision whether this server has memory and disk for a batch, by what the shell measures.
 
-    memory      resident, and the address space if that is bounded
-    keys        of the map
-    disk        what is free where the journal is
+    memory      resident memory, and the address space if that is bounded
+    keys        the keys of the map
+    disk        the free space where the journal is
 
-Without room, whatever would make the map larger is refused as `full`: sets, what is staged and its commit, new leases.
-Deletes, reads and heartbeats go on, in the reserve that the bounds leave. When half of the disk's reserve is used up,
-refusals leave no rows any more (refusals.py). When but an eighth of it is left, or the journal has found no room at
-all, the server is *read-only*: it writes nothing, so the last byte may go and nothing stops. So it is, too, when its
-journal's file was removed under it.
+Between two measurements the server counts the bytes that it takes. Without room it refuses as `full` all that would
+make the map larger: sets, staged updates and their commit, new leases. Deletes, reads and heartbeats go on, in the
+reserve that the bounds leave.
 
-Some way before a bound it is *tight*: then the active hands over, if the passive is not. What was full has room again
-when it is not tight any more, so that a server at its bound does not change its mind with every set. A passive refuses
-nothing.
+If half of the disk's reserve is used up, refusals leave no rows any more (refusals.py). The server becomes *read-only*
+if only an eighth of the reserve is left. It does so too if the journal found no room at all, or if the journal's file
+was removed. Then it writes nothing, so a disk without a free byte stops neither reads nor heartbeats.
+
+Some way before a bound the server is *tight*: then the active hands over, if the passive is not tight. A
+server that was full takes sets again only when it is not tight any more. So it does not change its mind
+with every set. A passive refuses nothing.
 """
 
 from __future__ import annotations
@@ -27,27 +29,34 @@ from ..state.state import ReplicatedState
 from ..state.verdicts import Refusal
 
 MIB = 1 << 20
-COPIES = 2  # what a set takes beside its bytes: a row and the log of writes ahead of it, a value and its record
+# A set is stored so many times: as a row and in the write-ahead log, or as a value and in its record.
+COPIES = 2
 ADDRESS_MARGIN = 16 * MIB
-SPARING_SHARE, READ_ONLY_SHARE = 2, 8  # of the disk's reserve
-AMPLE = 1024 * MIB  # bytes of sets that no server takes between two measurements, which are a second apart
+# The shares of the disk's reserve: below a half, refusals leave no rows; below an eighth, the server is read-only.
+SPARING_SHARE, READ_ONLY_SHARE = 2, 8
+# Bytes of sets that no server takes between two measurements, which are a second apart.
+AMPLE = 1024 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What the shell has seen; None where there is nothing to measure."""
+    """A measurement of the shell; None where there is nothing to measure."""
 
     memory: int = 0
     memory_max: int | None = None
-    address_left: int | None = None  # of the bound on address space
+    # What the bound on address space leaves.
+    address_left: int | None = None
     disk_free: int | None = None
-    journal_full: bool = False  # a moment ago it could not be cleaned up, or ...
-    read_only: bool = False  # ... not even written to
-    gone: bool = False  # the journal's file was removed: what is written to it nobody will find
+    # True if the journal could not be cleaned up a moment ago.
+    journal_full: bool = False
+    # True if the journal could not even be written to.
+    read_only: bool = False
+    # True if the journal's file was removed; then no start of a server would find what is written to it.
+    gone: bool = False
 
 
 class ResourceLimits:
-    """What is left of memory, disk and keys; asked before each set."""
+    """The room that memory, disk and keys leave; each set is checked against it."""
 
     def __init__(self, *, keys_max: int | None = None, disk_free_min: int = 0) -> None:
         self._keys_max, self._disk_free_min = keys_max, disk_free_min
@@ -55,27 +64,29 @@ class ResourceLimits:
         self.measured(ResourceUsage())
 
     def measured(self, seen: ResourceUsage) -> None:
-        """The shell has looked."""
+        """Take over a measurement of the shell."""
         self._seen = seen
-        self.taken = 0  # bytes of sets that were done since the measurement
-        self.ample = 0  # while fewer than that are taken, nothing can have become tight
+        # The bytes of sets that were done since the measurement.
+        self.taken = 0
+        # As long as fewer bytes than this are taken, nothing can have become tight.
+        self.ample = 0
         self.full = self.full and bool(self.tight)
         if self._keys_max is None and not self.full and not self._short(AMPLE, margins=True):
             self.ample = AMPLE
 
     @property
     def measurement(self) -> ResourceUsage:
-        """The last one."""
+        """The last measurement."""
         return self._seen
 
     @property
     def read_only(self) -> str:
-        """Why nothing at all is written, deletes included; "" if something may be."""
+        """The reason why nothing at all is written, not even deletes; "" if something may be."""
         seen, free = self._seen, self._seen.disk_free
         if seen.gone:
             return (
-                "read-only: the journal's file was removed, or another stands in its place; what is held is in memory "
-                "alone: save it (chp dump), see what became of --data, and start the server again"
+                "read-only: the journal's file was removed or replaced, so all data are in memory only: save them "
+                "(chp dump), look at --data, and start the server again"
             )
         if seen.read_only or (free is not None and free < self._disk_free_min // READ_ONLY_SHARE):
             figures = "" if free is None else f" ({_mib(free)} are free)"
@@ -84,17 +95,20 @@ class ResourceLimits:
 
     @property
     def spares_disk(self) -> bool:
-        """Whether what is refused is to leave no row."""
+        """True if refusals must leave no row."""
         free = self._seen.disk_free
         return self._seen.journal_full or (free is not None and free < self._disk_free_min // SPARING_SHARE)
 
     @property
     def tight(self) -> str:
-        """Why there will be no room soon: time to hand over, and from the end of which on there is room again."""
+        """The reason why there will be no room soon, so that the active should hand over; "" if there is none.
+
+        A full server takes sets again once this is "".
+        """
         return self._short(margins=True)
 
     def why_not(self, size: int = 0) -> str:
-        """Why `size` more bytes have no room, with the figures and the remedy; "" if they have."""
+        """Return why there is no room for `size` more bytes, with the figures and the remedy; "" if there is."""
         return self._short(size) or (self.tight if self.full else "")
 
     def _short(self, size: int = 0, *, margins: bool = False) -> str:
@@ -109,11 +123,11 @@ class ResourceLimits:
         if seen.journal_full:
             return "disk: a moment ago the journal had no room; free some"
         if free is not None and free - more < kept + margins * (kept // 4):
-            return f"disk: {_mib(free)} are free, and {_mib(kept)} have to stay so (--min-free-disk); free some"
+            return f"disk: {_mib(free)} are free, and {_mib(kept)} must stay free (--min-free-disk); free some"
         return ""
 
     def status(self, keys: int) -> dict[str, Any]:
-        """The figures, for `chp status` and metrics; None where there is no bound."""
+        """Return the figures for `chp status` and metrics; None where there is no bound."""
         seen = self._seen
         return {
             "full": self.full and bool(self.tight),
@@ -127,7 +141,7 @@ class ResourceLimits:
         }
 
     def check(self, segment: Segment, size: int, state: ReplicatedState) -> None:
-        """`Refusal` if the segment would make the map larger than there is room for."""
+        """Raise `Refusal` if the segment would make the map larger, and there is no room for that."""
         if segment.extras is None and self.taken + size <= self.ample:
             return
         if why := self.read_only:
@@ -136,16 +150,16 @@ class ResourceLimits:
             raise Refusal("full", why)
 
     def why_no_set(self, key: str, size: int, state: ReplicatedState) -> str:
-        """The same of one set of CHP/1: why there is no room, "" if there is."""
+        """Return why there is no room for one set of CHP/1; "" if there is."""
         return self.why_not(size) or self._why_not_keys([key], state)
 
     def take(self, segment: Segment, size: int, state: ReplicatedState) -> None:
-        """A segment is about to be done."""
+        """Count a segment that is about to be done."""
         if grows(segment, state):
             self.taken += size
 
     def turned_away(self, size: int) -> None:
-        """There was no room for so many bytes."""
+        """Note that there was no room for so many bytes."""
         self.full = self.full or (not self.read_only and bool(self._short(size)))
 
     def _why_not_keys(self, new: list[str], state: ReplicatedState) -> str:
@@ -158,11 +172,11 @@ class ResourceLimits:
         most = self._keys_max
         if most is None or keys + more <= most:
             return ""
-        return f"keys: {keys:,} are here, and {most:,} may be; delete some, or raise --max-keys"
+        return f"keys: the map has {keys:,}, and may have {most:,}; delete some, or raise --max-keys"
 
 
 def grows(segment: Segment, state: ReplicatedState) -> bool:
-    """Whether a segment may make the map larger: it is not only of deletes, refreshes and ends."""
+    """Return whether a segment may make the map larger: it does more than delete, refresh and end."""
     extras = segment.extras or {}
     if columns.STAGE in extras or columns.COMMIT in extras or columns.PUBLISH in extras:
         return True

@@ -1,21 +1,21 @@
-"""What a turn of the server must do, and in which order: the fields are the durability contract.
+"""A turn of the server: what it must do, and in which order. The order of the fields is the durability contract.
 
-A turn drains a bounded number of messages, decides, and hands the reactor one `Turn`. The reactor performs it from the
-first field to the last:
+A turn drains a bounded number of messages, decides, and hands the reactor one `Turn`. The reactor performs
+it from the first field to the last:
 
-    0  saves        what turned out not to be history, to a file of its own, before the journal forgets it
-    1  to_peer      records for the passive: it writes while we write
-    2  deliveries   messages of topics: both journals have had them since before the turn, so they wait for no sync
-    3  journal      what becomes durable, then one sync
-    4  opened       to the peer, before all others: the epoch that this turn opened, which it gives way to
-    5  publish      KVPUBs, batches, greetings and heartbeats: nobody sees what is not in the journal
-    6  acks         acknowledgements and refusals: they promise what 1 and 3 did
-    7  promises     the same on the snapshot port, of what an operator changed as a set does
-    8  confirm      to the peer: what we now have in our journal
-    9  replies      on the snapshot port
-    10 facts        for the log
-    11 reads        of the journal, with all that this turn has written; the core is given them before the next turn
-    12 copies       of an operator: backups and restores, which the shell begins with the next turn
+    0  saves        write updates that turned out not to be history to a file, before the journal drops them
+    1  to_peer      send records to the passive, which then writes while this server writes
+    2  deliveries   send messages of topics; both journals have had them since before the turn, so they wait for no sync
+    3  journal      write to the journal, then sync once
+    4  opened       tell the peer, before all others, the epoch that this turn opened; the peer then gives way
+    5  publish      send KVPUBs, BATCHes, greetings and heartbeats; no client sees what is not in the journal
+    6  acks         send acknowledgements and refusals; they promise what 1 and 3 did
+    7  promises     answer on the snapshot port what an operator changed; these are acknowledgements too
+    8  confirm      tell the peer what this server now has in its journal
+    9  replies      send the other answers on the snapshot port
+    10 facts        write to the log
+    11 reads        read the journal, with all that this turn has written; the core gets the result before the next turn
+    12 copies       begin backups and restores that an operator asked for, with the next turn
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ class Update:
 
 @dataclass(slots=True)
 class Append:
-    """Journal: add a record."""
+    """An order to the journal: add a record."""
 
     first: int
     last: int
     body: bytes
-    messages: Sequence[LoggedMessages] = ()  # that the record has placed
+    # The messages that the record has placed.
+    messages: Sequence[LoggedMessages] = ()
 
     def row(self) -> LoggedRow:
-        """As the journal takes it."""
+        """Return the row that the journal keeps."""
         return LoggedRow(self.first, self.last, self.body)
 
 
 @dataclass(slots=True)
 class Replace:
-    """Journal: everything before is replaced by the state as it is now, at `number`.
+    """An order to the journal: replace everything by the state as it is now, at `number`.
 
-    Messages up to the number `shared` are of this history too, and stay.
+    Messages of records up to the number `shared` are of this history too, and stay.
     """
 
     number: int
@@ -70,14 +71,14 @@ class Replace:
 
 @dataclass(slots=True)
 class DropAfter:
-    """Journal: rows after `number` are not history: the parts of a record that will never be complete."""
+    """An order to the journal: drop the rows after `number`. They are parts of a record that will never be complete."""
 
     number: int
 
 
 @dataclass(slots=True)
 class Remember:
-    """Journal: a small value that a start has to know, whatever the records are."""
+    """An order to the journal: keep a small value that a start needs, whatever the records are."""
 
     key: str
     value: bytes
@@ -85,14 +86,14 @@ class Remember:
 
 @dataclass(slots=True)
 class Fill:
-    """Journal: messages of records that it has, or that its snapshot covers."""
+    """An order to the journal: add messages of records that it has, or that its snapshot covers."""
 
     messages: Sequence[LoggedMessages]
 
 
 @dataclass(slots=True)
 class Trim:
-    """Journal: messages below an offset are let go; by topic."""
+    """An order to the journal: delete the messages of each topic below an offset."""
 
     floors: dict[int, int]
 
@@ -102,7 +103,7 @@ JournalOp = Append | Replace | DropAfter | Remember | Fill | Trim
 
 @dataclass(slots=True)
 class Save:
-    """A file of its own: updates that this server made and that are not history, each with what became of it."""
+    """An order to write a file of updates of this server that are not history, each with what became of it."""
 
     name: str
     updates: list[Update]
@@ -110,7 +111,7 @@ class Save:
 
 @dataclass(slots=True)
 class Fact:
-    """Something an operator may want to know; one line of the log."""
+    """One line of the log that an operator may want to read."""
 
     level: str
     event: str
@@ -119,7 +120,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Journal: a page of rows that follow on `after`, at least one if there is one; about `bytes_max` at most."""
+    """A request for rows of the journal after a number: about `bytes_max` at most, but at least one if there is one."""
 
     after: int
     bytes_max: int
@@ -127,7 +128,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadMessages:
-    """Journal: rows of a topic from an offset on, of records up to `number`; about `bytes_max`, at least one row."""
+    """A request for rows of a topic from an offset on, of records up to `number`; about `bytes_max`, at least one."""
 
     topic: int
     offset: int
@@ -137,7 +138,7 @@ class ReadMessages:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpans:
-    """Journal: which offsets of which topics are there, of records up to `number`."""
+    """A request for the offsets of each topic that the journal has, of records up to `number`."""
 
     number: int
 
@@ -147,7 +148,7 @@ JournalRead = Read | ReadMessages | ReadSpans
 
 @dataclass(slots=True)
 class Copy:
-    """A backup or a restore that an operator asked for; the shell has the files, and answers when it is done."""
+    """A backup or a restore that an operator asked for. The shell has the files, and answers when it is done."""
 
     command: str
     identity: bytes
