@@ -1,5 +1,13 @@
-"""Port P: who asks for what (`requests`), snapshots and resumes (`syncs`), slices for several readers (`images`),
-the feed (`feeds`) out of the log and of pages of the journal (`pages`), and what an operator sees (`status`).
+"""The snapshot port P: the questions of clients and operators, and the answers.
 
-They read what is held, and change nothing but sessions and leases that begin. Pure.
+    requests            takes each message of the port, and sends it to its handler
+    syncs, images       snapshots and resumes; snapshots that several readers share
+    feeds               every record after a number, from the log or from the journal
+    topic_readers       questions about topics; `delivery` serves single readers, and `group_coordinator` serves groups
+    message_pages       rows of messages that were read from the journal
+    clients             what each client reports about itself
+    access_changes      the admin command that replaces the rules of access
+    audit_log, status   what an operator sees
+
+The modules here know the context, the state and the peer's link. They do no I/O.
 """

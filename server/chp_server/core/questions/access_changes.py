@@ -1,14 +1,15 @@
-"""The admin command `access`: what the rules are, and others in their place (SPEC.md, section 36).
+"""The admin command `access`: it shows the rules of access, or replaces them (SPEC.md, section 36).
 
     {}                            -> {"rules", "number", "serving", "secret"}
-    {"rules": {...}, "on": n}     -> the same, when both servers have them; refused if they have changed since `n`
+    {"rules": {...}, "on": n}     -> the same four, once both servers have the new rules
 
-Rules are replaced as a whole, on the number that they were read at. So whoever grants or revokes reads, edits and
-gives back, and of two who do it at once one is told to read again. An answer is owed like an acknowledgement: it leaves
-when the passive has confirmed the record, and says no less than that.
+A command replaces the rules as a whole. `on` is the number at which the operator read them; the command is refused if
+the rules have changed since. So an operator reads, edits and sends the rules. If two operators do so at once, one of
+them is told to read again. An answer to new rules waits, as an acknowledgement does, until the passive has confirmed
+the record.
 
-`secret` is the pair's, by which gateways name the members of groups (SPEC.md, section 43). It comes with the first
-rules, is replicated and journaled as they are, and stays the same for good. Pure.
+`secret` belongs to the pair. Gateways use it to name the members of groups (SPEC.md, section 43). It is made with the
+first rules, is replicated and journaled with them, and never changes. Pure.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from chp.versions import ACCESS_SINCE
 
 from ..context import ServerContext
 
-NO_KEYS = "rules need keys: start both servers with --keys DIR, so that it is known who asks"
+NO_KEYS = "rules need keys, which tell the servers which user sends a message: start both servers with --keys DIR"
 
 
 class AccessChanges:
-    """New rules, and who is to be told of them."""
+    """The handler of the command `access`, and the answers that wait for a confirmation."""
 
     def __init__(self, ctx: ServerContext) -> None:
         self._ctx = ctx
-        self.owed: deque[tuple[bytes, int, dict[str, Any]]] = deque()  # whom to answer which question, and what
+        # The answers that wait: the connection, the id of the request, and the answer.
+        self.owed: deque[tuple[bytes, int, dict[str, Any]]] = deque()
 
     def told(self) -> dict[str, Any]:
-        """What there is."""
+        """Return the rules, their number, whether this server serves, and the secret if there is one."""
         granted = self._ctx.state.access
         document = None if granted.rules is None else granted.rules.document
         told = {"rules": document, "number": granted.changed, "serving": self._ctx.serving}
         return {**told, "secret": granted.secret} if granted.secret else told
 
     def make_secret(self) -> None:
-        """Make the secret where there are rules without one: a server without it gave them, or served meanwhile."""
+        """Make the secret if the rules lack one, because a server of an older version made or kept them."""
         ctx, granted = self._ctx, self._ctx.state.access
         if granted.rules is None or granted.secret or not ctx.serving or ctx.room.read_only:
             return
@@ -50,11 +52,11 @@ class AccessChanges:
         ctx.committer.keep_access(ctx.turn, ctx.now, ctx.wall, secret=self._new_secret())
 
     def _new_secret(self) -> bytes:
-        """Return a secret made of what this run of the server drew at random."""
+        """Return a new secret, derived from the random secret of this run of the server."""
         return sha256(b"chp members" + self._ctx.config.secret).digest()
 
     def replace(self, identity: bytes, options: dict[str, Any]) -> None:
-        """Make these the rules; the answer comes when they are as safe as any set."""
+        """Replace the rules; the answer waits until the passive has confirmed them, as that of a set does."""
         ctx, granted = self._ctx, self._ctx.state.access
         if why := self._not_now():
             raise BadInput(why)
@@ -63,11 +65,12 @@ class AccessChanges:
         rules = Rules.of(options["rules"])
         if not rules.to_ask():
             raise BadInput(
-                "nobody could change these rules any more; first give somebody the admin command access, as in `chp "
-                f"access grant {ctx.authorizer.speaker or 'NAME'} admin access`"
+                "under these rules no user could change rules again; first give one the admin command access, as in "
+                f"`chp access grant {ctx.authorizer.speaker or 'NAME'} admin access`"
             )
         changed = changes(None if granted.rules is None else granted.rules.document, rules.document)
-        ctx.committer.write_refusals(ctx.now)  # by the rules as they were; what does not fit is refused again
+        # The old rules decided these refusals. Those that do not fit into the record are decided again.
+        ctx.committer.write_refusals(ctx.now)
         ctx.commit()
         secret = b"" if granted.secret else self._new_secret()
         ctx.committer.keep_access(
@@ -82,17 +85,17 @@ class AccessChanges:
         if not ctx.config.keyed:
             return NO_KEYS
         if not ctx.serving:
-            return "this server is not active; change the rules on the one that is"
+            return "this server is not active; change the rules on the active server"
         if ctx.config.has_peer and ctx.peer is None:
-            return "the other server has not been heard, and may not know of rules; start it first"
+            return "the other server was not heard yet, and its version may not support rules; start it first"
         if ctx.committer.view.version < ACCESS_SINCE:
             return (
                 f"rules need version {ACCESS_SINCE} on both servers, and the pair works at "
-                f"{ctx.committer.view.version}; upgrade the other one"
+                f"{ctx.committer.view.version}; upgrade the other server"
             )
         return ""
 
     def tell(self, upto: int, answer: Callable[[bytes, int, dict[str, Any]], None]) -> None:
-        """Answer whose rules are safe by now, as everything up to that number has been acknowledged."""
+        """Send the answers about rules of `upto` or before: everything up to that number has been acknowledged."""
         while self.owed and self.owed[0][2]["number"] <= upto:
             answer(*self.owed.popleft())

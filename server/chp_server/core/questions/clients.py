@@ -1,11 +1,13 @@
-"""Who is connected: what each client told of itself on P, in this server's memory and nowhere else.
+"""The connected clients, as each reports about itself on port P.
 
-    ICANHAZ? STX client ETX {id, name, program, ...}    when it has joined, and then now and then; it is not answered
-    ICANHAZ? STX clients ETX {id, after}                an operator: those behind a place, by arrival
+    ICANHAZ? STX client ETX {id, name, program, ...}    a client's report, when it joins and then regularly; no answer
+    ICANHAZ? STX clients ETX {id, after}                an operator's question for the clients after a place
 
-It is for people: no rule uses it, so nothing is verified but the form. What a client says is cut to a length, and one
-that says nothing for three times as long as it promised is gone. The address and the user are what this server knows
-itself. Pure: `now` is an argument, and so is where a connection leads (`address_of`).
+The reports are for people. No decision uses them, so only their form is checked. Long texts are cut. They are kept in
+this server's memory alone. A client is forgotten if it sends no report for three times its own interval. The server
+adds the address and the user, which it knows itself.
+
+Pure: `now` is an argument, and the shell sets `address_of`, which returns the address of a connection.
 """
 
 from __future__ import annotations
@@ -19,22 +21,29 @@ from chp.errors import BadFrame
 from chp.keys import ETX, STX
 
 TELLS = STX + b"client" + ETX
-CLIENTS_MAX = 10_000  # of some 2 KiB each
-LISTED_MAX = 500  # in one answer: a MiB
-TEXT_MAX = 200  # characters of a name
-SUBTREES_TEXT_MAX = 1024  # characters of all subtrees
+# Each client takes some 2 KiB.
+CLIENTS_MAX = 10_000
+# The clients in one answer, which take about a MiB.
+LISTED_MAX = 500
+# Characters of one text.
+TEXT_MAX = 200
+# The characters of all subtrees together.
+SUBTREES_TEXT_MAX = 1024
 TEXTS = ("name", "program", "host", "version", "state", "client")
 NUMBERS = ("pid", "number", "keys", "lag_ms", "batches", "bytes", "holes", "mismatches", "failovers")
-EVERY_MS_MAX = 120_000  # who tells less often than this is taken to be gone between two times
+# The longest interval of reports that a client may announce.
+EVERY_MS_MAX = 120_000
+# A client is gone after so many intervals without a report.
 MISSED = 3
 LOOK_S = 5.0
 
 
 @dataclass(slots=True)
 class Client:
-    """One connection, and what it said last."""
+    """A connection and its last report."""
 
-    place: int  # in the order of arrival
+    # The place in the order of arrival.
+    place: int
     since: float
     heard: float
     every_s: float
@@ -44,7 +53,7 @@ class Client:
 
 
 class Clients:
-    """All that told of themselves and still do."""
+    """The clients whose reports still come."""
 
     def __init__(self) -> None:
         self.address_of: Callable[[bytes], str] = lambda identity: ""
@@ -56,7 +65,7 @@ class Clients:
         return len(self._known)
 
     def told(self, identity: bytes, said: dict[str, Any], user: str, now: float) -> None:
-        """A client tells of itself; `BadFrame` if that is of another form."""
+        """Take a client's report; raise `BadFrame` if its form is wrong."""
         facts, every_s = _facts(said)
         known = self._known.get(identity)
         if known is None:
@@ -67,11 +76,11 @@ class Clients:
         known.heard, known.every_s, known.user, known.facts = now, every_s, user, facts
 
     def clear(self) -> None:
-        """This server no longer serves: they tell the other."""
+        """Forget all clients: this server no longer serves, and they report to the other one."""
         self._known.clear()
 
     def forget(self, now: float) -> None:
-        """Those that say nothing any more; looked for now and then."""
+        """Forget the clients whose reports have stopped; look at most every `LOOK_S`."""
         if now - self._looked >= LOOK_S:
             self._looked = now
             late = [name for name, each in self._known.items() if now - each.heard > MISSED * each.every_s]
@@ -79,7 +88,7 @@ class Clients:
                 del self._known[name]
 
     def listed(self, after: object, now: float) -> dict[str, Any]:
-        """The answer to an operator: at most `LISTED_MAX`, behind a place; `BadFrame` if that is none."""
+        """Return at most `LISTED_MAX` clients after a place; raise `BadFrame` if `after` is no place."""
         if type(after) is not int:
             raise BadFrame("'after' is a number: the 'place' of the last client that was listed, 0 for the first")
         self.forget(now)

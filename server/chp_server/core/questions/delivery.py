@@ -1,11 +1,13 @@
-"""Who reads topics on port P: from an offset on, as far as the reader has room, and what comes (SPEC.md, section 35).
+"""The delivery of topics to single readers on port P, from an offset on (SPEC.md, section 35).
 
-A reading is a place in a topic, and credit. Each answer is stored messages as they are, about `messages_page_bytes`;
-one without messages says that there are no more now, once when that is so and then once a second: the server lives.
-Those cost no credit.
+A reader has a cursor, which is its place in a topic, and credit. Each answer has stored messages of about
+`messages_page_bytes`, unchanged, and costs one credit. An answer without messages costs none. It says that there are no
+more messages now. It is sent once when the reader reaches the end, and then once a second, to show that the server
+lives.
 
-Only what is in this journal is given, and while the passive is in sync only what it has confirmed too: a message that
-somebody has seen is not lost with one server, and does not come again under another offset. Pure.
+Readers get only messages that this server's journal has, and, while a passive is in sync, that the passive has
+confirmed. So a message that a reader has seen is not lost with one server, and never comes again under another offset.
+Pure.
 """
 
 from __future__ import annotations
@@ -28,33 +30,39 @@ from .message_pages import MessagePages, item_of, load_of_page, takes_row
 from .syncs import reply
 
 BEAT_S = 1.0
-PAGES_A_TURN = 4  # to one reader: a turn takes more of messages than a page
+# The pages that one reader may get in a turn.
+PAGES_A_TURN = 4
 Frames = list[bytes]
 Key = tuple[bytes, int]
 
 
 @dataclass(slots=True)
 class Cursor:
-    """One reader's place."""
+    """The place of one reader in a topic, and its credit."""
 
     name: str
-    topic: int  # its id
-    offset: int  # of the next message
+    topic: int  # the topic's id
+    # The offset of the next message.
+    offset: int
     credit: int
-    touched: float  # when there was credit last
-    seen: int = -1  # up to this number there is nothing more for it
-    said: float = float("-inf")  # when it was told anything last
+    # The time when the reader had credit last.
+    touched: float
+    # There is nothing more for the reader up to this number.
+    seen: int = -1
+    # The time when the reader was sent anything last.
+    said: float = float("-inf")
     user: str = ""
 
 
 class TopicDelivery:
-    """All readings."""
+    """The cursors of all readers."""
 
     def __init__(self, limits: Limits, pages: MessagePages) -> None:
         self._limits, self._pages = limits, pages
         self._readings: dict[Key, Cursor] = {}
         self._lost: list[Key] = []
-        self.written = 0  # the number that the journal has when the next turn begins
+        # The number that the journal has when the next turn begins.
+        self.written = 0
         self._filling = self._whole = False
         self.delivered = 0
 
@@ -62,17 +70,17 @@ class TopicDelivery:
         return len(self._readings)
 
     def open(self, key: Key, topic: TopicLog, after: int, credit: int, now: float, *, user: str = "") -> str:
-        """A reader comes; why it can't be taken, or ""."""
+        """Add a reader; return why it can't be served, or "" if it is. `after` is an offset, or -1 for the end."""
         mine = sum(identity == key[0] for identity, _ in self._readings)
         if mine >= self._limits.readings_of_one_max or not self._has_room(user):
-            return f"{len(self._readings)} readers of topics are here; ask again when one is done"
+            return f"{len(self._readings)} readers of topics are open; ask again when one is done"
         offset = topic.next if after < 0 else after
         room = min(credit, self._limits.sync_credit_max)
         self._readings[key] = Cursor(topic.name, topic.id, offset, room, now, user=user)
         return ""
 
     def _has_room(self, user: str) -> bool:
-        """Whether there is room for one more of a user's; a reader of the user who has most may be ended for it."""
+        """Return True if a user may have one more reader; a reader of the user that has most may be ended for it."""
         readings, most = self._readings, self._limits.readings_max
         if len(readings) < most:
             return True
@@ -84,28 +92,28 @@ class TopicDelivery:
         return lost is not None
 
     def take_lost(self) -> list[Key]:
-        """Return the readers that were ended for those of others since the last call."""
+        """Return the readers that were ended since the last call, to make room for other users' readers."""
         lost, self._lost = self._lost, []
         return lost
 
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
-        """Room for more."""
+        """Give a reader more credit."""
         reading = self._readings.get((identity, request_id))
         if reading is not None:
             reading.credit = min(reading.credit + more, self._limits.sync_credit_max)
             reading.touched = now
 
     def serves(self, identity: bytes) -> bool:
-        """Whether somebody reads here, were it that nothing comes."""
+        """Return True if this connection has a reader, even if there is nothing for it."""
         return any(key[0] == identity for key in self._readings)
 
     def close(self, identity: bytes, request_id: int | None = None) -> None:
-        """A reader has left, or ends one reading."""
+        """Remove one reader of a connection, or all of them if its connection has ended."""
         for key in [key for key in self._readings if key[0] == identity and request_id in (None, key[1])]:
             del self._readings[key]
 
     def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
-        """The server serves no more: every reader is told, and goes to the one that does."""
+        """Remove all readers, because this server no longer serves; yield a refusal for each."""
         for identity, request_id in self._readings:
             yield identity, [_refusal(request_id, "passive", state)]
         self._readings.clear()
@@ -120,9 +128,9 @@ class TopicDelivery:
         *,
         filling: bool = False,
     ) -> Iterator[tuple[bytes, list[Frames]]]:
-        """What each reader gets in this turn, at the end of which the journal will have `number`.
+        """Yield what each reader gets in this turn. The journal has `number` when the turn ends.
 
-        Messages that are missing are passed over, unless the journal is `filling`: then they may come.
+        Missing messages are skipped, unless backfill is under way (`filling`), which may bring them.
         """
         upto = self.upto(confirmed)
         self._filling, self._whole = filling, upto == number and not filling
@@ -141,35 +149,37 @@ class TopicDelivery:
         self.written = number
 
     def _given(self, key: Key, topics: Topics, upto: int, now: float, blocked: Container[bytes]) -> Frames | None:
-        """What one gets now: a page, or a word, or nothing."""
+        """Return what one reader gets now: a page, a sign of life, a refusal, or None."""
         reading = self._readings[key]
         topic = topics.by_name.get(reading.name)
         if topic is None or topic.id != reading.topic:
             del self._readings[key]
-            return _refusal(key[1], "topic", f"there is no topic {reading.name} any more")
+            return _refusal(key[1], "topic", f"topic {reading.name} was removed")
         if key[0] in blocked:
             if now - reading.touched > self._limits.sync_idle_s_max and not reading.credit:
                 del self._readings[key]
             return None
         try:
             body = self._page(key[1], reading, topic, upto, now)
-        except ChpError as error:  # of the journal: it is damaged there
+        except ChpError as error:
+            # The journal is damaged at this place.
             del self._readings[key]
             return _refusal(key[1], "damaged", str(error))
         return reply(pack(upto), body) if body else None
 
     def upto(self, confirmed: int | None) -> int:
-        """Up to which number a reader may see messages: those that no single failure takes back."""
+        """Return the number up to which readers may see messages: no single failure can undo these."""
         return self.written if confirmed is None else min(self.written, confirmed)
 
     def _page(self, request_id: int, reading: Cursor, topic: TopicLog, upto: int, now: float) -> bytes:
-        """The next answer; nothing if there is none now."""
+        """Return the next answer; b"" if there is none now."""
         rows: list[LoggedMessages] = []
         if reading.credit and reading.seen < upto and reading.offset < topic.next:
             at = max(reading.offset, topic.first)
             found = self._pages.find(reading.topic, at, topic.next, upto, self._limits.messages_page_bytes)
             if found is None:
-                return b""  # it is read at the end of this turn
+                # The journal is read at the end of this turn.
+                return b""
             rows = [row.stored for row in found]
             if rows and rows[0].first > at and self._filling:
                 rows = []
@@ -191,7 +201,7 @@ class TopicDelivery:
         return encode(told, [item_of(row) for row in rows])
 
     def ready(self, blocked: Container[bytes], topics: Topics, confirmed: int | None) -> bool:
-        """Whether somebody could be given more at once."""
+        """Return True if a reader could get messages in a turn that follows at once."""
         upto = self.upto(confirmed)
         return any(
             reading.credit and reading.seen < upto and key[0] not in blocked

@@ -1,9 +1,10 @@
-"""The feed: every record after a number, out of the log or, as far as that does not reach back, of the journal.
+"""The feed: every record after a number, in order.
 
-    records    RECORDS chunks and KTHXBAI; or REFUSED, if neither reaches back to where the reader was
-    probe      how far a feed would reach, by numbers or by time: the numbers alone
+    records    yields RECORDS chunks and a KTHXBAI; or REFUSED, if the records after the number are gone
+    probe      yields one Reply with numbers only: how far a feed would reach, by count or by time
 
-Each is an iterator over messages, as any other stream (syncs.py), and gives an empty one while it waits for a page.
+Records come from the log in memory. Older ones are read from the journal, a page at a time, at the end of a turn. Each
+answer is an iterator over messages, as all streams are (syncs.py). It yields an empty list while it waits for a page.
 """
 
 from __future__ import annotations
@@ -26,49 +27,52 @@ from ..updates.turn import Frames, Read
 from .syncs import reply, resume_parts
 
 PAGE_BYTES = 4 << 20
-READS_A_TURN = 4  # the others get their sets and heartbeats in between
+# Pages that are read in a turn. Other work, such as sets and heartbeats, is done between turns.
+READS_A_TURN = 4
 
 
 @dataclass(slots=True)
 class FeedPage:
-    """Records that follow on a number; None if what is kept does not reach back to it."""
+    """A page of the records after a number. `records` is None if the journal lacks them, or until they come."""
 
     waits: bool = True
     records: list[Record] | None = field(default=None)
 
 
 class FeedPages:
-    """What was asked for and has not come."""
+    """The pages that are to be read from the journal."""
 
     def __init__(self) -> None:
         self._asked: dict[Read, FeedPage] = {}
 
     def ask(self, after: int, bytes_max: int) -> FeedPage:
-        """A page that will have come when it no longer waits."""
+        """Ask the journal for a page, and return it; it is filled when its `waits` is False."""
         return self._asked.setdefault(Read(after, bytes_max), FeedPage())
 
     def due(self) -> list[Read]:
-        """What was asked for first."""
+        """Return the pages that are read at the end of this turn, the oldest question first."""
         return list(self._asked)[:READS_A_TURN]
 
     def came(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
-        """What the journal has."""
+        """Fill a page with the rows that the journal has; None if it does not reach back so far."""
         page = self._asked.pop(read, None)
-        if page is not None:  # else whoever asked has left
+        # There is no page if `clear` was called meanwhile.
+        if page is not None:
             page.waits = False
             page.records = None if rows is None else [Record(row.first - 1, *row) for row in rows]
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Forget all pages: the streams that wait for them have ended."""
         self._asked.clear()
 
 
 Messages = Iterator[list[Frames]]
-RECORDS_A_TURN = 1_024  # whose headers a probe looks at: about 5 ms
+# Records whose headers a probe reads in a turn, in about 5 ms.
+RECORDS_A_TURN = 1_024
 
 
 class Feeds:
-    """What readers of the feed are answered."""
+    """The answers to readers of the feed."""
 
     def __init__(self, committed: Committed, counts: Counter[str]) -> None:
         self._committed, self._counts = committed, counts
@@ -84,7 +88,7 @@ class Feeds:
         until: int,
         indices: Iterator[int] | None = None,
     ) -> Messages:
-        """The records after `after`; `whose` is what the reader knows of that number, None if nothing."""
+        """Yield the records after `after`. `whose` is the proof that the reader has of that number, or None."""
         state = self._committed.state
         if not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
@@ -98,9 +102,10 @@ class Feeds:
         )
 
     def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
-        """Where a feed after `after` would end if it had about `most` numbers, at least a record; 0 is no bound.
+        """Yield the number at which a feed after `after` would end.
 
-        With `at`, a wall clock in ms, where the records end that come before the first one of then or later.
+        It has about `most` numbers, but at least one record; 0 is no bound. If `at` is given, a wall clock in ms, the
+        feed ends before the first record of that time or later.
         """
         state = self._committed.state
         number = newest = state.number
@@ -120,19 +125,19 @@ class Feeds:
         return reply(pack(self._committed.state.number), encode(header))
 
     def _retained(self, request_id: int) -> Messages:
-        """What a reader is told that was too far behind."""
+        """Yield the refusal for a reader that asks for records which are gone."""
         oldest = yield from self._oldest()
         yield [self._say(headers.Refused(request_id, "retained", oldest))]
 
     def _goes_on(self, after: int, whose: list[bytes] | None) -> Generator[list[Frames], None, bool]:
-        """Whether the number is of our history, as far as the reader knows whose it is, and what follows is here."""
+        """Return True if `after` is in our history, as far as `whose` proves it, and the records after it are here."""
         state = self._committed.state
         if after and not state.is_ours(after, state.whose(after) if whose is None else whose):
             return False
         return (yield from _whole(self._page(after, 1))) is not None
 
     def _oldest(self) -> Generator[list[Frames], None, int]:
-        """The lowest number after which everything is still here."""
+        """Return the lowest number after which all records are still here."""
         oldest = self._committed.log.oldest
         if (yield from _whole(self._page(0, 1))) is not None:
             return 0
@@ -151,14 +156,15 @@ class Feeds:
             if at and getattr(header, "wall_ms", 0) >= at:
                 break
             if header is None or (isinstance(header, headers.Batch) and header.more):
-                continue  # more of this record follows
+                # More parts of this record follow.
+                continue
             if most and best > after and sequence_of(record.last) - sequence_of(after) > most:
                 break
             best = record.last
         return best
 
     def _between(self, after: int, until: int) -> Iterator[Record | None]:
-        """Records, and None as often as somebody asks before the next page is here."""
+        """Yield the records after `after`, and None while the next page is being read."""
         while after < until:
             page = self._page(after)
             while page.waits:
@@ -179,7 +185,7 @@ class Feeds:
 
 
 def _whole(page: FeedPage) -> Generator[list[Frames], None, Any]:
-    """Its records, once they have come."""
+    """Yield an empty list until a page is filled, then return its records."""
     while page.waits:
         yield []
     return page.records

@@ -1,13 +1,15 @@
-"""The active's side of groups: who gets which slots, and what each member is given (SPEC.md, section 35).
+"""The active's side of groups: it gives slots to members, and messages of these slots (SPEC.md, section 35).
 
-    settle    who joined gets slots, who left leaves his; one that has messages in hand is asked for no more of a slot,
-              which moves when it has acknowledged them: nobody else waits for that, and nothing comes twice
-    pump      what each member gets, as far as it has room
-    step      slots in which nothing was found move on with the others; who acknowledges nothing for too long loses his
+    settle    gives slots to members that joined, and takes slots from members that have too many
+    pump      sends each member messages of its slots, as far as it has credit
+    step      acknowledges for a member where its slots had no messages; takes slots from members that are too slow
 
-What was given is known here alone. A member that comes from another server, or another connection, says what it was
-given and in which history: it goes on behind that. Until a member that was there before this server became active
-has asked, or its lease has ended, its slots stay with it: it may be working. Pure.
+A slot whose member has messages in hand is not moved at once. The member gets no more messages of the slot, and the
+slot moves when all are acknowledged. So no message comes twice, and other slots move meanwhile.
+
+Only this server knows which messages it sent to a member. A member that comes from another server or connection says
+which messages it has in hand, and in which history; it continues after these. A member that joined before this server
+became active may be working. It keeps its slots until it asks here, or until its lease ends. Pure.
 """
 
 from __future__ import annotations
@@ -32,23 +34,29 @@ from .delivery import PAGES_A_TURN
 from .message_pages import MessagePages, MessageRow, load_of_page, takes_row
 from .syncs import reply
 
+# A member that gets no messages is sent a sign of life so often, in seconds.
 BEAT_S = 1.0
-MAKES_ROOM = "your user has most of the members that read here, and another one came; ask again later"
-PAGES_MAX = 16  # that are looked through for one page of a member's
+MAKES_ROOM = "your user has most of the members that read here, and another user needed room; ask again later"
+# The pages of rows that are searched to fill one page of a member.
+PAGES_MAX = 16
 Frames = list[bytes]
 
 
 class GroupCoordinator:
-    """All members that read here."""
+    """The members that read at this server, and the slots that they are due."""
 
     def __init__(self, committer: Committer, counts: Counter[str], pages: MessagePages) -> None:
         self._committer, self._counts, self.pages = committer, counts, pages
         self._limits = committer.limits
-        self._lost: list[Key] = []  # whose readings were ended for those of other users
+        # Members that were ended to make room for other users' members.
+        self._lost: list[Key] = []
         self._streams: dict[Key, Member] = {}
-        self._of: dict[tuple[Which, bytes], Member] = {}  # the last of each member, with what it was given
-        self._strange: set[bytes] = set()  # members since before this server served, that have not asked here
-        self._slow: set[tuple[Which, bytes]] = set()  # who lost slots, and has granted no room since
+        # The last reading of each member, with the messages that it was sent.
+        self._of: dict[tuple[Which, bytes], Member] = {}
+        # Members that joined before this server served, and have not asked here yet.
+        self._strange: set[bytes] = set()
+        # Members that lost slots for being too slow, and have granted no credit since.
+        self._slow: set[tuple[Which, bytes]] = set()
         self.delivered = 0
 
     def __len__(self) -> int:
@@ -58,10 +66,10 @@ class GroupCoordinator:
     def _state(self) -> ReplicatedState:
         return self._committer.committed.state
 
-    # -- who asks
+    # -- what members ask
 
     def begin(self) -> None:
-        """This server serves from now on."""
+        """Begin to serve: forget what an earlier time as active left, and note the members of all groups."""
         self._of.clear()
         self._slow.clear()
         self.pages.clear()
@@ -71,13 +79,16 @@ class GroupCoordinator:
     def open(
         self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any], *, user: str, now: float
     ) -> tuple[str, Any] | None:
-        """Serve a member of a user that asks; return code and detail if it can't be served."""
+        """Add a member of a user; return a code and a detail if it can't be served."""
         limits, member = self._limits, options.get("member")
         if type(member) is not bytes or member not in group.members:
-            return "member", f"you are no member of group {group.name} of topic {topic.name}; join it"
+            return "member", f"this member is not in group {group.name} of topic {topic.name}; join it"
         have = options.get("have", [])
         if type(have) is list and len(have) > limits.have_max:
-            return "bad", f"'have' has {len(have):,} ranges, and at most {limits.have_max:,}; join what follows on"
+            return (
+                "bad",
+                f"'have' has {len(have):,} ranges, and at most {limits.have_max:,} are taken; join adjacent ones",
+            )
         if len(self._streams) >= limits.readings_max and not self._make_room(user):
             return "busy", f"{len(self._streams)} members of groups read here; ask again when one is done"
         which, credit = (topic.name, group.name), min(options["credit"], limits.sync_credit_max)
@@ -95,7 +106,7 @@ class GroupCoordinator:
         return None
 
     def _make_room(self, user: str) -> bool:
-        """Whether the reading of a member of the user who has most of them was ended for one of another user."""
+        """End a reading of the user that has most of them; return False if none may be ended for `user`."""
         users = {key: stream.user for key, stream in self._streams.items()}
         lost = making_room(users, self._limits.readings_max, user, lambda key: self._streams[key].touched)
         if lost is not None:
@@ -104,12 +115,12 @@ class GroupCoordinator:
         return lost is not None
 
     def take_lost(self) -> Iterator[tuple[bytes, list[Frames]]]:
-        """Return what those are told whose readings were ended for those of others since the last call."""
+        """Return refusals for members that were ended since the last call, to make room for other users' members."""
         lost, self._lost = self._lost, []
         return (_refused(key, "busy", MAKES_ROOM) for key in lost)
 
     def _have(self, options: dict[str, Any]) -> list[tuple[int, int, int]]:
-        """What a member says that it has in hand, if that is of this history."""
+        """Return the slots and offsets that a member says it has in hand; none if they are of another history."""
         have, proof = options.get("have"), options.get("proof")
         if type(have) is not list or type(proof) is not list or list(map(type, proof)) != [int, bytes, bytes]:
             return []
@@ -119,37 +130,39 @@ class GroupCoordinator:
         return [(unpack_slots(slots[:32]), after, upto) for slots, after, upto in good]
 
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
-        """Note that a member has room for more."""
+        """Give a member more credit."""
         stream = self._streams.get((identity, request_id))
         if stream is not None:
             stream.grant(min(stream.credit + more, self._limits.sync_credit_max), now)
-            if (stream.which, stream.member) in self._slow:  # it has done something
+            # A member that was too slow has done something, so it may get slots again.
+            if (stream.which, stream.member) in self._slow:
                 self._slow.discard((stream.which, stream.member))
                 self._state.topics.groups.unsettled[stream.which] = None
 
     def serves(self, identity: bytes) -> bool:
-        """Whether somebody reads here, were it that nothing comes."""
+        """Return True if this connection has a member, even if there is nothing for it."""
         return any(key[0] == identity for key in self._streams)
 
     def close(self, identity: bytes) -> None:
-        """A connection has ended: its members may come by another, and what they have in hand is theirs still."""
+        """Remove the members of an ended connection; they keep what they have in hand, and may come by another one."""
         for key in [key for key in self._streams if key[0] == identity]:
             del self._streams[key]
 
     def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
-        """The server serves no more."""
+        """Remove all members, because this server no longer serves; yield a refusal for each."""
         for key in self._streams:
             yield _refused(key, "passive", state)
         self._streams.clear()
         self._of.clear()
         self.pages.clear()
 
-    # -- what the active says of groups, in the open record
+    # -- what the active writes about groups, in the open record
 
     def step(self, now: float) -> None:
-        """Look at every member, once a heartbeat."""
+        """Check every member, once a heartbeat."""
         for stream in self._streams.values():
-            stream.seen = -1  # what was missing may have come
+            # Missing messages may have come, so the member is looked at again.
+            stream.seen = -1
             group = self._group(stream)
             if group is not None:
                 self._pass(stream, group, now)
@@ -163,12 +176,12 @@ class GroupCoordinator:
         return group
 
     def _pass(self, stream: Member, group: Group, now: float) -> None:
-        """Slots of which nothing is in hand, and nothing was found, are as good as acknowledged."""
+        """Acknowledge, for the member, slots of which it has nothing in hand, up to where no message was found."""
         if moves := stream.passes(group.places.get(stream.member, {})):
             self._add(columns.ACK, [[*stream.which, stream.member, moves]], now)
 
     def _watch(self, stream: Member, group: Group, timeout_s: int, now: float) -> None:
-        """Who has acknowledged nothing of what it has for so long loses it, if there is somebody else."""
+        """Take slots from a member that has acknowledged nothing for `timeout_s`, if the group has another member."""
         places = group.places.get(stream.member, {})
         hand = stream.in_hand(places)
         lowest = min((offset for offset, slots in places.items() if slots & hand), default=-1)
@@ -181,7 +194,7 @@ class GroupCoordinator:
             self._counts["members_too_slow"] += 1
 
     def settle(self, now: float) -> None:
-        """Give slots to the members to whom they are due."""
+        """Divide the slots of each group in `unsettled` among its members."""
         unsettled = self._state.topics.groups.unsettled
         for which in list(unsettled):
             group = self._state.topics.groups.get(*which)
@@ -190,7 +203,8 @@ class GroupCoordinator:
 
     def _settled(self, which: Which, group: Group, now: float) -> bool:
         for key in [key for key in self._of if key[0] == which and key[1] not in group.members]:
-            stream = self._of.pop(key)  # it is told when its turn comes
+            # The next `pump` tells the member that it is none any more.
+            stream = self._of.pop(key)
             stream.given.clear()
         self._slow -= {key for key in self._slow if key[0] == which and key[1] not in group.members}
         members = [member for member in group.members if (which, member) not in self._slow]
@@ -215,7 +229,7 @@ class GroupCoordinator:
         return not waits
 
     def _spare(self, which: Which, member: bytes, group: Group, n: int) -> tuple[int, bool]:
-        """Slots, of `n` too many, that a member can give away now; and whether it has more to give later."""
+        """Return which of `n` slots too many a member can give away now, and True if it gives more later."""
         stream = self._of.get((which, member))
         if stream is not None:
             stream.leaving = 0
@@ -244,8 +258,10 @@ class GroupCoordinator:
     def pump(
         self, blocked: Container[bytes], upto: int, now: float, *, filling: bool, whole: bool
     ) -> Iterator[tuple[bytes, list[Frames]]]:
-        """What each gets in this turn, of records up to a number; messages that are missing are passed over if the
-        journal has all that it will have, and waited for while it is `filling`."""
+        """Yield what each member gets in this turn, of records up to `upto`.
+
+        Missing messages are skipped if the journal is `whole`, and waited for while backfill is under way (`filling`).
+        """
         left, streams = self._limits.sync_turn_bytes, list(self._streams.values())
         for _ in range(PAGES_A_TURN):
             more: list[Member] = []
@@ -261,7 +277,7 @@ class GroupCoordinator:
             streams = more
 
     def _given(self, stream: Member, upto: int, now: float, *, filling: bool, whole: bool) -> bytes:
-        """What one gets now: a page, or a word, or nothing."""
+        """Return what one member gets now: a page, a sign of life, a refusal, or b""."""
         topic = self._state.topics.by_name.get(stream.which[0])
         group = None if topic is None or topic.id != stream.topic else self._group(stream)
         if topic is None or group is None or stream.member not in group.members or group.resets != stream.resets:
@@ -270,7 +286,8 @@ class GroupCoordinator:
             return encode(headers.Refused(stream.key[1], "member", why))
         try:
             return self._page(stream, topic, upto, now, filling=filling, whole=whole)
-        except ChpError as error:  # of the journal: it is damaged there
+        except ChpError as error:
+            # The journal is damaged at this place.
             self._end(stream)
             return encode(headers.Refused(stream.key[1], "damaged", str(error)))
 
@@ -280,7 +297,7 @@ class GroupCoordinator:
             del self._of[stream.which, stream.member]
 
     def _page(self, stream: Member, topic: TopicLog, upto: int, now: float, *, filling: bool, whole: bool) -> bytes:
-        """The next answer; nothing if there is none now."""
+        """Return the next answer; b"" if there is none now."""
         items = list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
         while stream.credit and stream.seen < upto and not items:
@@ -289,12 +306,15 @@ class GroupCoordinator:
                 break
             rows = [] if at < 0 or at >= topic.next else self._rows(topic, at, upto, slots)
             if rows is None:
-                return b""  # they are read at the end of this turn
-            if filling:  # what is missing may come: the other server has it, or had it
+                # The journal is read at the end of this turn.
+                return b""
+            if filling:
+                # The peer may have the missing messages, so the member waits for them.
                 rows = _without_gap(rows, max(at, topic.first))
             if not rows:
                 if whole and 0 <= at < topic.next:
-                    stream.looked(at, slots, topic.next, sent=False)  # none of it is there any more
+                    # The journal has dropped all these messages.
+                    stream.looked(at, slots, topic.next, sent=False)
                 stream.seen = upto
                 break
             end = min(rows[-1].stored.end, stop)
@@ -321,22 +341,23 @@ class GroupCoordinator:
         return encode(told, items)
 
     def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow] | None:
-        """Return the rows in which about a page is for these slots; None if they have to be read."""
+        """Return rows that have about a page of messages of these slots; None if the journal has to be read first."""
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
         bytes_max = share * self._limits.messages_page_bytes
         return self.pages.find(topic.id, max(at, topic.first), topic.next, upto, bytes_max)
 
     def _scarce(self, topic: TopicLog, at: int, slots: int) -> bool:
-        """Whether there is less than a page for these slots: who has enough to do waits until it is one.
+        """Return True if there is less than a page for these slots; a member that is ahead waits for a full page.
 
-        Else each member of many would be given a scrap of each turn, and acknowledge it: more work than the messages.
+        Otherwise each of many members would get a few messages a turn, and the acknowledgements would cost more work
+        than the messages.
         """
         share = min(PAGES_MAX, SLOTS // max(1, slots.bit_count()))
         there = topic.bytes * (topic.next - at) // max(1, topic.next - topic.first)
         return at >= 0 and there < share * self._limits.messages_page_bytes
 
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
-        """Whether somebody could be given more at once."""
+        """Return True if a member could get messages in a turn that follows at once."""
         streams = self._streams.values()
         able = (each for each in streams if each.credit and each.seen < upto and each.key[0] not in blocked)
         return any(map(self._due, able))
@@ -349,7 +370,7 @@ class GroupCoordinator:
 
 
 def _without_gap(rows: list[MessageRow], at: int) -> list[MessageRow]:
-    """The rows from an offset on, up to where something is missing."""
+    """Return the rows from an offset on, up to the first missing message."""
     found: list[MessageRow] = []
     for row in rows:
         if row.stored.first > at:
@@ -360,14 +381,14 @@ def _without_gap(rows: list[MessageRow], at: int) -> list[MessageRow]:
 
 
 def _shares(held: dict[bytes, int]) -> dict[bytes, int]:
-    """How many slots each member is to have: equal; if it doesn't come out even, who has more now keeps one more."""
+    """Return how many slots each member should have: equally many, and a rest goes to those that have most now."""
     base, more = divmod(SLOTS, len(held))
     by_size = sorted(held, key=lambda member: -held[member].bit_count())
     return {member: base + (i < more) for i, member in enumerate(by_size)}
 
 
 def _lowest(slots: int, n: int) -> int:
-    """The lowest `n` of a set of slots."""
+    """Return the lowest `n` slots of a set."""
     taken = 0
     while n > 0 and slots:
         lowest = slots & -slots

@@ -1,12 +1,14 @@
-"""Images that several readers share: one subtree at one number, handed out in slices (SPEC.md, section 17).
+"""Images that several readers share: one subtree at one number, sent in slices (SPEC.md, section 17).
 
-    ICANHAZ? subtree {id, image, prefix, parts}     the image is made, and kept under its 16-byte name
-    ICANHAZ? subtree {id, image, part}              slice `part` of it, as SYNC chunks
+    ICANHAZ? subtree {id, image, prefix, parts}     makes the image, and keeps it under its 16-byte name
+    ICANHAZ? subtree {id, image, part}              asks for slice `part` of it, as SYNC chunks
 
-One snapshot is read by one reader. A job with many readers names an image first; then each slice is of the same number,
-whatever is written meanwhile. An image is a list of references, not a copy of the values; it keeps old values alive,
-so it is kept for a bounded time: `image_idle_s_max` since its last use, `image_done_s_max` once every slice was asked
-for (a reader that failed may ask again). The images are not replicated: after a failover a reader begins anew.
+A plain snapshot has one reader. A job with many readers names an image first. Then all slices are of the same number,
+whatever is written meanwhile.
+
+An image is a list of references, not a copy of the values. It keeps old values in memory, so its time is bounded. An
+image is kept for `image_idle_s_max` after its last use. Once every slice was asked for, it is `image_done_s_max`, in
+which a reader that failed may ask again. Images are not replicated: after a failover a job begins anew.
 """
 
 from __future__ import annotations
@@ -28,39 +30,41 @@ from ..state.image import Image
 
 @dataclass(slots=True)
 class Shared:
-    """An image, into how many slices it goes, and when it was used."""
+    """An image that is kept, the number of its slices, and the time of its last use."""
 
     image: Image
     parts: int
     touched: float
-    user: str = ""  # who made it
+    # The user that made it.
+    user: str = ""
+    # The slices that were asked for.
     asked: set[int] = field(default_factory=set)
 
     def until(self, limits: Limits) -> float:
-        """How long it is kept if nobody comes."""
+        """Return the time until which it is kept if it is not used again."""
         done = len(self.asked) == self.parts
         return self.touched + (limits.image_done_s_max if done else limits.image_idle_s_max)
 
 
 class Alive:
-    """The images that somebody reads or keeps, so that all of them together are bounded."""
+    """All images in memory, whether kept or only read, so that their size together is bounded."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._images: WeakSet[Image] = WeakSet()
 
     def add(self, image: Image) -> None:
-        """One more."""
+        """Add an image; it leaves by itself when nothing refers to it any more."""
         self._images.add(image)
 
     def full(self, keys: int) -> bool:
-        """Whether they are as much as may be, beside a map of so many keys."""
+        """Return True if no other image may be made, beside a map of so many keys."""
         most = max(self._limits.images_items_max, self._limits.images_maps_max * keys)
         return sum(image.size for image in list(self._images)) >= most
 
 
 class Images:
-    """All that are kept, by name."""
+    """The images that are kept, by name."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -70,15 +74,16 @@ class Images:
         return len(self._shared)
 
     def get(self, name: bytes) -> Image | None:
-        """The image of that name, if it is kept."""
+        """Return the image of a name; None if it is not kept."""
         shared = self._shared.get(name)
         return None if shared is None else shared.image
 
     def make_room(self, now: float, user: str = "") -> bool:
-        """Whether one more of a user's can be kept; of the user who has most another may go for it.
+        """Return True if one more image of a user can be kept; drop another one for it if need be.
 
-        That is one that was read to the end, or that nobody seems to read. If there is none, a user who has most of
-        them loses the one used longest ago to another user, and gets no room for more.
+        If the table is full, an image goes whose slices were all asked for, or else one that was not used for a
+        while. If one user has at least a quarter of the table, the image is one of the user that has most. If there is
+        no such image, that user loses the one used longest ago to another user. The user itself gets no room then.
         """
         if len(self._shared) < self._limits.images_max:
             return True
@@ -95,20 +100,20 @@ class Images:
         return bool(left)
 
     def same(self, number: int, prefix: str) -> Image | None:
-        """An image that is kept and shows just this: readers that plan often, while nothing changes, share one."""
+        """Return a kept image of this number and prefix, or None; so jobs share one while nothing changes."""
         for shared in self._shared.values():
             if shared.image.number == number and shared.image.prefix == prefix:
                 return shared.image
         return None
 
     def keep(self, name: bytes, image: Image, parts: int, now: float, user: str = "") -> None:
-        """Keep an image under a name; again, to have it in another number of slices while none was asked for."""
+        """Keep an image under a name; a second call changes the number of slices if none was asked for yet."""
         shared = self._shared.setdefault(name, Shared(image, parts, now, user))
         if not shared.asked:
             shared.parts = parts
 
     def part(self, name: bytes, part: int, now: float) -> Image | None:
-        """A slice of an image; None if the image is not here or not whole, or has no such slice."""
+        """Return a slice of an image; None if the image is not kept or not complete, or has no such slice."""
         shared = self._shared.get(name)
         if shared is None or not shared.image.ready or not 0 <= part < shared.parts:
             return None
@@ -117,18 +122,18 @@ class Images:
         return shared.image.part(part, shared.parts)
 
     def expire(self, now: float) -> None:
-        """Let go of what nobody came for."""
+        """Drop the images whose time is over."""
         if self._shared:
             for name in [name for name, shared in self._shared.items() if shared.until(self._limits) <= now]:
                 del self._shared[name]
 
     def clear(self) -> None:
-        """Let go of all: the state they show is not ours any more."""
+        """Drop all images: this server no longer serves their state."""
         self._shared.clear()
 
 
 def packed(segment: Segment) -> bytes:
-    """A chunk for a reader that makes columns of it: all keys in one piece, all values in one, and their lengths."""
+    """Return a chunk for a reader of columns: all keys joined, all values joined, and their lengths."""
     text = "".join(segment.keys)
     keys = text.encode()
     plain = len(keys) == len(text)
@@ -138,7 +143,7 @@ def packed(segment: Segment) -> bytes:
 
 
 def _octets(sizes: Iterable[int]) -> bytes:
-    """32 bits each, the low ones first."""
+    """Return each size in 32 bits, with the low byte first."""
     column = array("I", sizes)
     if sys.byteorder == "big":
         column.byteswap()

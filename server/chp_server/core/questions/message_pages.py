@@ -1,12 +1,15 @@
-"""Messages as members of groups get them: rows are read once for all of them, and each gets the part of its slots.
+"""The rows of messages that readers of topics need: each row is read from the journal once for all readers.
 
-The rows that were read last are kept, decoded once somebody wanted a part: members that keep up read the same ones. Of
-a row a member gets the stored bytes if it has all slots, or else a selection by one mask, with a byte for each message
-that tells whether it is there.
+The last rows are kept in memory, because readers that keep up read the same ones. A row is decoded when a member needs
+a part of it. A member that has all slots gets the stored bytes. Any other member gets the messages of its slots, and a
+mask. The mask has a byte for each message of the row, which says whether the message is there.
 
-What is not kept is asked for, and read of the journal at the end of the turn (`due`); it is here in the next turn
-(`came`), and for that turn only it is also known where the journal has nothing. Messages that a record of this turn
-has placed are kept at once, so who is at the end of a topic waits for no read. Pure.
+    find     returns kept rows; what is not kept is read at the end of the turn
+    due      returns the reads of this turn
+    came     takes what a read has found; that the journal has nothing at an offset is known for one turn only
+    keep     keeps the messages of this turn's records, so readers at the end of a topic wait for no read
+
+Pure.
 """
 
 from __future__ import annotations
@@ -25,12 +28,18 @@ from chp.unpacking import CONTAINER, Load
 from ..state.record_log import LoggedMessages
 from ..updates.turn import ReadMessages
 
-KEPT_BYTES = 32 << 20  # of rows, as stored
-BATCH_MAX = DEFAULT.batch_items_max  # messages of one batch, as a reader takes it
-ITEM_WEIGHT = 2 * CONTAINER + 6  # of an item of MESSAGES, beside its batches
-BATCH_BYTES_MIN = 7  # of one of them
-PAGE_BYTES_MAX = 8 << 20  # of one answer to a member of a group, unless one row has more
-DECODED_BYTES = 8 << 20  # of those that are decoded too, as stored
+# The bytes of the rows that are kept, as stored.
+KEPT_BYTES = 32 << 20
+# The messages of one batch, as a reader takes it.
+BATCH_MAX = DEFAULT.batch_items_max
+# The weight of an item of MESSAGES, without its batches.
+ITEM_WEIGHT = 2 * CONTAINER + 6
+# The bytes of the smallest batch.
+BATCH_BYTES_MIN = 7
+# The bytes of one answer, unless one row has more.
+PAGE_BYTES_MAX = 8 << 20
+# The bytes of the rows that are decoded as well, as stored.
+DECODED_BYTES = 8 << 20
 # At least so many bytes are read at once: a reader gets several pages in a turn, each of a whole row at least.
 READ_BYTES = 2 << 20
 # What is asked for beyond these bytes is read in the next turns.
@@ -39,7 +48,7 @@ READ_BYTES_A_TURN = 16 << 20
 
 @dataclass(slots=True)
 class MessageRow:
-    """A row of the journal, and its columns once somebody wanted a part of it."""
+    """A row of the journal, and its columns once a member needed a part of it."""
 
     stored: LoggedMessages
     keys: list[str] | None = None
@@ -47,7 +56,7 @@ class MessageRow:
     slots: bytes = b""
 
     def decode(self) -> None:
-        """All batches of the row, as one column each."""
+        """Decode all batches of the row, into one column of keys, one of values and one of slots."""
         keys: list[str] = []
         values: list[bytes] = []
         slots, named = [], False
@@ -61,20 +70,22 @@ class MessageRow:
 
 
 class MessagePages:
-    """See the module."""
+    """The rows in memory, and the reads that are asked for."""
 
     def __init__(self) -> None:
-        # Both are by topic and offset. What was asked for first is read first; what came has its read's last number.
+        # The reads that are asked for, by topic and offset, the oldest first.
         self._asked: dict[tuple[int, int], ReadMessages] = {}
+        # What the reads of the last turn found, by topic and offset, with the number up to which each was read.
         self._came: dict[tuple[int, int], tuple[int, Sequence[LoggedMessages] | ChpError]] = {}
-        self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()  # by topic and first offset
+        # The rows that are kept, by topic and first offset.
+        self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()
         self._bytes = self._decoded = 0
 
     def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         """Return the rows from an offset on, of records up to a number: about so many bytes.
 
-        None if the journal has to be read first: ask again in the next turn. Raise `ChpError` if it is damaged there.
-        What comes behind the last row that is kept, up to the topic's `end`, is read ahead.
+        Return None if the journal has to be read first; the caller asks again in the next turn. Raise `ChpError` if
+        the journal is damaged there. Rows after the last kept one, up to the topic's `end`, are read ahead.
         """
         found: list[MessageRow] = []
         size, at = 0, offset
@@ -110,7 +121,7 @@ class MessagePages:
         self._asked[topic, offset] = ReadMessages(topic, offset, number, max(bytes_max, READ_BYTES))
 
     def due(self) -> list[ReadMessages]:
-        """Return what the journal is to be asked for in this turn; what came for this turn is forgotten."""
+        """Return the reads of this turn, and forget what the last reads found."""
         self._came.clear()
         reads: list[ReadMessages] = []
         while self._asked and sum(read.bytes_max for read in reads) < READ_BYTES_A_TURN:
@@ -118,13 +129,13 @@ class MessagePages:
         return reads
 
     def came(self, read: ReadMessages, found: Sequence[LoggedMessages] | ChpError) -> None:
-        """Take what the journal has; the read may have been asked for by another part."""
+        """Take what the journal has; another part may have asked for this read."""
         self._came[read.topic, read.offset] = read.number, found
         if not isinstance(found, ChpError):
             self.keep(found)
 
     def keep(self, rows: Iterable[LoggedMessages]) -> None:
-        """Keep rows that were read, or that a record of this turn has placed."""
+        """Keep rows that were read, or that belong to a record of this turn."""
         for row in rows:
             self._keep(MessageRow(row))
 
@@ -140,14 +151,14 @@ class MessagePages:
             self._decoded -= len(gone.stored.body) if gone.values is not None else 0
 
     def clear(self) -> None:
-        """Forget what was read: it may be no part of the history any more."""
+        """Forget all rows: they may not be part of the history any more."""
         self._rows.clear()
         self._asked.clear()
         self._came.clear()
         self._bytes = self._decoded = 0
 
     def item(self, row: MessageRow, slots: int, start: int, stop: int) -> tuple[bytes, int]:
-        """A row's messages of some slots between two offsets, as an item, and how many; nothing if there are none."""
+        """Return a row's messages of some slots between two offsets, as an item, and their count; b"" and 0 if none."""
         stored = row.stored
         if slots == ALL_SLOTS and start <= stored.first and stop >= stored.end:
             return item_of(stored), stored.n
@@ -180,15 +191,15 @@ class MessagePages:
 
 
 def item_of(row: LoggedMessages) -> bytes:
-    """A whole row as an item of MESSAGES."""
+    """Return a whole row as an item of MESSAGES."""
     return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), row.body))
 
 
 def load_of_page() -> Load:
-    """Return what bounds the rows of one answer."""
+    """Return the bound for the rows of one answer."""
     return Load(PAGE_BYTES_MAX)
 
 
 def takes_row(load: Load, row: LoggedMessages, size: int) -> bool:
-    """Add a row to an answer, of which `size` bytes are sent, if a reader takes both; the first always."""
+    """Count a row, of which `size` bytes are sent, if it fits into the answer; return False if not. The first fits."""
     return load.takes(size, ITEM_WEIGHT + min(row.n, size // BATCH_BYTES_MIN))

@@ -1,16 +1,16 @@
-"""The snapshot port: who asks for a copy, for what was missed, for the feed of changes, or for an admin command.
+"""The messages of the snapshot port P, and the streams that answer them (SPEC.md, section 17).
 
-    ICANHAZ? subtree                           CHP/1: KVSYNCs and KTHXBAI
-    ICANHAZ? subtree {id, from, ...}           CHP/2: what follows on `from` if that is history we still hold, else all
-    ICANHAZ? subtree {id, from, feed}          the records after `from`, never a snapshot instead
-    ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` reaches: the numbers alone
+    ICANHAZ? subtree                           CHP/1: a snapshot as KVSYNCs and KTHXBAI
+    ICANHAZ? subtree {id, from, ...}           CHP/2: a resume after `from` if the log reaches back, or else a snapshot
+    ICANHAZ? subtree {id, from, feed}          the feed after `from`, never a snapshot instead
+    ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` would reach: numbers only
     ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
-    ICANHAZ? subtree {id, more}                room for more chunks
-    ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topics/readers.py)
-    ICANHAZ? STX command ETX {id, ...}         status, switch, leases, clients, access, backup, restore
-    ICANHAZ? STX client ETX {id, ...}          a client tells of itself (clients.py); no answer
+    ICANHAZ? subtree {id, more}                credit for more chunks
+    ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
+    ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
+    ICANHAZ? STX client ETX {id, ...}          a client's report about itself (clients.py); no answer
 
-A request for a copy is also the vote of Binary Star: a passive whose peer is silent takes over on it.
+A request for a copy is also the client's vote in Binary Star: it makes a passive take over if its peer is silent.
 """
 
 from __future__ import annotations
@@ -50,22 +50,26 @@ Options = dict[str, Any]
 
 
 class Requests:
-    """What the snapshot port is asked, and the streams that answer."""
+    """The handlers of the snapshot port, and the streams that answer."""
 
     def __init__(self, ctx: ServerContext, link: PeerLink, changes: AccessChanges) -> None:
         self._ctx, self._link, self._changes = ctx, link, changes
         self._trail = AuditLog()
-        self._rules = 0  # the number of those that readers of topics were let in by
-        self.awake = False  # somebody asked in this turn, or is being answered
+        # The number of the rules by which the readers of topics were admitted.
+        self._rules = 0
+        # True if a request came in this turn, or a stream is under way.
+        self.awake = False
         self.syncs = Syncs(ctx.limits)
         self.images = Images(ctx.limits)
         self.feeds = Feeds(ctx.commits, ctx.counts)
         self.readers = TopicReaders(ctx)
         self.clients = Clients()
         self._alive = Alive(ctx.limits)
-        self.blocked: set[bytes] = set()  # readers that have no room; the reactor keeps this ...
-        self.room = 1 << 62  # ... and this: how many bytes all that waits for readers may still grow by
-        self._fresh: dict[str, Image] = {}  # of this turn: who asks for the same, and in hundreds, costs one
+        # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
+        self.blocked: set[bytes] = set()
+        self.room = 1 << 62
+        # The images of this turn, by subtree: hundreds of requests for one subtree cost one image.
+        self._fresh: dict[str, Image] = {}
         self._admin: dict[str, Callable[[bytes, Options], Asking | None]] = {
             "status": self._status,
             "switch": self._switch,
@@ -77,7 +81,7 @@ class Requests:
         }
 
     def message(self, frames: list[bytes]) -> Asking:
-        """A message from the snapshot port: identity, then the request."""
+        """Handle a message of the snapshot port: the identity of the connection, then the request."""
         identity, *request = frames
         self.awake = True
         self._heed_rules()
@@ -121,7 +125,7 @@ class Requests:
         version = options.get("chp")
         if not spoken(version):
             self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
-            raise BadFrame(f"a client asks, and can't be answered: {unspoken(version)}")
+            raise BadFrame(f"can't answer a client: {unspoken(version)}")
         if subtree_frame == TELLS:
             self.clients.told(identity, options, self._ctx.authorizer.speaker, self._ctx.now)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
@@ -150,7 +154,8 @@ class Requests:
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
         if not ctx.authorizer.owns(ctx.state.access, session_id):
-            session_id = b""  # how much others have done is theirs to know, and which copies they get
+            # A caller may not learn what the session of another user has done, nor end its copies.
+            session_id = b""
         if options.get("inspect") is True:
             self._inspect(identity, subtree, request_id, credit)
             return
@@ -178,7 +183,7 @@ class Requests:
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
-        """A copy for who compares: of a passive too, as of its number, and no vote."""
+        """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
         ctx = self._ctx
         if self._denies_copy(identity, request_id, subtree):
             return
@@ -208,7 +213,7 @@ class Requests:
         self._open(stream, subtree)
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
-        """Return a chunk of nothing, of the kind that is likely to follow: the answer is being prepared."""
+        """Return an empty chunk, while the answer is prepared; its kind is the one that is likely to follow."""
         state, index = self._ctx.state, next(indices)
         header: headers.Header = headers.Sync(request_id, index)
         if self._resumes(after, proof):
@@ -216,14 +221,17 @@ class Requests:
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
-        """Return True if what follows on a number is in the log, and the number is of our history."""
+        """Return True if `after` is in our history, and the log has all records after it."""
         ctx = self._ctx
         return after > 0 and ctx.state.is_ours(after, proof) and ctx.commits.log.reaches(after)
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
-        """What follows on a number, with its proof, or all: as of when its first part is asked for, not sooner."""
+        """Yield a resume after a number with its proof, or else a snapshot.
+
+        The answer shows the state at the time when its first part is made, not when the request came.
+        """
         ctx = self._ctx
         session = ctx.state.sessions.get(session_id)
         session_no = session.no if session else None
@@ -236,19 +244,19 @@ class Requests:
         yield from snapshot_parts(image, request_id, end, ctx.limits, lambda: ctx.now, indices=indices)
 
     def _may_begin(self, subtree: str) -> bool:
-        """Whether a copy of a subtree may begin: the map is as it is said to be, and there is or can be an image."""
+        """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
         if self._ctx.state.deferred:
             return False
         return subtree in self._fresh or not (self._ctx.state.gathering or self._crowded)
 
     @property
     def _crowded(self) -> bool:
-        """Whether so many images are being read that no other can be made."""
+        """True if the images in memory are so large that no other one may be made."""
         state = self._ctx.state
         return not state.deferred and self._alive.full(len(state.map))
 
     def _image_of(self, subtree: str) -> Image:
-        """The subtree as it is now; one pass over the map is made, for all who wait for one."""
+        """Return an image of a subtree as it is now; one pass over the map makes the images of all waiting streams."""
         if subtree not in self._fresh:
             ctx = self._ctx
             made = ctx.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
@@ -288,7 +296,8 @@ class Requests:
         ctx, request_id, name = self._ctx, options["id"], options["image"]
         if type(name) is not bytes or len(name) != 16:
             raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
-        if ctx.config.keyed:  # it is who asked for it, of the subtree that was asked for, who may read it
+        if ctx.config.keyed:
+            # Only the user that made an image may read it, and only by the subtree that the user gave then.
             name = b"\0".join([name, ctx.authorizer.speaker.encode(), subtree.encode()])
         if "part" not in options:
             self._make_image(identity, subtree, name, options)
@@ -349,13 +358,14 @@ class Requests:
             self._stream(identity, request_id, records, credit, subtree, empty=empty)
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
-        """Return a chunk of nothing, while records are read."""
+        """Return an empty chunk, while records are read from the journal."""
         state = self._ctx.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
     def _open(self, stream: SyncStream, subtree: str) -> None:
         if self._ctx.config.keyed:
-            asked = self._ctx.authorizer.speaker, self._ctx.state.access.changed  # now: the first part comes later
+            # The first part is made later, so the user and the rules of this moment are kept.
+            asked = self._ctx.authorizer.speaker, self._ctx.state.access.changed
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
         stream.user, most = self._ctx.authorizer.speaker, self._ctx.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
@@ -367,7 +377,7 @@ class Requests:
     def _while_allowed(
         self, stream: SyncStream, parts: Iterator[list[Frames]], subtree: str, user: str, asked_at: int
     ) -> Iterator[list[Frames]]:
-        """The parts of an answer to a user, until other rules than those it was asked under deny what is left of it."""
+        """Yield the parts of an answer to a user, until new rules deny the user the rest."""
         for part in parts:
             state = self._ctx.state
             if state.access.changed != asked_at and (why := self._ctx.authorizer.unread(state.access, user, subtree)):
@@ -382,7 +392,7 @@ class Requests:
         ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
 
     def pump(self) -> None:
-        """Let each stream that has room send a part; nothing is open, so that all are of one number."""
+        """Let each stream that has credit send a part. The record is committed, so that all are of one number."""
         ctx = self._ctx
         self._heed_rules()
         if self.syncs:
@@ -395,7 +405,7 @@ class Requests:
         self.awake = bool(self.syncs or self.readers)
 
     def page(self, read: JournalRead, found: Any) -> None:
-        """Take what the journal has, of what the last turn wanted to read."""
+        """Take what the journal has for a read of the last turn."""
         self.awake = True
         if isinstance(read, Read):
             self.feeds.pages.came(read, found)
@@ -403,19 +413,19 @@ class Requests:
             self.readers.pages.came(read, found)
 
     def _heed_rules(self) -> None:
-        """End what readers of topics were admitted to by other rules; a reader that may still read asks again."""
+        """Remove all readers of topics if the rules have changed; those that may still read ask again."""
         changed = self._ctx.state.access.changed
         if changed != self._rules:
             self._rules = changed
             self.readers.clear()
 
     def forget(self) -> None:
-        """Let go of images that nobody came for, and of clients that say nothing any more."""
+        """Drop images whose time is over, and forget clients whose reports have stopped."""
         self.images.expire(self._ctx.now)
         self.clients.forget(self._ctx.now)
 
     def clear(self) -> None:
-        """Drop all that is under way or kept: the server no longer serves."""
+        """Drop all streams, images, readers and reports of clients: this server no longer serves."""
         self.syncs.clear()
         self.images.clear()
         self.feeds.pages.clear()
@@ -424,17 +434,17 @@ class Requests:
 
     @property
     def ready(self) -> bool:
-        """Whether a stream could send now."""
+        """True if a stream could send in a turn that follows at once."""
         if self.readers.ready(self.blocked):
             return True
         return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)
 
     def serves(self, identity: bytes) -> bool:
-        """Whether something for this reader is under way, though nothing waits for it now."""
+        """Return True if this connection has a stream or reads a topic, even if nothing is queued for it now."""
         return self.syncs.serves(identity) or self.readers.serves(identity)
 
     def gone(self, identity: bytes) -> None:
-        """A reader has left."""
+        """Forget an ended connection."""
         self.syncs.close(identity)
         self.readers.gone(identity)
         self.blocked.discard(identity)
@@ -480,7 +490,7 @@ class Requests:
         self._ctx.turn.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
-        """Hand over, but not again and again: the other server, or this one, has just taken over."""
+        """Hand over to the passive; refuse if the last hand-over was less than `switch_pace_s` ago."""
         ctx = self._ctx
         wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
         if options.get("force") is True:
@@ -492,13 +502,13 @@ class Requests:
             self.answer(identity, options["id"], self._link.switch())
 
     def _leases(self, identity: bytes, options: Options) -> None:
-        """List them, or end one."""
+        """List the open leases, or end one."""
         ctx, leases = self._ctx, self._ctx.state.leases
         name, after = options.get("end"), options.get("after", b"")
         if name is not None and (type(name) is not bytes or name not in leases):
-            raise BadInput("no lease of that name is open; `chp leases` lists them")
+            raise BadInput("no lease of that name is open; `chp leases` lists the open ones")
         if name is not None and not ctx.serving:
-            raise BadInput("this server is not active; end a lease on the one that is")
+            raise BadInput("this server is not active; end the lease on the active server")
         if type(after) is not bytes:
             raise BadInput("'after' is the name of a lease, 16 bytes")
         if name is None:
@@ -515,7 +525,7 @@ class Requests:
         self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._ctx.now))
 
     def _access(self, identity: bytes, options: Options) -> None:
-        """Tell the rules, or give others in their place."""
+        """Show the rules of access, or replace them."""
         if "rules" in options:
             self._changes.replace(identity, options)
         else:
@@ -528,7 +538,7 @@ class Requests:
         return self._denies(identity, request_id, why, f"read {subtree!r}")
 
     def _denies_topic(self, identity: bytes, options: Options) -> bool:
-        """Refuse a question about topics that the rules deny; what a member is given asks for its group and lease."""
+        """Refuse a question about topics that the rules deny. A member needs rights to its group and to its lease."""
         topic, group = (f"{options.get(name, '')!s:.200}" for name in ("topic", "group"))
         if not of_member(options):
             return self._denies_copy(identity, options["id"], f"{TOPICS}{topic}/" if "topic" in options else TOPICS)
@@ -538,7 +548,7 @@ class Requests:
         return self._denies(identity, options["id"], why, f"consume by group {group!r} of topic {topic!r}")
 
     def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
-        """Whether the rules deny it: then that is said, but to who asks as in CHP/1, which has no word for it."""
+        """Return True if there is a reason `why` to deny; refuse the request, unless it is of CHP/1 and has no id."""
         if why:
             self._ctx.deny(what)
             if request_id:
@@ -546,23 +556,23 @@ class Requests:
         return bool(why)
 
     def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
-        """What an admin command did."""
+        """Answer an admin command with facts."""
         self._answer(identity, headers.Reply(request_id, facts))
 
     def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
-        """The same of one that is done as a set is: it leaves as an acknowledgement does."""
+        """Answer an admin command in order with acknowledgements, once its change is replicated."""
         ctx, header = self._ctx, headers.Reply(request_id, facts)
         self._audit_answer(identity, header)
         told = reply(pack(ctx.state.number), encode(header))
         ctx.turn.promises.append((identity, [told]))
 
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
-        """Why an admin command was not done."""
+        """Refuse a request with a text."""
         self._answer(identity, headers.Refused(request_id, "bad", text))
 
 
 def asks_status(frames: list[bytes]) -> bool:
-    """Whether this is an operator's question for the status."""
+    """Return True if a message is the admin command `status`."""
     return len(frames) == 4 and frames[2] == STATUS
 
 
@@ -574,7 +584,7 @@ def _number(options: Options, name: str, default: int, least: int = 0) -> int:
 
 
 def _proof(options: Options) -> list[bytes]:
-    """Of `from`: the store and the opener of its epoch, as a KTHXBAI told them; two empty ones if there are none."""
+    """Return the proof of `from`: its store and the opener of its epoch; both are empty if the caller gave none."""
     proof = options.get("proof", [b"", b""])
     if type(proof) is not list or list(map(type, proof)) != [bytes, bytes]:
         raise BadFrame("the 'proof' of ICANHAZ? is what KTHXBAI told: two times bytes")

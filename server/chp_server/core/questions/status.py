@@ -1,6 +1,6 @@
-"""What `chp status`, metrics and logs are told of a server: one map; what it holds may change with the version.
+"""The status of a server: one map of facts, for `chp status`, metrics and logs.
 
-Pure: it looks, and changes nothing.
+The facts may change with the version. Reading them changes nothing. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ..peer.peerlink import PeerLink
 from .requests import Requests
 
 EPOCHS_SHOWN = 50
-GROUPS_SHOWN = 100  # each is three series of the metrics
+# Each group takes three series of the metrics.
+GROUPS_SHOWN = 100
 
 
 def status_of(ctx: ServerContext, link: PeerLink, requests: Requests, **told: Any) -> dict[str, Any]:
-    """What a server is and does; `told` is what its shell has to say."""
+    """Return the facts of a server; `told` are those of its shell."""
     state, commits, config = ctx.state, ctx.commits, ctx.config
     role = "primary" if config.primary else "backup"
     return {
@@ -69,7 +70,7 @@ def status_of(ctx: ServerContext, link: PeerLink, requests: Requests, **told: An
 
 
 def _epochs(ctx: ServerContext) -> list[dict[str, Any]]:
-    """The latest epochs: who opened them, when by its own clock, and why; the newest first."""
+    """Return the latest epochs, the newest first: which server opened each, why, and when by that server's clock."""
     newest = sorted(ctx.state.history.items(), reverse=True)[:EPOCHS_SHOWN]
     return [
         {"epoch": i, "last": describe(e.last), "name": e.name, "because": e.because, "wall_ms": e.wall_ms,
@@ -79,7 +80,7 @@ def _epochs(ctx: ServerContext) -> list[dict[str, Any]]:
 
 
 def _turned_away(ctx: ServerContext, requests: Requests) -> dict[str, int]:
-    """What was not taken for want of room, or given up; as in the other counts, only what has happened."""
+    """Return the counts of what was refused or dropped for lack of room, without those that are zero."""
     counts = {
         "channels_refused": ctx.commits.channels.refused,
         "requests_refused": requests.syncs.refused,

@@ -1,8 +1,13 @@
-"""Snapshots and resumes under way: streams of chunks, each sent only when its reader has room (SPEC.md, section 17).
+"""The streams that answer requests: snapshots, resumes and feeds, sent in chunks (SPEC.md, section 17).
 
-A stream holds an image of its subtree (image.py), which is consistent while the server goes on serving. Chunks are
-encoded when they are sent, and a CHP/2 reader never has more in flight than the credit it gave. A CHP/1 reader gives no
-credit; its KVSYNCs go out a portion a turn, as fast as its socket takes them: the reactor tells who is blocked.
+    snapshot_parts, resume_parts, chp1_parts    yield the messages of an answer, in parts
+    SyncStream                                  one answer on its way: its parts, and the reader's credit
+    Syncs                                       all streams of a server, served in turn
+
+A snapshot reads an image of its subtree (image.py), which stays as it is while the server goes on serving. A chunk is
+encoded when it is sent. A CHP/2 reader never has more chunks on their way than the credit that it gave. A CHP/1 reader
+gives no credit: it gets a portion of its KVSYNCs each turn, as fast as its socket takes them. The reactor tells which
+readers' sockets are full.
 """
 
 from __future__ import annotations
@@ -30,42 +35,53 @@ from ..state.image import Image
 from ..state.record_log import Record
 
 Frames = list[bytes]
-WORD_S = 0.75  # less than the second that is promised, as turns come with the heartbeats at least
-TOOK_MAX = 1000  # of the latest copies
-PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20  # of a CHP/1 snapshot in one turn, or one value
+# A waiting reader gets an empty chunk so often. A second is promised, and turns may be a heartbeat apart.
+WORD_S = 0.75
+# The number of latest copies whose times are kept.
+TOOK_MAX = 1000
+# A CHP/1 snapshot sends so many items or bytes in a turn, or one value that is larger.
+PORTION_ITEMS, PORTION_BYTES = 256, 1 << 20
 
 
 @dataclass(slots=True)
 class SyncStream:
-    """One reader's way from its request to KTHXBAI: bodies or portions still to come, and the room it gave."""
+    """The answer to one request, on its way: the parts that are still to come, and the reader's credit."""
 
     identity: bytes
     request_id: int
     parts: Iterator[list[Frames]]
     credit: int
-    counted: bool  # CHP/2: each part costs one credit
+    # True for CHP/2, where each part costs one credit.
+    counted: bool
     touched: float
-    wants: str | None = None  # until it has begun: the subtree of which it needs an image
-    copy: tuple[bytes, str] | None = None  # the session and the subtree whose copy it is
-    waiting: deque[SyncStream] = field(default_factory=deque)  # CHP/1: asked for meanwhile, in order
-    began: float = 0.0  # of a copy
+    # The subtree of which it needs an image, until it has begun.
+    wants: str | None = None
+    # If it is a copy for a Clone: the Clone's session and the subtree.
+    copy: tuple[bytes, str] | None = None
+    # Later requests of a CHP/1 reader, which are answered after this one, in order.
+    waiting: deque[SyncStream] = field(default_factory=deque)
+    # The time when a copy was asked for.
+    began: float = 0.0
     user: str = ""
-    empty: Callable[[], Frames] | None = None  # makes a chunk that has nothing, for a reader that waits
-    said: float = 0.0  # when a chunk was sent last
+    # Makes an empty chunk, for a reader that waits.
+    empty: Callable[[], Frames] | None = None
+    # The time when the last chunk was sent.
+    said: float = 0.0
 
     def word(self, now: float) -> list[Frames]:
-        """Return an empty chunk if the reader was sent nothing for a while: we prepare its answer."""
+        """Return an empty chunk if the reader was sent nothing for a while, as its answer is still being prepared."""
         if self.empty is None or now - self.said < WORD_S:
             return []
         self.said = now
         return [self.empty()]
 
     def part(self) -> list[Frames] | None:
-        """The next part; None when it is at its end."""
+        """Return the next part; None at the end."""
         self.wants = None
         try:
             return next(self.parts, None)
-        except BadInput as error:  # what it reads is not there any more
+        except BadInput as error:
+            # The records that it reads are gone.
             self.parts = iter(())
             return [reply(pack(0), encode(headers.Refused(self.request_id, "retained", str(error))))]
 
@@ -80,9 +96,9 @@ def snapshot_parts(
     form: Callable[[Segment], bytes] = Segment.encode,
     indices: Iterator[int] | None = None,
 ) -> Iterator[list[Frames]]:
-    """SYNC chunks and the KTHXBAI of a snapshot, with `ending`, each a list of one message, once the image is whole.
+    """Yield the SYNC chunks and the KTHXBAI of a snapshot, each a list of one message, once the image is complete.
 
-    `indices` go on behind those of empty chunks that were sent before.
+    `ending` are the last fields of KTHXBAI. `indices` continue those of the empty chunks that were sent before.
     """
     yield from gathered(image)
     number, indices = pack(image.number), indices or count()
@@ -93,7 +109,7 @@ def snapshot_parts(
 
 
 def gathered(image: Image) -> Iterator[list[Frames]]:
-    """Nothing to send, as often as somebody asks before the image is whole."""
+    """Yield an empty list, again and again, until the image is complete."""
     return ([] for _ in image.waiting())
 
 
@@ -108,17 +124,19 @@ def resume_parts(
     indices: Iterator[int] | None = None,
     as_of_now: Callable[[Segment, int], Segment] | None = None,
 ) -> Iterator[list[Frames]]:
-    """RECORDS chunks of what a subtree missed, and the KTHXBAI that `end` is; `prev` skips what is left out.
+    """Yield RECORDS chunks of a subtree's part of `records`, and then `end`.
 
-    `opener` tells who opened the epoch of a number. A record that is None is not here yet: there is nothing to send.
-    `indices` go on behind those of empty chunks that were sent before. `as_of_now` is given each segment and the
-    revision of its keys, and returns what is sent of it.
+    Records without a part in the subtree are left out, so the `prev` of a record names the last one that was sent. A
+    record that is None is still being read: the stream waits. `opener` returns the opener of a number's epoch.
+    `indices` continue those of the empty chunks that were sent before. `as_of_now` takes each segment and the revision
+    of its keys, and returns the segment that is sent.
     """
     request_id, number = end.request, pack(end.number)
     prev, unfinished, parts = after, False, Parts()
     bodies: list[bytes] = []
     load = Load(limits.sync_chunk_bytes)
-    kept_of: list[bool] = []  # of each segment of the record under way, whether it is in the subtree
+    # For each segment of the record under way: whether a part of it is in the subtree.
+    kept_of: list[bool] = []
     last, indices = 0, indices or count()
     for record in records:
         if record is None:
@@ -130,10 +148,12 @@ def resume_parts(
         kept_of += (part is not None for part in found)
         if not header.more:
             header, kept_of = _of_kept(header, kept_of), []
-        first = parts.revision(header)  # that of its keys, also if the first part is left out
+        # The revision of the record's keys, even if its first part is left out.
+        first = parts.revision(header)
         parts.add(header, [])
         kept = [part if as_of_now is None else as_of_now(part, first) for part in found if part is not None]
-        if not kept and (header.more or not unfinished):  # the last part of a record is needed, were it empty
+        # The last part of a record is sent even if it is empty, when an earlier part was sent.
+        if not kept and (header.more or not unfinished):
             continue
         header = header._replace(prev=prev, first=header.first if unfinished else first)
         body, weight = encode(header, [part.encode() for part in kept]), _weight(header, kept)
@@ -154,19 +174,19 @@ def resume_parts(
 
 
 def narrow_items(body: bytes, subtree: str) -> tuple[headers.Header, list[Segment | None]]:
-    """Return a record's header, and of each of its segments what readers of a subtree get."""
+    """Return a record's header, and the part of each segment that readers of a subtree get; None if there is none."""
     header, items = decode(body, WHOLE_STATE)
     parts = [narrow(segment_of(item), subtree) for item in items]
     return header, [None if part is None else shown(part) for part in parts] if subtree else parts
 
 
 def _weight(header: headers.Batch, kept: list[Segment]) -> int:
-    """Return what a record weighs for a reader."""
+    """Return the weight of a record for a reader."""
     return CONTAINER + 1 + len(kept) + weight_of(headers.fields_of(header)) + sum(part.weight for part in kept)
 
 
 def with_ttls_left(segment: Segment, revision: int, hashmap: Hashmap, now: float) -> Segment:
-    """Return a segment of a record with what is left of its ttls, as far as the map has its keys of that revision."""
+    """Return a segment with the time that is left of each ttl, if the map has the key at this revision."""
     extras = segment.extras
     if not extras or columns.TTLS not in extras:
         return segment
@@ -184,7 +204,7 @@ def with_ttls_left(segment: Segment, revision: int, hashmap: Hashmap, now: float
 
 
 def _of_kept(header: headers.Batch, kept_of: list[bool]) -> headers.Batch:
-    """With the origins of those segments alone that a reader gets: who wrote elsewhere is nothing to it."""
+    """Return a header with the origins of only those segments that a reader gets."""
     if header.whose is None:
         return header
     runs, at = [], 0
@@ -200,12 +220,13 @@ def _of_kept(header: headers.Batch, kept_of: list[bool]) -> headers.Batch:
 
 
 def chp1_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], float]) -> Iterator[list[Frames]]:
-    """KVSYNCs in portions, and the KTHXBAI, as RFC 12 has them: for a CHP/1 reader."""
+    """Yield the KVSYNCs of a CHP/1 snapshot in portions, and its KTHXBAI (RFC 12)."""
     yield from gathered(image)
     portion: list[Frames] = []
     size = 0
     for key, value, revision in image.items():
-        if not value:  # in CHP/1 it would say deleted
+        # In CHP/1 an empty value means that the key is deleted.
+        if not value:
             continue
         deadline = image.deadlines.get(key)
         properties = b"" if deadline is None else with_ttl_until(b"", ms_until(deadline, now()), wall_s)
@@ -218,7 +239,7 @@ def chp1_parts(image: Image, subtree: str, wall_s: float, now: Callable[[], floa
 
 
 def reply(number: bytes, body: bytes) -> Frames:
-    """A CHP/2 message on the snapshot port."""
+    """Return a CHP/2 message for the snapshot port."""
     return [RESERVED_KEY, number, b"", b"", body]
 
 
@@ -227,11 +248,16 @@ class Syncs:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._streams: dict[tuple[bytes, int], SyncStream] = {}  # who has waited longest for a turn comes first
-        self._readers: Counter[bytes] = Counter()  # how many of them each has
-        self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}  # the request of each Clone's copy
-        self.took: deque[float] = deque(maxlen=TOOK_MAX)  # how long copies took, until somebody takes that away
-        self._lost: list[SyncStream] = []  # what made room for another user's, until somebody takes that away
+        # All streams; the one that has waited longest for a turn comes first.
+        self._streams: dict[tuple[bytes, int], SyncStream] = {}
+        # The number of streams of each reader.
+        self._readers: Counter[bytes] = Counter()
+        # The id of the request for each Clone's copy.
+        self._copies: dict[tuple[bytes, tuple[bytes, str]], int] = {}
+        # The times that copies took, until the shell takes them for its metrics.
+        self.took: deque[float] = deque(maxlen=TOOK_MAX)
+        # Streams that were ended to make room for another user's, until `take_lost` takes them.
+        self._lost: list[SyncStream] = []
         self.refused = 0
         self.dropped = 0
 
@@ -239,10 +265,10 @@ class Syncs:
         return len(self._streams)
 
     def open(self, stream: SyncStream) -> bool:
-        """Begin a stream, after the one that a CHP/1 reader has asked for before; False when there are too many.
+        """Begin a stream; return False if there are too many. A CHP/1 reader's streams wait for each other.
 
-        A Clone that asks again for a copy has given up the one before: it would wait here, for credit, until it is idle
-        for too long, and a server that was stopped for a minute finds all that was asked meanwhile.
+        A Clone that asks again for a copy has given up the one before, so that stream ends. It would wait here for
+        credit until it was idle for too long. A server that was stopped for a minute finds many such requests.
         """
         if stream.copy is not None and (given_up := self._copies.get((stream.identity, stream.copy))) is not None:
             self._end((stream.identity, given_up))
@@ -267,7 +293,7 @@ class Syncs:
         return len(self._streams) >= limits.syncs_max or self._readers[identity] >= limits.syncs_of_one_max
 
     def _make_room(self, stream: SyncStream, before: SyncStream | None) -> bool:
-        """Whether a stream of the user who has most of them was ended for one of another user."""
+        """End a stream of the user that has most of them; return False if none may be ended for this stream."""
         if before is not None or self._readers[stream.identity] >= self._limits.syncs_of_one_max:
             return False
         users = {key: other.user for key, other in self._streams.items()}
@@ -278,7 +304,7 @@ class Syncs:
         return key is not None
 
     def take_lost(self) -> list[SyncStream]:
-        """Return the streams that were ended for those of others since the last call."""
+        """Return the streams that were ended since the last call, to make room for other users' streams."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -292,39 +318,40 @@ class Syncs:
                 del self._readers[key[0]]
 
     def serves(self, identity: bytes) -> bool:
-        """Whether a reader has asked for something that it does not have yet."""
+        """Return True if a reader has a stream."""
         return identity in self._readers
 
     def grant(self, identity: bytes, request_id: int, more: int, now: float) -> None:
-        """A reader gives room for `more` chunks."""
+        """Give a reader's stream credit for `more` chunks."""
         stream = self._streams.get((identity, request_id))
         if stream is not None:
             stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
             stream.touched = now
 
     def close(self, identity: bytes) -> None:
-        """A reader is gone."""
+        """End all streams of a reader."""
         for key in [key for key in self._streams if key[0] == identity]:
             self._end(key)
 
     def clear(self) -> None:
-        """Drop all streams: the server no longer serves."""
+        """Drop all streams: this server no longer serves."""
         self._streams.clear()
         self._readers.clear()
         self._copies.clear()
 
     def wanted(self, blocked: set[bytes]) -> set[str]:
-        """The subtrees of which streams that could begin need an image."""
+        """Return the subtrees of which streams need an image that could begin now."""
         streams = self._streams.values()
         return {s.wants for s in streams if s.wants is not None and s.credit > 0 and s.identity not in blocked}
 
     def pump(
         self, blocked: set[bytes], may_begin: Callable[[str], bool], now: float, room: int, *, pressed: bool = False
     ) -> Iterator[tuple[bytes, list[Frames]]]:
-        """One part of each stream that has room, with its reader's identity, as far as one turn may send.
+        """Yield a part of each stream that has credit, with its reader's identity, up to the bytes of one turn.
 
-        No reader gets more than its share of a turn, as what it does not take is held for it. `pressed`: others wait
-        for the room that its streams take, so who lets them stand still loses them sooner.
+        No reader gets more than its share of a turn, because the server keeps what a socket does not take yet.
+        `pressed` says that other streams wait for the images of these. Then a reader without progress loses its
+        stream sooner.
         """
         idle_s = self._limits.reader_pressed_s_max if pressed else self._limits.sync_idle_s_max
         room, share = min(room, self._limits.sync_turn_bytes), self._limits.sync_turn_of_one_bytes
@@ -334,7 +361,8 @@ class Syncs:
                 self._end(key)
                 self.dropped += 1
             elif stream.wants is not None and not may_begin(stream.wants):
-                stream.touched = now  # it is we who make it wait
+                # The server makes it wait, so it does not count as idle.
+                stream.touched = now
                 if stream.credit > 0 and key[0] not in blocked and (word := stream.word(now)):
                     yield stream.identity, word
             elif room > 0 and stream.credit > 0 and key[0] not in blocked and sent[key[0]] <= share:
@@ -345,7 +373,8 @@ class Syncs:
                     self._next(key, stream)
                     continue
                 stream.touched = now
-                if not part:  # its image is not whole yet
+                if not part:
+                    # Its image is not complete yet, or its records are still being read.
                     if word := stream.word(now):
                         yield stream.identity, word
                     continue
@@ -354,7 +383,8 @@ class Syncs:
                 size = sum(len(frames[-1]) for frames in part)
                 room -= size
                 sent[key[0]] += size
-                self._streams[key] = self._streams.pop(key)  # behind those that had no turn
+                # Streams that had no turn come before it in the next one.
+                self._streams[key] = self._streams.pop(key)
                 yield stream.identity, part
 
     def _next(self, key: tuple[bytes, int], stream: SyncStream) -> None:
@@ -365,5 +395,5 @@ class Syncs:
             self._end(key)
 
     def ready(self, blocked: set[bytes]) -> bool:
-        """Whether some stream could send now."""
+        """Return True if a stream could send now."""
         return any(s.credit > 0 and s.identity not in blocked for s in self._streams.values())

@@ -1,13 +1,13 @@
-"""Port P's questions about topics (SPEC.md, section 35).
+"""The questions about topics on port P (SPEC.md, section 35).
 
-    ICANHAZ? subtree {id, topic, facts}            what is known of a topic
-    ICANHAZ? subtree {id, topics: after}           of all whose names come after `after`, a page of them
-    ICANHAZ? subtree {id, topic, groups: after}    of its groups whose names come after `after`, a page of them
-    ICANHAZ? subtree {id, topic, after, credit}    its messages from that offset on, and those to come; -1: only those
-    ICANHAZ? subtree {id, topic, group, member, credit, have, proof}   those of the slots that a member has
-    (group_coordinator.py)
+    ICANHAZ? subtree {id, topic, facts}            asks for the facts of a topic
+    ICANHAZ? subtree {id, topics: after}           asks for the facts of topics, by name, from behind `after`: a page
+    ICANHAZ? subtree {id, topic, groups: after}    asks for a topic's groups, by name, from behind `after`: a page
+    ICANHAZ? subtree {id, topic, after, credit}    reads messages from an offset on; -1: only new ones
+    ICANHAZ? subtree {id, topic, group, member, credit, have, proof}
+                                                   reads messages of a member's slots (group_coordinator.py)
 
-The answers are of the active. The subtree says nothing here.
+Only the active answers. The subtree has no meaning here.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from .group_coordinator import GroupCoordinator
 from .message_pages import MessagePages
 from .syncs import reply
 
-LISTED_MAX = 500  # in one answer
-MAKES_ROOM = "your user has most of the readers of topics here, and another one came; ask again later"
+# Topics or groups in one answer.
+LISTED_MAX = 500
+MAKES_ROOM = "your user has most of the readers of topics here, and another user needed room; ask again later"
 
 
 def of_member(options: dict[str, Any]) -> bool:
-    """Return whether a question about topics asks for the messages of a member of a group."""
+    """Return True if a question about topics asks for the messages of a member of a group."""
     listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
     return not listed and "topic" in options and "group" in options
 
 
 class TopicReaders:
-    """Who asks, and who reads."""
+    """The questions about topics, the single readers, and the members of groups."""
 
     def __init__(self, ctx: ServerContext) -> None:
         self._ctx = ctx
@@ -51,13 +52,14 @@ class TopicReaders:
         return bool(self.delivery or self.sharing)
 
     def ask(self, identity: bytes, options: dict[str, Any]) -> None:
-        """A question of somebody who may read what it is about, and has voted."""
+        """Answer a question, or begin to send messages; the caller's rights are checked, and its vote is cast."""
         ctx, request_id = self._ctx, options["id"]
         if not ctx.serving:
             self._refuse(identity, request_id, "passive", int(ctx.bstate))
             return
-        if ctx.now < ctx.hold_until:  # we were stopped: a successor may have more
-            self._refuse(identity, request_id, "busy", "this server was stopped, and waits for what its peer says")
+        if ctx.now < ctx.hold_until:
+            # This server was stopped for a while, and the peer may have become active meanwhile.
+            self._refuse(identity, request_id, "busy", "this server was stopped, and waits until it hears its peer")
             return
         ctx.commit()
         if "topics" in options:
@@ -67,7 +69,8 @@ class TopicReaders:
         if topic is None:
             self._refuse(identity, request_id, "topic", f"there is no topic {options['topic']!r:.200}")
         elif options.get("facts") is True:
-            made = f"{ctx.state.store.hex()}.{topic.id}"  # another of the same name has another
+            # A topic that is removed and made again has another id.
+            made = f"{ctx.state.store.hex()}.{topic.id}"
             self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
         elif type(options.get("groups")) is str:
             told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
@@ -95,16 +98,16 @@ class TopicReaders:
                 self._refuse(*key, *refusal)
 
     def grant(self, identity: bytes, request_id: int, more: int) -> None:
-        """Room for more."""
+        """Give a reader or a member more credit."""
         self.delivery.grant(identity, request_id, more, self._ctx.now)
         self.sharing.grant(identity, request_id, more, self._ctx.now)
 
     def serves(self, identity: bytes) -> bool:
-        """Whether somebody reads here, were it that nothing comes."""
+        """Return True if this connection reads messages, even if there are none for it."""
         return self.delivery.serves(identity) or self.sharing.serves(identity)
 
     def gone(self, identity: bytes) -> None:
-        """A reader has left."""
+        """Forget the readers of an ended connection."""
         self.delivery.close(identity)
         self.sharing.close(identity)
 
@@ -125,12 +128,12 @@ class TopicReaders:
     # -- each turn
 
     def _confirmed(self) -> int | None:
-        """The number that the passive has in its journal; None if none is in sync."""
+        """Return the number that the passive has in its journal; None if no passive is in sync."""
         follower = self._ctx.follower
         return follower.confirmed if follower is not None and follower.in_sync else None
 
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
-        """What readers get now; `lacks`: whether messages are not in our journal, and may be in the peer's."""
+        """Send readers what they get in this turn; `lacks`: our journal lacks messages that the peer may have."""
         ctx = self._ctx
         at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
         self.delivery.written = ctx.written
@@ -145,26 +148,26 @@ class TopicReaders:
         ctx.turn.reads += self.pages.due()
 
     def ready(self, blocked: Container[bytes]) -> bool:
-        """Whether somebody could get more at once."""
+        """Return True if a reader could get messages in a turn that follows at once."""
         if self.sharing and self.sharing.ready(blocked, self.delivery.upto(self._confirmed())):
             return True
         return len(self.delivery) > 0 and self.delivery.ready(blocked, self._ctx.state.topics, self._confirmed())
 
     def clear(self) -> None:
-        """This server serves no more."""
+        """Remove all readers with a refusal: this server no longer serves, or its rules have changed."""
         ctx = self._ctx
         ctx.turn.replies += self.delivery.clear(int(ctx.bstate))
         ctx.turn.replies += self.sharing.clear(int(ctx.bstate))
 
     def settle(self, *, beat: bool) -> None:
-        """In the open record: what the active has to say of groups."""
+        """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
         if beat and self.sharing:
             self.sharing.step(self._ctx.now)
         if self._ctx.state.topics.groups.unsettled:
             self.sharing.settle(self._ctx.now)
 
     def status(self, lacks: int) -> dict[str, int]:
-        """For `status`: messages, their bytes, who reads; and how many messages are not in this journal."""
+        """Return the facts of topics for `status`; `lacks` is the number of messages that this journal lacks."""
         topics = self._ctx.state.topics.by_name.values()
         return {
             "topics": len(topics),
