@@ -146,9 +146,18 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
         orders.publish_many([b"%d" % i for i in range(11)], [f"k{i}" for i in range(11)]).wait(WAIT_S)
         with orders.consumer("g") as consumer:
             batch = next(consumer)
-            for disk in disks:
-                disk.fill(left)
-            # The journal may find the disk full before a measurement does.
+
+            def read_only() -> bool:
+                for disk in disks:
+                    disk.fill(left)
+                return all("read-only" in full(server) for server in pair.both)
+
+            # A server that frees a part of its journal has room for an acknowledgement: fill until both have none.
+            if left:
+                until(read_only, "both to be read-only")
+            else:
+                read_only()
+            # With left=0 the journal finds the disk full before a measurement does.
             for i in range(40):
                 clone.set(f"/{i}", bytes(MIB // 4))
             refused = batch.done()

