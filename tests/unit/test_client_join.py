@@ -83,6 +83,32 @@ def test_a_hole_is_counted_and_mended_by_a_resume() -> None:
     assert talk.stats["resyncs_resumed"] == 1
 
 
+def test_a_resume_without_its_end_goes_on_behind_what_came_of_it() -> None:
+    talk = Talk().joined()
+    talk.batch(n(3), n(4), {"/d": b"4"})
+    request = talk.last_id()
+    assert talk.requests[-1][2]["from"] == n(0)
+    talk.reply(n(4), [4, request, 0, b"S" * 16], [[1, n(0), n(2), n(2), 0, [], False], segment({"/b": b"2"})])
+    assert talk.map == {"/b": b"2"} and talk.core.state is State.STALE
+    while talk.last_id() == request:
+        talk.now += 0.25
+        talk.heartbeat(n(4), n(4))
+        talk.core.on_timer(talk.now)
+        talk.take()
+    assert talk.requests[-1][2]["from"] == n(2)
+
+
+def test_a_server_of_which_only_acknowledgements_and_refusals_come_is_silent() -> None:
+    talk = Talk().joined()
+    for no in range(1, 9):
+        talk.set({f"/{no}": b"1"}, shown=False)
+        talk.now += 0.25
+        (talk.ack(no, no, n(1)) if no % 2 else talk.refuse(no, "full", "no room"))
+    assert talk.core.leadership.silent(talk.now)
+    talk.heartbeat(n(1), n(0))
+    assert not talk.core.leadership.silent(talk.now)
+
+
 def test_a_heartbeat_shows_a_hole_at_the_end() -> None:
     talk = Talk().joined()
     talk.heartbeat(n(4), channel_last=n(3))

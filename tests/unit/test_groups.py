@@ -13,7 +13,7 @@ from chp.errors import BadFrame
 from chp.headers import Refused
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
-from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
+from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_messages, unpack_slots
 from chp.versions import VERSION
 from chp_server.core.state.groups import NOBODY, Group
 from chp_server.core.state.leases import LeaseOwner
@@ -201,6 +201,70 @@ def test_members_share_by_slots_in_order_and_each_gets_his_part_once() -> None:
     group = talk.core.state.topics.groups.get("t", "g")
     assert group is not None and group.floor() == 600
     assert len(group.places[one.lease]) == 1, "slots that keep up are at one offset"
+
+
+def items_to(talk: GroupTalk, member: Hand) -> list[list[Any]]:
+    """Take a turn, and return the items of the MESSAGES that a member gets in it."""
+    found: list[list[Any]] = []
+    for identity, replies in talk.turn(0.05).deliveries:
+        if identity == member.identity:
+            found += (item for frames in replies for item in decode(frames[4])[1])
+    return found
+
+
+def test_all_that_is_in_a_members_item_is_its_own_though_its_slot_can_not_be_computed() -> None:
+    talk = GroupTalk()
+    one, two = talk.member(ask=False), talk.member(ask=False)
+    talk.publish("t", *keyed(40))
+    talk.publish("t", [b"no key %d" % i for i in range(40)])
+    talk.turn(0.0)
+    got: dict[int, bytes] = {}
+    for member in (one, two):
+        member.ask()
+        [[first, n, _, _, bodies, mask]] = items_to(talk, member)
+        assert (first, n, len(mask), len(bodies)) == (0, 80, 80, 1), "two publishes are one bin"
+        keys, values = unpack_messages(bodies[0])
+        assert keys is not None and "" in keys, "and messages without a key have an empty one"
+        offsets = [offset for offset, there in enumerate(mask) if there]
+        assert not got.keys() & set(offsets)
+        got.update(zip(offsets, values, strict=True))
+    assert [got[i] for i in range(80)] == [*keyed(40)[0], *(b"no key %d" % i for i in range(40))]
+    talk = GroupTalk()
+    talk.publish("t", *keyed(40))
+    talk.turn(0.0)
+    alone = talk.member(ask=False)
+    alone.ask()
+    [[first, n, _, _, bodies]] = items_to(talk, alone)
+    assert (first, n, unpack_messages(bodies[0])) == (0, 40, (keyed(40)[1], keyed(40)[0])), "all are there"
+
+
+def test_a_member_is_given_two_ahead_whatever_its_credit_and_one_for_each_that_it_grants() -> None:
+    talk = GroupTalk()
+    one = talk.member()
+    for i in range(6):
+        talk.publish("t", [b"%d" % i])
+        talk.turn(0.05)
+        talk.turn(0.05)
+    assert len(one.chunks) == 2, "six of its eight credits are left, and it is given nothing more"
+    talk.turn(60.0)
+    assert len(one.chunks) == 2
+    for n in (3, 4):
+        one.grant(1)
+        for _ in range(2):
+            talk.publish("t", [b"more"])
+            talk.turn(0.05)
+            talk.turn(0.05)
+        assert len(one.chunks) == n
+
+
+def test_a_lease_and_the_member_that_it_is_are_made_in_one_segment() -> None:
+    talk = GroupTalk()
+    assert talk.group("t", "g") == ""
+    hand = Hand(talk, "t", "g", 9)
+    talk.members.append(hand)
+    assert hand.send(lease=[hand.lease, 1_000_000], join=["t", "g", hand.lease, "hand"]) == ""
+    talk.turn(0.0)
+    assert hand.slots == 256
 
 
 def test_messages_without_keys_go_round() -> None:

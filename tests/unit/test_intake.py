@@ -120,6 +120,10 @@ def test_items_that_are_not_newer_are_left_out_and_counted(committer: Committer)
     verdict = judge(frames, committer.view, committer.open, 0.0)
     assert isinstance(verdict, Accept) and verdict.segment.keys == ["/c"] and verdict.older == 1
     assert verdict.body == verdict.segment.encode(), "the record has what is done, not what came"
+    assert verdict.segment.extras is None, "readers see nothing of the column"
+    frames = batch(ONE, 5, "/a", "/c", n=[[0], [0]], d=[1])
+    verdict = judge(frames, committer.view, committer.open, 0.0)
+    assert isinstance(verdict, Accept) and verdict.segment.extras == {"d": [0]}, "indices count what is left"
 
 
 def test_what_is_no_kvset_raises(committer: Committer) -> None:

@@ -191,6 +191,15 @@ class TestAnswered:
         assert talk.settled == [(1, Ack(1, 7, "journaled")), (2, Ack(1, 7, "journaled"))]
         assert talk.stats["acks_journaled"] == 2 and not talk.core.outbox.batches
 
+    def test_acknowledgements_come_in_any_order_and_each_is_of_its_own_batches(self) -> None:
+        talk = Talk(write_only=True).joined()
+        for i in range(4):
+            talk.set({f"/{i}": b"1"})
+        talk.ack(3, 4, n(4))
+        assert [handle for handle, _ in talk.settled] == [3, 4] and list(talk.core.outbox.batches) == [1, 2]
+        talk.ack(1, 2, n(2))
+        assert [handle for handle, _ in talk.settled] == [3, 4, 1, 2] and not talk.core.outbox.batches
+
     def test_an_ack_of_everything_there_ever_was_costs_nothing(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
@@ -354,6 +363,18 @@ class TestSettledOnceTheCopyHoldsIt:
         assert [handle for handle, _ in talk.settled] == [2]
         talk.ack(1, 1, n(0))
         assert [handle for handle, _ in talk.settled] == [2]
+
+    def test_a_batch_of_nothing_and_a_commit_wait_for_all_subtrees(self) -> None:
+        talk = Talk("/a/", "/b/").joined()
+        talk.set({})
+        talk.set({}, shown=False, commit=[b"T" * 16, "job", 1, [["0.0", 1]], None])
+        talk.set({}, shown=False, refresh=b"L" * 16)
+        talk.ack(1, 3, n(3))
+        assert [handle for handle, _ in talk.settled] == [3]
+        talk.heartbeat(n(3), n(0), on="/a/")
+        assert [handle for handle, _ in talk.settled] == [3]
+        talk.heartbeat(n(3), n(0), on="/b/")
+        assert [handle for handle, _ in talk.settled] == [3, 1, 2]
 
     def test_a_revision_that_is_not_known_is_at_most_the_servers_number(self) -> None:
         talk = self.lagging()

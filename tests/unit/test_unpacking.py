@@ -131,6 +131,14 @@ def test_the_heaviest_record_is_read() -> None:
     assert len(read) == len(items) and segment_of(read[-1]) == every_column(N)
 
 
+def test_a_client_that_bounds_arrays_maps_and_text_reads_each_legal_body() -> None:
+    body = msgpack.packb([[BATCH, 1, 2, 3, 4, [], False], msgpack.unpackb(every_column(N).encode())])
+    bounds = {"max_array_len": N + 1, "max_map_len": N, "max_str_len": TEXT_BYTES_MAX, "max_ext_len": 0}
+    assert msgpack.unpackb(body, **bounds) == unpack(body)
+    with pytest.raises(ValueError, match="max_array_len"):
+        msgpack.unpackb(flat(SMALLEST["nil"], N + 2, MIB), **bounds)
+
+
 def test_the_deepest_legal_body_is_read() -> None:
     commit = {"commit": [b"t" * 16, "job", 1, [[f"{i}.0", 1] for i in range(SHORT + 1)], None]}
     piece = [[[b"s" * 16, 1]], True, [[[], [], commit]]]
