@@ -1,8 +1,8 @@
-"""covers: a damage to a SQLite journal's files: recovered whole, or refused clearly; never silent, never a crash.
+"""covers: damage to a SQLite journal's files: it is recovered whole or refused clearly, never silent and never a crash.
 
-A journal is made by a process that is killed, or closed; one of its files is flipped, zeroed, cut, shifted, removed,
-put back from an earlier moment, written over, or holds columns of another type. Then a start (`strict`, and `prefix`)
-and `chp check` look at it. Each damage comes from a seed, so what fails can be played again: `damaged(SEED, ...)`.
+A process makes a journal, and is killed or closes it. Then one of its files is flipped, zeroed, cut, shifted, removed,
+restored from an earlier moment, written over, or gets columns of another type. A start (`strict` and `prefix`) and `chp
+check` look at it. Each damage comes from a seed, so that a failure can be repeated: `damaged(SEED, ...)`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FILES = ("journal.sqlite", "journal.sqlite-wal")
 
 
 def body(n: int, size: int) -> bytes:
-    """What row `n` holds."""
+    """Return the body of row `n`."""
     return b"row %06d " % n + bytes([n % 256]) * size
 
 
 def write(place: str, shape: str) -> None:
-    """In a process of its own: the journal of a shape; at a third of the rows, a copy of its files as they are then."""
+    """Write the journal of a shape in this process, and copy its files after a third of the rows."""
     rows, size, snapshot = SHAPES[shape]
     journal = open_journal(f"sqlite:{place}")
     journal.load()
@@ -59,7 +59,7 @@ def write(place: str, shape: str) -> None:
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One journal of each shape."""
+    """Make one journal of each shape."""
     made = {}
     for shape in SHAPES:
         made[shape] = tmp_path_factory.mktemp(shape) / "data"
@@ -101,7 +101,7 @@ def garbage(rng: random.Random, file: Path, _: Path) -> None:
 
 
 def misplaced(rng: random.Random, file: Path, _: Path) -> None:
-    """A block was written to the place of another."""
+    """Write a block to the place of another one."""
     data = bytearray(file.read_bytes())
     size = min(len(data), rng.choice([512, 4096, 16384]))
     a, b = (rng.randrange(len(data) // size) * size for _i in range(2))
@@ -126,7 +126,7 @@ def remove(rng: random.Random, file: Path, _: Path) -> None:
 
 
 def put_back(rng: random.Random, file: Path, earlier: Path) -> None:
-    """As it was at an earlier moment."""
+    """Put a file back as it was at an earlier moment."""
     old = earlier / file.name
     if old.exists():
         shutil.copy(old, file)
@@ -135,7 +135,7 @@ def put_back(rng: random.Random, file: Path, earlier: Path) -> None:
 
 
 def retype(rng: random.Random, file: Path, _: Path) -> None:
-    """A column has another type than was written: what SQLite makes of a header of a record that was zeroed."""
+    """Give a column another type, as SQLite reads it from a zeroed header of a record."""
     tables = {"rows": ("last", "prev", "wrote", "crc", "body"), "chunks": ("crc", "body"), "meta": ("value", "crc")}
     table = rng.choice(list(tables))
     value = rng.choice(["NULL", "0", "-1", "'text'", "x''", "1.5", "CAST(x'ff' AS TEXT)", "zeroblob(10)"])
@@ -156,7 +156,7 @@ KINDS: list[Callable[[random.Random, Path, Path], None]] = [
 
 
 def damaged(seed: int, originals: dict[str, Path], place: Path) -> tuple[str, str]:
-    """A copy of a journal with the damage of a seed; its shape, and what was done to it."""
+    """Copy a journal with the damage of a seed, and return its shape and the kind of damage."""
     rng = random.Random(seed)
     shape = rng.choice(list(SHAPES))
     shutil.copytree(originals[shape], place)
@@ -170,7 +170,7 @@ def damaged(seed: int, originals: dict[str, Path], place: Path) -> tuple[str, st
 
 
 def rows_of(place: Path, recover: str) -> tuple[list[LoggedRow], int, str]:
-    """What a start finds: rows after the snapshot, its number, its report."""
+    """Return what a start finds: the rows after the snapshot, the snapshot's number, and the report."""
     journal = open_journal(f"sqlite:{place}", recover=recover)
     try:
         loaded = journal.load()
@@ -182,7 +182,7 @@ def rows_of(place: Path, recover: str) -> tuple[list[LoggedRow], int, str]:
 
 
 def outcome(place: Path, shape: str) -> str:
-    """What becomes of a damaged journal; an AssertionError if it is not one of what may."""
+    """Return what becomes of a damaged journal. Raise AssertionError if that is not allowed."""
     rows, size, snapshot = SHAPES[shape]
     report = verify(f"sqlite:{place}")
     spare = place.parent / f"{place.name}-prefix"
@@ -203,7 +203,7 @@ def outcome(place: Path, shape: str) -> str:
 
 
 def _prefix(place: Path, shape: str) -> None:
-    """`--recover prefix` gives what comes before the damage, or refuses; and says what it lacks."""
+    """Check that `--recover prefix` gives the rows before the damage and reports the rest, or refuses."""
     rows, size, _ = SHAPES[shape]
     try:
         found, base, report = rows_of(place, "prefix")
@@ -218,7 +218,7 @@ def _prefix(place: Path, shape: str) -> None:
 
 
 def campaign(seeds: range, originals: dict[str, Path], tmp_path: Path) -> Counter[str]:
-    """All seeds; what became of how many, and an error that names those that went wrong."""
+    """Run all seeds, and return the number of each outcome. An error names the seeds that went wrong."""
     counts: Counter[str] = Counter()
     wrong = []
     for seed in seeds:
@@ -240,7 +240,7 @@ def test_some_damages(originals: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_a_damaged_index_is_told_by_a_check(originals: dict[str, Path], tmp_path: Path) -> None:
-    """A start refused what `chp check` had called sound: SQLite's quick check reads no index."""
+    """A start once refused a journal that `chp check` had called sound, since SQLite's quick check reads no index."""
     assert campaign(range(1839, 1840), originals, tmp_path) == {"refused": 1}
 
 
@@ -253,7 +253,7 @@ def test_a_thousand_damages(originals: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["NULL", "7", "1.5", "'text'"])
 def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Path, column: str) -> None:
-    """What a zeroed block may make of a record: the start ended with exit 70, and `chp check` with a trace."""
+    """A zeroed block may give a body another type, for which a start once ended with exit 70."""
     shutil.copytree(originals["closed"], place := tmp_path / "data")
     db = sqlite3.connect(place / "journal.sqlite", isolation_level=None)
     db.execute("PRAGMA writable_schema=ON")
@@ -266,7 +266,7 @@ def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Pat
 
 
 def test_a_damaged_mark_is_refused_and_one_that_is_gone_made_anew(originals: dict[str, Path], tmp_path: Path) -> None:
-    """A journal without a mark is one of before marks; a damaged one can't tell any more that nothing is missing."""
+    """A journal without a mark is older than marks, but a damaged mark cannot tell that nothing is missing."""
     rng = random.Random(1)
     for i, kind in enumerate((flip, zero, garbage, cut, shift, remove)):
         place = tmp_path / str(i)

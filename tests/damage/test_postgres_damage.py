@@ -1,4 +1,4 @@
-"""What a damaged PostgreSQL journal does: the same rules as in SQLite, with a side table for what is set aside."""
+"""Tests of a damaged PostgreSQL journal, which follows the rules of SQLite, with a side table for discarded rows."""
 
 import pytest
 
@@ -12,7 +12,7 @@ EPOCH = 1 << 48
 
 
 def filled(postgres: str, schema: str) -> str:
-    """A closed journal of 20 rows; its URL."""
+    """Make a closed journal of 20 rows, and return its URL."""
     url = f"{postgres}{'&' if '?' in postgres else '?'}schema={schema}"
     journal = open_journal(url)
     journal.load()

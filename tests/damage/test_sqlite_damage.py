@@ -1,4 +1,4 @@
-"""One test per way a SQLite journal can be damaged, or its disk fail; each is named as the rule it holds us to."""
+"""Tests of a damaged SQLite journal or a failing disk: one for each way, named as the rule that it tests."""
 
 import os
 import resource
@@ -32,12 +32,12 @@ BODY = 5000
 
 
 def row(n: int) -> LoggedRow:
-    """The record of sequence `n`; its body can be found in the file."""
+    """Return the row of sequence `n`, whose body can be found in the file."""
     return LoggedRow(EPOCH | n, EPOCH | n, b"body %06d " % n + bytes(BODY))
 
 
 def filled(place: Path, rows: int = 20, snapshot_at: int = 0, **options: Any) -> Path:
-    """A closed journal of so many rows; its file."""
+    """Make a closed journal of so many rows, and return its file."""
     journal = open_journal(f"sqlite:{place}", **options)
     journal.load()
     for n in range(1, rows + 1):
@@ -53,7 +53,7 @@ def filled(place: Path, rows: int = 20, snapshot_at: int = 0, **options: Any) ->
 
 
 def crashed(place: Path, rows: int) -> Path:
-    """The journal of a process that was killed: every row synced, nothing checkpointed, the log lying there."""
+    """Make the journal of a killed process: all rows are synced and still in the log."""
     code = (
         "import os, sys; from tests.damage.test_sqlite_damage import *;"
         " j = open_journal('sqlite:' + sys.argv[1]); j.load();"
@@ -65,7 +65,7 @@ def crashed(place: Path, rows: int) -> Path:
 
 
 def marked(file: Path, n: int) -> None:
-    """Let the mark be where it was at row `n`: a process that dies in a commit has not moved it yet."""
+    """Put the mark back to row `n`, as if the process had died in a commit, before it moved the mark."""
     found = read_mark(file)
     assert found is not None
     MarkFile(file, found.store, "always", EPOCH | n).close()
@@ -99,7 +99,7 @@ def load(place: Path, **options: Any) -> tuple[int, list[int], str, Journal]:
 
 
 def refused(place: Path, match: str) -> JournalDamaged:
-    """A strict start is refused, twice, and `verify` says so too."""
+    """Check that a strict start is refused twice and that `verify` agrees, and return the error."""
     for _ in range(2):
         with pytest.raises(JournalDamaged, match=match):
             load(place)
@@ -141,7 +141,7 @@ def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> N
 
 
 def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
-    """Rows 1.1 to 1.4, 2.5 to 5.8, and 5.9: one of epoch 1 is damaged, and the last, of which nothing is sure."""
+    """Epochs of discarded rows are remembered: one row of epoch 1 is damaged, and so is the last row."""
     journal = open_journal(f"sqlite:{tmp_path}")
     assert journal.load().seen_epoch == 0
     for n in range(1, 10):
@@ -158,7 +158,7 @@ def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
 
 
 def test_they_are_remembered_too_if_the_file_takes_no_new_value_any_more(tmp_path: Path) -> None:
-    """What lists the free space of the index of meta values is damaged: only an insert looks there."""
+    """The list of free space in the index of meta values is damaged, which only an insert finds."""
     file = filled(tmp_path)
     db = sqlite3.connect(file)
     (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_meta_1'").fetchone()
@@ -242,7 +242,7 @@ def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
 
 
 def wal_frames(file: Path) -> tuple[Path, int, int]:
-    """The log of `file`, the bytes of a frame, and how many there are."""
+    """Return the log of `file`, the size of a frame, and the number of frames."""
     wal = Path(f"{file}-wal")
     size = 24 + struct.unpack(">I", wal.read_bytes()[8:12])[0]
     return wal, size, (wal.stat().st_size - 32) // size
@@ -350,7 +350,7 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 def let_others_in(place: Path) -> None:
-    """pytest's directories are closed to other users, whom `give_up_root` becomes."""
+    """Open pytest's directories for other users, since `give_up_root` becomes one."""
     for parent in (place, *place.parents):
         if parent.is_relative_to(tempfile.gettempdir()) and str(parent) != tempfile.gettempdir():
             parent.chmod(0o755)
@@ -376,14 +376,16 @@ def test_a_file_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> 
             load(place)
 
     in_child(work)
-    for each in place.glob("journal.sqlite*"):  # SQLite gives its -wal and -shm the rights of the file
+    # SQLite gives its -wal and -shm files the rights of the journal.
+    for each in place.glob("journal.sqlite*"):
         each.chmod(0o644)
     assert len(load(place)[1]) == 20
 
 
 def test_a_directory_that_is_read_only_is_refused_with_the_reason(tmp_path: Path) -> None:
     let_others_in(tmp_path)
-    tmp_path.chmod(0o555)  # if it is not root's, to whom that means nothing
+    # Root ignores these rights, so the test runs as another user.
+    tmp_path.chmod(0o555)
 
     def work() -> None:
         give_up_root()
@@ -397,7 +399,7 @@ def test_a_directory_that_is_read_only_is_refused_with_the_reason(tmp_path: Path
 
 
 def fill_until_refused(journal: Journal) -> tuple[int, JournalError]:
-    """Append until the disk says no; how many rows were synced, and the error."""
+    """Append until the disk refuses, and return the number of synced rows and the error."""
     for n in range(1, 100_000):
         try:
             journal.append([row(n)])
@@ -448,4 +450,5 @@ def test_a_full_disk_is_an_error_and_service_goes_on_once_there_is_room(tmp_path
         journal.close()
         assert load(disk)[1] == list(range(1, synced + 2))
     finally:
-        subprocess.run(["umount", "-l", disk], check=True)  # lazily: a failed test may hold it open
+        # The unmount is lazy, because a failed test may hold the disk open.
+        subprocess.run(["umount", "-l", disk], check=True)

@@ -1,4 +1,4 @@
-"""Hosts whose links can be cut, and a pair on them with an arbiter."""
+"""The fixtures of tests/net: hosts whose links can be cut, and a pair on them with an arbiter."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def net() -> Iterator[Net]:
 
 @pytest.fixture
 def arbitrated(net: Net, tmp_path: Path) -> Iterator[NetPair]:
-    """A pair with an arbiter on host z."""
+    """Start a pair with an arbiter on host z."""
     pytest.importorskip("kazoo", reason="kazoo is not installed")
     net.heal()
     keeper = ZooKeeper(tmp_path, net.address("z"), net.prefix("z"))

@@ -4,8 +4,8 @@
                 router                   z: the arbiter
          b  ---'       `--- d            cut("a", "b"): nothing from a to b; the way back stays
 
-A cut is a rule of the router that drops packets in silence, as a broken switch does: nobody is told, connections stay
-up until their own timeouts. Needs root and the kernel's namespaces; `Net` raises `NoNet` where they are not to be had.
+A cut is a rule of the router that drops packets silently, as a broken switch does. Connections stay up until their own
+timeouts. This needs root and the kernel's namespaces. `Net` raises `NoNet` if they are not available.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ T = TypeVar("T")
 
 
 class NoNet(Exception):
-    """Namespaces can't be had here; the text says why."""
+    """An error that says why namespaces are not available."""
 
 
 def run(*argv: str) -> None:
-    """Run a command; `NoNet` if it fails."""
+    """Run a command, and raise `NoNet` if it fails."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoNet(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 class Net:
-    """The namespaces, for the time of the block."""
+    """The namespaces of all hosts, for the time of the block."""
 
     def __init__(self) -> None:
         self._name = f"chp{os.getpid()}"
         self._made: list[str] = []
 
     def address(self, host: str) -> str:
-        """A host's IP address."""
+        """Return a host's IP address."""
         return f"10.213.{HOSTS.index(host) + 1}.2"
 
     def namespace(self, host: str) -> str:
-        """A host's namespace."""
+        """Return the name of a host's namespace."""
         return f"{self._name}{host}"
 
     def prefix(self, host: str) -> list[str]:
-        """What to put before a command that is to run there."""
+        """Return the words that go before a command to run it on a host."""
         return ["ip", "netns", "exec", self.namespace(host)]
 
     def __enter__(self) -> Self:
@@ -95,11 +95,11 @@ class Net:
         self._remove()
 
     def cut(self, source: str, target: str) -> None:
-        """From now on nothing from source reaches target."""
+        """Drop all packets from source to target from now on."""
         self._rule("add", source, target)
 
     def cut_both(self, one: str, other: str) -> None:
-        """Nothing passes between the two."""
+        """Drop all packets between two hosts, both ways."""
         self.cut(one, other)
         self.cut(other, one)
 
@@ -108,7 +108,7 @@ class Net:
         run(*self.prefix("r"), "ip", "rule", what, *way)
 
     def heal(self) -> None:
-        """All links are whole again."""
+        """Make all links whole again."""
         for source in HOSTS:
             for target in HOSTS:
                 try:
@@ -118,7 +118,7 @@ class Net:
                     continue
 
     def on(self, host: str, work: Callable[[], T]) -> T:
-        """Do something on a host: what it makes (sockets, threads) stays there."""
+        """Do some work on a host. The sockets and threads that it makes stay there."""
         made = Future[T]()
 
         def inside() -> None:
@@ -138,7 +138,7 @@ class Net:
 
 
 class NetServer(ServerProcess):
-    """A server on a host; it is asked for its status from there too, so a cut does not keep us from looking."""
+    """A server on a host. Its status is asked for on the host too, so a test can look at it during a cut."""
 
     def __init__(self, net: Net, host: str, directory: Path, role: str, *flags: str) -> None:
         ports = {"primary": 5556, "backup": 5566}
@@ -150,13 +150,13 @@ class NetServer(ServerProcess):
         self._net, self._host = net, host
 
     def status(self, timeout: float = 2.0) -> dict[str, Any] | None:
-        """What it says of itself."""
+        """Return the status of the server."""
         ask = super().status
         return self._net.on(self._host, lambda: ask(timeout))
 
 
 class NetPair(ProcessPair):
-    """The pair on hosts a and b; the primary, on a, is active."""
+    """A pair on hosts a and b, whose active at first is the primary on a."""
 
     def __init__(self, net: Net, directory: Path, *flags: str) -> None:
         super().__init__(directory)
@@ -167,5 +167,5 @@ class NetPair(ProcessPair):
         self.servers = [self.primary.address, self.backup.address]
 
     def states(self) -> tuple[str, ...]:
-        """What both say they are."""
+        """Return the states of both servers."""
         return tuple((status or {}).get("state", "") for status in self.statuses())

@@ -1,8 +1,8 @@
 """covers: with an arbiter nothing acknowledged is lost, whichever of the links a-b, a-z, b-z are cut, and which way.
 
-a and b are the servers, z is ZooKeeper; a client on c hears both. It sets new keys and raises a counter on conditions
-all the while; each round cuts, lets timeouts and sessions pass, heals, and then looks for all that was acknowledged.
-The whole matrix, three rounds of each, is `long`; a handful of it is in every run.
+a and b are the servers, z is ZooKeeper, and a client on c hears both servers. It sets new keys and raises a counter by
+conditional sets all the time. Each round cuts, lets timeouts and sessions pass, heals, and checks all acknowledged
+sets. The whole matrix, with three rounds of each case, is `long`. A handful of cases is in each run.
 """
 
 import threading
@@ -24,11 +24,12 @@ WAYS = {"both": ("{0}{1}", "{1}{0}"), "there": ("{0}{1}",), "back": ("{1}{0}",)}
 SUBSETS = [links for n in (1, 2, 3) for links in combinations(LINKS, n)]
 MATRIX = [(links, way) for links in SUBSETS for way in WAYS]
 HANDFUL = [(("ab",), "both"), (("ab", "az"), "both"), (("ab", "bz"), "there"), (("az", "bz"), "back")]
-CUT_S = 5.5  # beyond a session and the timeouts; sessions last longer than an active waits for its passive
+# A cut outlasts a session and the timeouts. A session lasts longer than an active waits for its passive.
+CUT_S = 5.5
 
 
 class Client:
-    """Sets new keys, and raises a counter, until told to end; knows what was acknowledged."""
+    """A client that sets new keys and raises a counter until it is told to end, and notes what was acknowledged."""
 
     def __init__(self, net: Net, pair: NetPair) -> None:
         self.setter, self.raiser = (net.on("c", lambda: Clone(pair.servers, silence_s=0.6)) for _ in range(2))
@@ -67,7 +68,7 @@ class Client:
             self.raised.append(value + 1)
 
     def go_on(self) -> None:
-        """Both are acknowledged again."""
+        """Wait until new sets and the counter are acknowledged again."""
         before = len(self.acked), len(self.raised)
         until(
             lambda: self.error or (len(self.acked) > before[0] + 2 and len(self.raised) > before[1] + 2),
@@ -75,7 +76,7 @@ class Client:
         )
 
     def end(self) -> None:
-        """No more calls."""
+        """End all calls, and check that none has failed."""
         self.ending.set()
         for thread in self._threads:
             thread.join(WAIT_S)
@@ -85,7 +86,7 @@ class Client:
 
 
 def rounds(net: Net, pair: NetPair, links: tuple[str, ...], way: str, times: int) -> None:
-    """Cut and heal so often; nothing acknowledged is missing."""
+    """Cut and heal so many times, and check that no acknowledged set is missing."""
     client = Client(net, pair)
     try:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""The way between a server and the database that keeps its journal is cut: nobody is told, on either side."""
+"""Tests of a silent cut between a server and the database that keeps its journal."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 class FarPostgres(Postgres):
-    """On host z, and asked from there, so that it can be looked at during a cut."""
+    """A database on host z. It is queried from there, so that a test can look at it during a cut."""
 
     def __init__(self, net: Net, directory: Path) -> None:
         super().__init__(directory, net.address("z"), net.prefix("z"))
@@ -29,12 +29,12 @@ class FarPostgres(Postgres):
             file.write("host all all 10.213.0.0/16 trust\n")
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """As ever, from there."""
+        """Run a statement on host z."""
         ask = super().run
         return self._net.on("z", lambda: ask(sql))
 
     def sessions(self) -> int:
-        """How many CHP servers it thinks it has."""
+        """Return the number of CHP servers that the database counts as connected."""
         return len(self.run(f"SELECT pid FROM pg_stat_activity WHERE {SERVER}"))
 
 

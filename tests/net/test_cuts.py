@@ -1,4 +1,4 @@
-"""Links cut one by one between real servers and clients: who serves, and what becomes of what was set meanwhile."""
+"""Tests that cut links one by one between real servers and clients: which server serves, and what becomes of sets."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def pair(net: Net, tmp_path: Path) -> Iterator[NetPair]:
 
 @pytest.fixture
 def join(net: Net, pair: NetPair) -> Iterator[Join]:
-    """Clones on hosts, by default with both servers."""
+    """Return a function that opens a Clone on a host, by default with both servers."""
     clones = []
 
     def make(host: str, servers: list[str] | None = None, wait: bool = True, silence_s: float = 1.0) -> Clone:
@@ -50,12 +50,12 @@ def join(net: Net, pair: NetPair) -> Iterator[Join]:
 
 
 def put(clone: Clone, key: str, value: bytes) -> str:
-    """Set and wait; what the acknowledgement is worth."""
+    """Set a key, wait, and return the durability of the acknowledgement."""
     return clone.set(key, value).wait(WAIT_S).durability
 
 
 def saved(pair: ProcessPair) -> dict[str, str]:
-    """Every update that was no history, and what became of it, out of both servers' files; the last word counts."""
+    """Return key -> outcome from the files of both servers' suffixes. The latest line of a key counts."""
     lines = {}
     for server in pair.both:
         for file in sorted(server.data.glob("suffix-*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
@@ -66,13 +66,13 @@ def saved(pair: ProcessPair) -> dict[str, str]:
 
 
 def for_a_while(seconds: float = 3.0) -> Iterator[int]:
-    """0, 1, 2 ... for some times the servers' and clients' timeouts: whoever would vote has voted."""
+    """Yield 0, 1, 2 ... for some times the timeouts of servers and clients, in which each vote would come."""
     until = time.monotonic() + seconds
     yield from takewhile(lambda i: i < 30 or time.monotonic() < until, count())
 
 
 def cut_apart(net: Net, left: str, right: str) -> None:
-    """Two sides that hear nothing of each other."""
+    """Cut all links between two groups of hosts."""
     for one in left:
         for other in right:
             net.cut_both(one, other)
@@ -82,7 +82,8 @@ def cut_apart(net: Net, left: str, right: str) -> None:
 def test_a_cut_between_the_servers_makes_no_second_active(
     net: Net, pair: NetPair, join: Join, ways: tuple[tuple[str, str], ...]
 ) -> None:
-    patient = 5.0  # who hears the active doesn't vote; a busy machine may let it wait for a second
+    # A client that hears the active does not vote. On a busy machine it may wait for a second.
+    patient = 5.0
     c, d = join("c", silence_s=patient), join("d", pair.servers[::-1], silence_s=patient)
     assert put(c, "/before", b"1") == "replicated"
     status = pair.statuses()[0]
@@ -91,7 +92,8 @@ def test_a_cut_between_the_servers_makes_no_second_active(
     for source, target in ways:
         net.cut(source, target)
     until(lambda: put(c, "/alone", b"1") == "journaled", "the active to go on alone")
-    late = join("d", pair.servers[::-1], silence_s=patient)  # it hears the passive first, whose peer is silent
+    # This client hears the passive first, whose peer is silent.
+    late = join("d", pair.servers[::-1], silence_s=patient)
     for i in for_a_while(1.4 * patient):
         put(d, f"/d/{i % 30}", b"%d" % i)
         put(late, f"/late/{i % 30}", b"%d" % i)
@@ -144,7 +146,10 @@ def test_an_active_that_nobody_hears_is_replaced_and_returns_as_a_passive(net: N
 def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
     net: Net, pair: NetPair, join: Join, knows: str
 ) -> None:
-    """c is with a, d is with b; what c set is on the losing side. If it knows both, its sets reach b too, later."""
+    """c is with a, and d is with b.
+
+    The sets of c are on the losing side. If c knows both servers, they reach b later.
+    """
     c, d = join("c", None if knows == "both" else pair.servers[:1]), join("d")
     put(c, "/shared", b"before")
     put(c, "/kept", b"before")
@@ -165,7 +170,8 @@ def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
     equal(pair.both)
     outcomes = saved(pair)
     print("outcomes:", {word: sum(o == word for o in outcomes.values()) for word in set(outcomes.values())})
-    # d sends to both: a set of its may reach the loser before that hears of its successor, and is then there already
+    # d sends to both servers. Its set may reach the loser before the loser hears of its successor, and is then there
+    # already.
     assert outcomes.pop("/d", "already") == "already"
     assert set(outcomes) == {*ours, "/shared", "/gone"}
     until(lambda: all(d.get(key) == b"of c" for key in ours) and "/gone" not in d, "what was replayed")
@@ -191,7 +197,7 @@ def clones(net: Net, arbitrated: NetPair) -> Iterator[tuple[Clone, Clone]]:
 
 
 def actives(pair: NetPair, *order: int) -> int:
-    """How many say that they are active, asked in this order: the one that should have stopped comes last."""
+    """Return the number of active servers, asked in this order. The one that should have stopped comes last."""
     said = [pair.both[i].status() for i in order]
     return sum((status or {}).get("state") == "active" for status in said)
 
@@ -206,7 +212,8 @@ def test_with_an_arbiter_the_side_that_loses_it_stops_before_the_other_starts(
     side, rest = ("a", "b") if i == 0 else ("b", "a")
     assert put(c, "/c", b"1") == "replicated"
     cut_apart(net, side + "c", rest + "dz")
-    ticket = c.set("/c", b"2")  # maybe acknowledged in what is left of the lease
+    # The set may be acknowledged in what is left of the lease.
+    ticket = c.set("/c", b"2")
     seen = 0
     while not seen:
         seen = actives(pair, 1 - i) and 1 + actives(pair, i)
@@ -242,6 +249,6 @@ def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
 
 
 def test_the_hosts_have_names() -> None:
-    """One address each."""
+    """Each host has an address of its own."""
     net = Net()
     assert len({net.address(host) for host in HOSTS}) == len(HOSTS)

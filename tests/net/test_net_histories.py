@@ -51,7 +51,7 @@ FAULTS: tuple[Callable[[Net, NetPair, random.Random], None], ...] = (
 
 
 def recorded(net: Net, directory: Path, rounds: int, seed: int) -> History:
-    """A history of as many rounds, each with each of the faults; two processes on either of the clients' hosts."""
+    """Return a history of so many rounds with all faults each, from two processes on each of the clients' hosts."""
     rng, prefixes = random.Random(seed), [net.prefix("c"), net.prefix("d")]
     net.heal()
     with NetPair(net, directory) as pair, Recorders(pair.servers, prefixes=prefixes, seed=seed) as recorders:
@@ -65,7 +65,8 @@ def recorded(net: Net, directory: Path, rounds: int, seed: int) -> History:
 
 
 def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
-    for seed in range(1, 5):  # until the passive was cut off for long enough that the active goes on alone
+    # The seeds go on until the passive was cut off so long that the active went on alone.
+    for seed in range(1, 5):
         (tmp_path / str(seed)).mkdir()
         history = recorded(net, tmp_path / str(seed), 1, seed=seed)
         assert not history.wrong(), history.outcomes

@@ -1,7 +1,7 @@
-"""A pair with default settings where packets are lost, late, out of order, doubled: nobody takes over, nothing is lost.
+"""Tests of a pair with default settings on a network that loses, delays, reorders and doubles packets.
 
-TCP mends what the weather breaks, and what is left to us is time: heartbeats come late. So the question is whether the
-default timeouts bear it, and whether what was acknowledged, published and watched is whole and in order afterwards.
+TCP repairs that, but heartbeats come late. So no server may take over with the default timeouts. Acknowledged,
+published and watched updates must be complete and in order afterwards.
 """
 
 import threading
@@ -19,7 +19,8 @@ from .cutting import NetServer, NoNet
 from .weather import Weather
 
 pytestmark = pytest.mark.slow
-BATCHES = 100  # of each writer: some seconds
+# The number of batches of each writer, which take some seconds.
+BATCHES = 100
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def net() -> Iterator[Weather]:
 
 
 class Writer(threading.Thread):
-    """Sets keys of its own, a batch at a time."""
+    """A thread that sets its own keys, one batch at a time."""
 
     def __init__(self, clone: Clone, name: str) -> None:
         super().__init__(daemon=True)
@@ -51,7 +52,7 @@ class Writer(threading.Thread):
 
 
 def pair_on(net: Weather, directory: Path) -> ProcessPair:
-    """A pair on hosts a and b, with default settings; not started yet."""
+    """Return a pair on hosts a and b with default settings, which is not started yet."""
     pair = ProcessPair(directory)
     pair.primary = NetServer(net, "a", directory, "primary")
     pair.backup = NetServer(net, "b", directory, "backup")
@@ -61,7 +62,7 @@ def pair_on(net: Weather, directory: Path) -> ProcessPair:
 
 
 def watched(clone: Clone, seen: list[Change]) -> None:
-    """Note all changes, on a thread of its own."""
+    """Note all changes of a Clone in a new thread."""
     watch = clone.watch()
     threading.Thread(target=lambda: seen.extend(watch), daemon=True).start()
 
@@ -71,18 +72,19 @@ STORM = {"loss": 0.05, "delay_s": 0.02, "jitter_s": 0.015, "duplicate": 0.05}
 
 @pytest.mark.parametrize("sky", [{"loss": 0.05}, STORM], ids=["loss", "storm"])
 def test_bad_weather_makes_no_failover_and_loses_nothing(net: Weather, tmp_path: Path, sky: dict[str, float]) -> None:
-    """A machine that is busy for a second makes one too; it is not that three times."""
+    """Bad weather makes no failover; a busy machine could cause one, but not three times."""
     assert any(it_stayed_as_it_was(net, tmp_path / str(i), sky) for i in range(3)), "the weather made a failover"
 
 
 def it_stayed_as_it_was(net: Weather, directory: Path, sky: dict[str, float]) -> bool:
-    """Whether nobody took over; nothing is lost in any case."""
+    """Return True if no server took over, and check that nothing was lost in any case."""
     directory.mkdir()
     with pair_on(net, directory) as pair:
         clones = [net.on(host, lambda: Clone(pair.servers)) for host in "ccd"]
         for clone in clones:
             clone.wait_until_synced(WAIT_S)
-        quiet = net.on("d", lambda: Clone(pair.servers, "/quiet/"))  # it hears nothing but heartbeats
+        # This Clone hears only heartbeats.
+        quiet = net.on("d", lambda: Clone(pair.servers, "/quiet/"))
         quiet.wait_until_synced(WAIT_S)
         seen: list[Change] = []
         watched(clones[2], seen)

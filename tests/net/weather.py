@@ -1,14 +1,14 @@
-"""Hosts whose packets are lost, late, out of order, doubled, or squeezed, as netem does it, where the kernel has none.
+"""Hosts whose packets are lost, late, reordered, doubled or slowed, for kernels that have no netem.
 
-         a  ---.         .--- c        Each host's only interface is a TUN device. A process of ours holds them all,
-                process                reads each packet, and writes it to the one it is for, when and if the weather
-         b  ---'         `--- d        of that direction says so. The hosts' own TCP makes the best of it.
+         a  ---.         .--- c        Each host's only interface is a TUN device. One process holds all devices,
+                process                reads each packet, and writes it to its target, if and when the weather of
+         b  ---'         `--- d        that direction lets it. The hosts' own TCP does the rest.
 
     with Weather() as net:
         net.set("a", "b", loss=0.05, delay_s=0.05, jitter_s=0.03)      # jitter reorders
-        net.cut("a", "b"); net.heal()                                  # as ever; heal ends all weather
+        net.cut("a", "b"); net.heal()                                  # heal ends all weather
 
-Needs root, the kernel's namespaces and /dev/net/tun; `Weather` raises `NoNet` where they are not to be had.
+This needs root, the kernel's namespaces and /dev/net/tun. `Weather` raises `NoNet` if they are not available.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from typing import Any
 from .cutting import HOSTS, Net, NoNet, run
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-QUEUE_S = 0.3  # what waits for a slow link; beyond it packets are dropped
-PACKETS = 64  # taken from one device at a time
+# Packets wait so long for a slow link, and are dropped beyond that.
+QUEUE_S = 0.3
+# The number of packets that are taken from one device at a time.
+PACKETS = 64
 
 
 @dataclass
 class Sky:
-    """What becomes of the packets of one direction."""
+    """The weather of one direction: what becomes of its packets."""
 
     loss: float = 0.0
     delay_s: float = 0.0
     jitter_s: float = 0.0
     duplicate: float = 0.0
-    bytes_per_s: float = 0.0  # 0: no limit
+    # 0 means no limit.
+    bytes_per_s: float = 0.0
     free_at: float = 0.0
 
     def departures(self, size: int, now: float, dice: random.Random) -> list[float]:
-        """When a packet arrives: never, once or twice."""
+        """Return the times at which a packet arrives: none, one or two."""
         if dice.random() < self.loss:
             return []
         if self.bytes_per_s:
@@ -58,7 +61,7 @@ class Sky:
 
 
 class Weather(Net):
-    """The hosts; fair weather at first. `mtu` is that of every host."""
+    """The hosts, with fair weather at first. `mtu` is that of each host."""
 
     def __init__(self, mtu: int = 1500) -> None:
         super().__init__()
@@ -99,11 +102,11 @@ class Weather(Net):
         self._process.stdin.flush()
 
     def set(self, source: str, target: str, **sky: float) -> None:
-        """The weather from source to target; see `Sky`."""
+        """Set the weather from source to target, with the fields of `Sky`."""
         self._tell([HOSTS.index(source), HOSTS.index(target), asdict(Sky(**sky))])
 
     def everywhere(self, hosts: str, others: str, **sky: float) -> None:
-        """The weather between the two groups, both ways."""
+        """Set the weather between two groups of hosts, both ways."""
         for one in hosts:
             for other in others:
                 if one != other:
@@ -115,7 +118,7 @@ class Weather(Net):
         self.set(source, target, loss=1.0)
 
     def heal(self) -> None:
-        """Fair weather everywhere."""
+        """Set fair weather everywhere."""
         self._tell(None)
 
 
@@ -123,7 +126,7 @@ class Weather(Net):
 
 
 def device(net: Net, host: str) -> int:
-    """A host's interface: packets are read from it and written to it."""
+    """Return a host's interface, from which packets are read and to which they are written."""
 
     def make() -> int:
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
@@ -134,7 +137,7 @@ def device(net: Net, host: str) -> int:
 
 
 class Carrier:
-    """Carries packets from host to host."""
+    """The carrier of packets from host to host."""
 
     def __init__(self, fds: list[int]) -> None:
         self._fds = fds
@@ -145,7 +148,7 @@ class Carrier:
         self._count = 0
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Carry packets until the input ends."""
         ready: list[Any]
         while True:
             wait = max(0.0, self._late[0][0] - time.monotonic()) if self._late else None
@@ -175,7 +178,8 @@ class Carrier:
                 packet = os.read(fd, 65_536)
             except BlockingIOError:
                 return
-            to = packet[18] - 1  # the third octet of the address it is for
+            # The third octet of the target's address tells the host.
+            to = packet[18] - 1
             if packet[0] >> 4 != 4 or packet[16:18] != b"\x0a\xd5" or not 0 <= to < len(self._fds):
                 continue
             sky = self._skies.get((self._hosts[fd], to))
@@ -190,11 +194,12 @@ class Carrier:
         try:
             os.write(self._fds[to], packet)
         except OSError:
-            pass  # its interface is not up, or its queue is full: lost, as packets are
+            # The packet is lost, because the interface is not up or its queue is full.
+            pass
 
 
 def main() -> None:
-    """The process: devices, then packets."""
+    """Open the devices, and carry packets."""
     net = Net()
     net._name = sys.argv[1]
     carrier = Carrier([device(net, host) for host in HOSTS])

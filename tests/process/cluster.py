@@ -18,7 +18,7 @@ from tests.talk import until
 
 
 class ServerProcess:
-    """One server: the same ports and data directory through all its lives."""
+    """A server, with the same ports and data directory in all its runs."""
 
     def __init__(self, directory: Path, role: str, address: str, peer: str | None, *flags: str) -> None:
         self.address, self.role, self.log = address, role, directory / f"{role}.log"
@@ -31,19 +31,19 @@ class ServerProcess:
         self.environ: dict[str, str] = {}
 
     def start(self) -> Self:
-        """Start it, appending to its log."""
+        """Start the server, which appends to its log."""
         environ = {name: text for name, text in os.environ.items() if not name.startswith("CHP_")}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._argv, stderr=log, env={**environ, **self.environ})
         return self
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal to the process."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGCONT)
@@ -52,7 +52,7 @@ class ServerProcess:
             self.process = None
 
     def status(self, timeout: float = 2.0) -> dict[str, Any] | None:
-        """What it says of itself, or None."""
+        """Return the status of the server, or None if it does not answer."""
         with Admin([self.address], timeout_s=timeout) as admin:
             try:
                 return admin.ask(self.address, "status").facts
@@ -61,7 +61,7 @@ class ServerProcess:
 
 
 class ProcessPair:
-    """A primary and a backup with journals; further flags go to both."""
+    """A primary and a backup with journals. Further flags go to both."""
 
     def __init__(self, directory: Path, *flags: str, heartbeat_s: float = 0.1, peer_timeout_s: float = 1.0) -> None:
         addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
@@ -72,22 +72,22 @@ class ProcessPair:
         self.servers = addresses
 
     def statuses(self) -> list[dict[str, Any] | None]:
-        """What both say of themselves."""
+        """Return the status of each server, or None for one that does not answer."""
         return [server.status() if server.process is not None else None for server in self.both]
 
     def active(self) -> ServerProcess | None:
-        """The server that says it is active; None if there is none, or two."""
+        """Return the active server, or None if there is none or there are two."""
         states = zip(self.both, self.statuses(), strict=True)
         found = [server for server, status in states if status and status["state"] == "active"]
         return found[0] if len(found) == 1 else None
 
     def in_sync(self) -> bool:
-        """Whether one is active and the other has everything."""
+        """Return True if one server is active and the other one has everything."""
         statuses = self.statuses()
         return all(s is not None and s["in_sync"] for s in statuses) and self.active() is not None
 
     def wait_in_sync(self) -> None:
-        """Wait for that."""
+        """Wait until the pair is in sync."""
         until(self.in_sync, "the pair is in sync")
 
     def __enter__(self) -> Self:

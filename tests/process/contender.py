@@ -1,12 +1,12 @@
-"""A program that takes part in one recipe again and again, until it is killed; what it did it says on standard output.
+"""A program that takes part in one recipe again and again, until it is killed. It prints what it does.
 
     python -m tests.process.contender KIND tcp://a:5556,tcp://b:5566 NAME FILE
 
-lock, election   write to a resource that looks at fencing tokens: FILE, whose lines are `token name`. A line whose
-                 token is below the last one's is refused, as a database or a disk would do it
-semaphore        hold one of two places for a moment; who held when is in the servers' log
-counter          add 1 and write the sum to FILE
-party            be there, again if the lease was lost
+lock, election   It writes to a resource that checks fencing tokens: FILE, whose lines are `token name`. A line is
+                 refused if its token is below the last one, as a database or a disk would do.
+semaphore        It holds one of two places for a moment. The servers' log tells the holder of each moment.
+counter          It adds 1 and writes the sum to FILE.
+party            It joins, and joins again if its lease was lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY = "/recipe/count"
 
 
 def write(path: str, token: int, name: str) -> bool:
-    """Whether the resource took it."""
+    """Write to the resource, and return True if it accepted the token."""
     with open(path, "r+", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         last = [line.split() for line in file.read().splitlines()][-1:]
@@ -39,14 +39,14 @@ def write(path: str, token: int, name: str) -> bool:
 
 
 def note(path: str, text: str) -> None:
-    """A line of the file, whole."""
+    """Append a whole line to the file."""
     with open(path, "a", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(f"{text}\n")
 
 
 def fenced(clone: Clone, name: str, path: str, kind: type[Lock]) -> None:
-    """One turn of a lock: a few writes while it is held."""
+    """Acquire the lock once, and write a few times while it is held."""
     lock = kind(clone, PATH, name, ttl=TTL_S)
     if not lock.acquire(5.0) or lock.token is None:
         return
@@ -58,7 +58,7 @@ def fenced(clone: Clone, name: str, path: str, kind: type[Lock]) -> None:
 
 
 def led(clone: Clone, name: str, path: str) -> None:
-    """One turn as a leader."""
+    """Lead once, and write a few times meanwhile."""
     election = Election(clone, PATH, name, ttl=TTL_S)
 
     def lead() -> None:
@@ -71,7 +71,7 @@ def led(clone: Clone, name: str, path: str) -> None:
 
 
 def shared(clone: Clone, name: str, path: str) -> None:
-    """One turn of a semaphore."""
+    """Hold a place of the semaphore once."""
     place = Semaphore(clone, PATH, LIMIT, name, ttl=TTL_S)
     if place.acquire(5.0) and place.token is not None:
         note(path, f"{int(place.token)} {name}")
@@ -80,12 +80,12 @@ def shared(clone: Clone, name: str, path: str) -> None:
 
 
 def counted(clone: Clone, name: str, path: str) -> None:
-    """One addition."""
+    """Add to the counter once."""
     note(path, f"{Counter(clone, KEY).add(timeout=30.0)} {name}")
 
 
 def there(clone: Clone, name: str, path: str) -> None:
-    """A member for as long as its lease lives, and again."""
+    """Join the party, and join again whenever the lease was lost."""
     party = Party(clone, PATH, name, ttl=TTL_S)
     while True:
         party.join(30.0)
@@ -101,7 +101,7 @@ TURNS: dict[str, Callable[[Clone, str, str], None]] = {
 
 
 def main(kind: str, servers: str, name: str, path: str) -> None:
-    """Until it is killed."""
+    """Take part in the recipe until the process is killed."""
     where = ClientFile.read(servers) if servers.endswith(".toml") else servers.split(",")
     with Clone(where, "/recipe/") as clone:
         clone.wait_until_synced(60)

@@ -1,18 +1,18 @@
-"""`chp-server` with a death wish: it sends itself SIGKILL when it comes to the point named in the file $DIE_WHEN.
+"""A `chp-server` that sends itself SIGKILL when it comes to the point that the file $DIE_WHEN names.
 
-    before-append    a turn's records are about to be written (they are on their way to the peer)
-    before-sync      written, not committed
-    before-publish   committed; nobody was told. On a passive: not confirmed
-    before-ack       published, not acknowledged
-    snapshot-chunk   in the middle of a snapshot of the journal (which is due at once when a snapshot point is named)
-    snapshot-commit  all its chunks are put, and it is not valid yet
-    snapshot-done    it has just become valid; what it replaces is still there
-    replace-chunk    a passive takes over a whole state, and has written a part of it
-    replace-commit   all of it, and it is not valid yet
+    before-append    A turn's records have left for the peer, and are about to be written.
+    before-sync      The records are written, and not committed.
+    before-publish   The records are committed, and not published. A passive has not confirmed them.
+    before-ack       The records are published, and not acknowledged.
+    snapshot-chunk   A snapshot of the journal is half written. It is due at once if the file names a snapshot point.
+    snapshot-commit  All chunks of the snapshot are written, and it is not valid yet.
+    snapshot-done    The snapshot has just become valid, and the old one is still there.
+    replace-chunk    A passive takes over a whole state, and has written a part of it.
+    replace-commit   A passive has written the whole state, and it is not valid yet.
 
-`stop` before a point makes that a SIGSTOP, and `busy 3` before it so many seconds of work in Python. The file may come
-and go while the server runs. $FILE_BYTES_MAX, if set, limits the size of every file it writes: a disk that is full.
-Nothing else differs from the real one.
+`stop` before a point sends SIGSTOP instead, and `busy 3` makes the server work in Python for so many seconds. The file
+may come and go while the server runs. $FILE_BYTES_MAX, if set, limits the size of each file, as a full disk does.
+Nothing else differs from the real server.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from chp_server.shell import reactor
 from chp_server.store.sql.sql_journal import SqlJournal
 
 WHEN = os.environ["DIE_WHEN"]
-CHUNKS = 2  # of a snapshot, before a death in its middle
+# The number of a snapshot's chunks that are written before a death in the middle.
+CHUNKS = 2
 
 
 def wanted() -> str:
-    """The point named now, or nothing."""
+    """Return the point that the file names now, or ""."""
     try:
         with open(WHEN, encoding="utf-8") as file:
             return file.read()
@@ -47,7 +48,7 @@ def wanted() -> str:
 
 
 def at(point: str) -> None:
-    """Die if this is the point, or stop, once."""
+    """Die, stop or be busy if the file names this point."""
     if wanted() == point:
         os.kill(os.getpid(), signal.SIGKILL)
     elif wanted() == f"stop {point}":
@@ -62,7 +63,7 @@ def at(point: str) -> None:
 
 
 def patch_turn() -> None:
-    """The points of a turn: before the steps of chp_server.core.performing, where they have something to do."""
+    """Add the points of a turn, before the steps of chp_server.core.performing that have something to do."""
     perform = steps
 
     def dying_steps(core: ServerCore, turn: Turn, ports: Any) -> Iterator[Step]:
@@ -74,7 +75,8 @@ def patch_turn() -> None:
         }
         synced = False
         for step in perform(core, turn, ports):
-            if synced:  # whatever comes next: there may be nobody to publish to
+            # This point comes before the next step, whichever it is, since there may be no publication.
+            if synced:
                 at("before-publish")
             if point := points.get(step):
                 at(str(point))
@@ -83,12 +85,13 @@ def patch_turn() -> None:
         if synced:
             at("before-publish")
 
-    module: Any = reactor  # as it is imported there
+    # The reactor has imported this name.
+    module: Any = reactor
     module.steps = dying_steps
 
 
 def patch_snapshots() -> None:
-    """The points of a snapshot and of a replacement."""
+    """Add the points of a snapshot and of a replacement."""
     due, put, commit, write = (
         SqlJournal.snapshot_due, SqlJournal.put_snapshot, SqlJournal.commit_snapshot, Snapshotter.write,
     )  # fmt: skip

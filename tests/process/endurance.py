@@ -1,18 +1,18 @@
-"""Endurance: a pair that works at half a core for an hour, with hand-overs, and grows in nothing.
+"""A test of endurance: a pair works at half a core for an hour, with hand-overs, and its memory does not grow.
 
-    python -m tests.process.endurance --minutes 60        (`make test-long` does; a minute of it is a look, not a proof)
+    python -m tests.process.endurance --minutes 60        (`make test-long` does; a minute of it proves little)
 
-Everything that an application does, at a steady pace: batches and single sets, a counter that four raise by conditional
-sets, ttls, deletes, leases that are closed and others that run out, Clones that come and go (each a new session), one
-watcher that loops. Every half minute the servers change sides. Sampled: memory and descriptors of both servers and of
-the clients' process, and what the journals take. The first quarter is for warming up; after it the median of the last
-third may lie above that of the one before by no more than `GROWTH_MB_MAX`.
+The load is all that an application does, at a steady pace. It has batches and single sets, a counter that four threads
+raise by conditional sets, ttls and deletes. It has leases that are closed and others that expire, Clones that come and
+go, and one watcher. Every half minute the servers change sides. Samples are taken of the memory and descriptors of both
+servers and of the clients' process, and of the size of the journals. The first quarter is for warming up. After it, the
+median of the last third may exceed that of the third before by at most `GROWTH_MB_MAX`.
 
-Of the servers it is resident memory. Of the clients it is what they hold, after a collection: nine Clones are in this
-process, and what comes of a busy moment of the machine (a watch's queue, a backlog of records) leaves gaps in Python's
-allocator that it does not give back. With all Clones closed after four minutes the process held 165 thousand blocks as
-before they began, and of 225 MiB resident 128 stayed, of which malloc had 6 in use. So the clients' resident memory is
-told (`resident_mb`), and says how large the largest such moment was.
+For servers the samples are resident memory. For clients they are the memory in use after a garbage collection. Nine
+Clones share this process, and a busy moment (a watch's queue, a backlog of records) leaves gaps in Python's allocator,
+which it does not give back. After four minutes with all Clones closed, the process held as many blocks as before they
+began. Of 225 MiB resident memory 128 stayed, of which malloc used 6. So the clients' resident memory is only reported
+(`resident_mb`), and shows the largest such moment.
 """
 
 from __future__ import annotations
@@ -42,31 +42,36 @@ from .cluster import ProcessPair
 from .puppets import rss_mb
 
 GROWTH_MB_MAX = 8.0
-DESCRIPTORS_MAX = 16  # how many more there may be at the end: connections come and go
+# The number of descriptors that may be more at the end, since connections come and go.
+DESCRIPTORS_MAX = 16
 SWITCH_S, SAMPLE_S, HELD_S = 30.0, 2.0, 10.0
-BLOCK_BYTES = 97  # of Python's allocator, in the mean of a Clone and 20,000 keys: sys._debugmallocstats
+# The mean block of Python's allocator for a Clone with 20,000 keys, by sys._debugmallocstats.
+BLOCK_BYTES = 97
 BATCH, BATCHES_A_SECOND, KEYS = 500, 40, 20_000
 RAISERS = 4
-VISITED = 50  # keys of each subtree that is visited once a second: all are there before the warm-up is over
-LEASE_TTL_S = 30  # one of 5 s is lost, and rightly, where a busy machine stops its process: that is not asked here
+# The keys of each subtree that is visited once a second. All exist before the warm-up is over.
+VISITED = 50
+# A lease of 5 s would rightly be lost if a busy machine stops its process, which is not tested here.
+LEASE_TTL_S = 30
 TOLD_EVERY_S = 60.0
 
 
 @dataclass
 class Sample:
-    """One look at all processes: by name, MiB; and what else must not grow."""
+    """A sample of all processes: their memory in MiB by name, and other things that must not grow."""
 
     at: float
     mb: dict[str, float]
     descriptors: dict[str, int]
     cpu_s: dict[str, float]
     journal_mb: float
-    resident_mb: float  # of the clients
+    # The resident memory of the clients' process.
+    resident_mb: float
 
 
 @dataclass
 class Load:
-    """The clients: threads of this process, each with a pace; `errors` is what a test has to be told."""
+    """The clients: threads of this process, each with a pace. `errors` has the errors that fail the test."""
 
     servers: list[str]
     ending: threading.Event = field(default_factory=threading.Event)
@@ -74,7 +79,7 @@ class Load:
     counts: dict[str, int] = field(default_factory=dict)
 
     def start(self) -> list[threading.Thread]:
-        """Begin all of it."""
+        """Start all threads."""
         jobs: list[tuple[Callable[[Clone, random.Random], None], float]] = [
             (self._batch, 1 / BATCHES_A_SECOND), (self._mortal, 0.05), (self._lease, 0.5), (self._visit, 1.0),
         ]  # fmt: skip
@@ -120,7 +125,8 @@ class Load:
         if chance.random() < 0.5:
             lease.close()
         else:
-            internals(clone).writer.drop_lease(lease.id)  # as if its process were gone: refreshed no more, it runs out
+            # The lease is not refreshed any more, as if its process were gone, so it expires.
+            internals(clone).writer.drop_lease(lease.id)
         self._count("leases")
 
     def _visit(self, _: Clone, chance: random.Random) -> None:
@@ -145,7 +151,8 @@ class Load:
             while not self.ending.is_set():
                 try:
                     self._follow(clone)
-                except Lagging:  # a busy machine: it says so, and the watch begins anew
+                # On a busy machine the watch may lag, and begins anew.
+                except Lagging:
                     self._count("lagged")
                 except Exception as error:
                     self.errors.append(f"watch: {error!r}")
@@ -159,7 +166,7 @@ class Load:
 
 
 def run(directory: Path, seconds: float) -> dict[str, object]:
-    """The whole test; AssertionError if something grew or was lost."""
+    """Run the whole test. Raise AssertionError if memory grew or an update was lost."""
     with ProcessPair(directory, "--sync", "always") as pair:
         load = Load(pair.servers)
         threads = load.start()
@@ -172,12 +179,13 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
             fresh.wait_until_synced(WAIT_S)
             counter = int(fresh["/counter"])
         assert counter == load.counts["raised"], f"the counter is {counter}, raised {load.counts['raised']} times"
-        until(partial(_equal, pair), "both servers to hold the same")  # ttls and leases of the load still end
+        # The ttls and leases of the load still expire.
+        until(partial(_equal, pair), "both servers to hold the same")
     return {"seconds": round(seconds), "switches": switches, **load.counts, **_growth(samples)}
 
 
 def _equal(pair: ProcessPair) -> bool:
-    """Whether both are at one number, and hold the same there; AssertionError if they do not."""
+    """Return True if both servers are at one number. Raise AssertionError if their contents differ there."""
     one, two = ((s["number"], s["fingerprint"]) for s in pair.statuses() if s)
     assert one[0] != two[0] or one == two, f"the servers differ at {one[0]}: {one[1]}, {two[1]}"
     return one == two
@@ -201,7 +209,7 @@ def _look(pair: ProcessPair, load: Load, seconds: float) -> tuple[list[Sample], 
 
 
 def _tell(sample: Sample, switches: int, load: Load) -> None:
-    """A line a minute, so that a run that fails shows how far it had come, and how it grew."""
+    """Print a line, so that a run that fails shows its progress and growth."""
     mb = " ".join(f"{name} {size:.1f}" for name, size in sample.mb.items())
     counts = " ".join(f"{name} {n}" for name, n in list(load.counts.items()))
     print(
@@ -226,14 +234,14 @@ def _switch(pair: ProcessPair) -> bool:
 
 
 class MallInfo(ctypes.Structure):
-    """What glibc's `mallinfo2` tells, of all arenas."""
+    """The result of glibc's `mallinfo2`, over all arenas."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
                                                      "fsmblks", "uordblks", "fordblks", "keepcost")]  # fmt: skip
 
 
 def held_mb() -> float:
-    """What this process holds, in MiB, without the gaps between: of Python's allocator, and of malloc."""
+    """Return the memory in use by Python's allocator and malloc in MiB, without the gaps."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallInfo
@@ -255,7 +263,7 @@ def _sample(pair: ProcessPair, at: float, held: float) -> Sample:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time that it has had."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -286,7 +294,7 @@ def _growth(samples: list[Sample]) -> dict[str, object]:
 
 
 def check(result: dict[str, object]) -> None:
-    """AssertionError if something grew."""
+    """Raise AssertionError if memory or descriptors grew."""
     growth, more = result["growth_mb"], result["more_descriptors"]
     assert isinstance(growth, dict) and isinstance(more, dict)
     assert max(growth.values()) <= GROWTH_MB_MAX, f"memory grew: {result}"
@@ -294,7 +302,7 @@ def check(result: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """As `make test-long` runs it."""
+    """Run the test from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args()

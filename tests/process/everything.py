@@ -1,21 +1,21 @@
-"""Everything together, with keys: an hour of what applications and operators do, and at the end every account agrees.
+"""A test of everything together: an hour of all that applications and operators do, on a pair with keys.
 
-    python -m tests.process.everything --minutes 60        (`make test-long` ends with it; three minutes are a look)
+    python -m tests.process.everything --minutes 60        (`make test-long` ends with it; three minutes prove little)
 
-At work all the time, each at a pace, on a pair with keys, journals and small disks of their own:
+These parts work all the time, each at a pace, on a pair with keys, journals and small disks:
 
-    maps        two writers over keys of their own; what was acknowledged is there, or what they set after it
-    accounts    transfers by conditions over two keys; nobody ever sees another sum
-    counter     four raise it; each acknowledged addition counts once
-    lock        three processes write to a resource that looks at fencing tokens
-    topic       what was published is read once and in order, by a reader over all failovers
-    group       two share the topic; each message is acknowledged with its receipt, in one record: one receipt each
-    gateway     PUTs by HTTP, and a reader of events, whose copy is at the end what the servers have
-    Spark       a process of its own writes a data frame and reads it back, again and again (if it is installed)
+    maps        Two writers set their own keys. The acknowledged value, or a later one, is there at the end.
+    accounts    Transfers change two keys under conditions. The sum is the same for each reader at any time.
+    counter     Four threads raise it. Each acknowledged addition counts once.
+    lock        Three processes write to a resource that checks fencing tokens.
+    topic       One reader reads each published message once and in order, over all failovers.
+    group       Two members share the topic. Each message is acknowledged with its receipt in one record.
+    gateway     A client PUTs by HTTP, and a reader of events has the servers' contents at the end.
+    Spark       A process writes a data frame and reads it back, again and again, if Spark is installed.
 
-Meanwhile, in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, an upgrade of one
-server after the other, a full disk (where a file system can be mounted), a client's key that is changed, a backup that
-is restored into another server. Cut links have hosts of their own: tests/net.
+Meanwhile faults come in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, an upgrade
+of one server after the other, a full disk (if a file system can be mounted), a change of a client's key, and a backup
+that is restored into another server. Cuts of links are tested in tests/net.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ from .puppets import rss_mb
 ROOT = Path(__file__).parents[2]
 KEYS, ACCOUNTS, MONEY = 2_000, 10, 1_000
 DISK = "96m"
-GROWTH_MB_MAX = 32.0  # of a server, between the thirds of its samples; kills begin it anew
+# The growth of a server between the thirds of its samples, which begin anew after a kill.
+GROWTH_MB_MAX = 32.0
 REST_S = 3.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Pair:
-    """Two processes with keys, journals, and a disk each where one can be mounted."""
+    """A pair of processes with keys and journals, and with a disk each if one can be mounted."""
 
     def __init__(self, base: Path) -> None:
         self.base, self.root = base, keys.new_pair()
@@ -83,16 +84,16 @@ class Pair:
         self.disks = [server.data for server in self.both if mounted(server.data)]
 
     def statuses(self) -> list[dict[str, Any]]:
-        """What those say that answer."""
+        """Return the status of each server that answers."""
         with Admin(self.file, 2.0) as admin:
             return [answer.facts for answer in admin.ask_all("status").values() if isinstance(answer, AdminReply)]
 
     def prints(self) -> set[str]:
-        """The fingerprints of what they hold."""
+        """Return the different fingerprints of the servers."""
         return {json.dumps(status["fingerprint"]) for status in self.statuses()}
 
     def active(self) -> ServerProcess:
-        """Who serves, waited for."""
+        """Wait for an active server, and return it."""
         found: list[ServerProcess] = []
 
         def look() -> bool:
@@ -105,7 +106,7 @@ class Pair:
         return found[0]
 
     def wait_in_sync(self) -> None:
-        """Both are there, and one has all of the other."""
+        """Wait until both servers answer and are in sync."""
         until(lambda: [s["in_sync"] for s in self.statuses()] == [True, True], "the pair to be in sync", 180)
 
     def __enter__(self) -> Self:
@@ -122,7 +123,7 @@ class Pair:
 
 
 def mounted(path: Path) -> bool:
-    """Whether a small file system is there now."""
+    """Mount a small file system, and return True if that worked."""
     path.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         argv = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(path)]
@@ -131,12 +132,13 @@ def mounted(path: Path) -> bool:
 
 
 class Work:
-    """Who works all the time: threads, each with what it was acknowledged; `errors` is what must not be."""
+    """The threads that work all the time, with what was acknowledged to them. `errors` must stay empty."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair, self.ending = pair, threading.Event()
         self.errors: list[str] = []
-        self.maps: dict[str, list[int]] = {}  # by key: the last value acknowledged, and the last one set
+        # key -> [last value that was acknowledged, last value that was set]
+        self.maps: dict[str, list[int]] = {}
         self.added = self.unsure = 0
         self.published: list[bytes] = []
         self.maybe: set[bytes] = set()
@@ -145,7 +147,7 @@ class Work:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin all of it; the accounts are opened first."""
+        """Open the accounts, and start all threads."""
         with self.clone("/accounts/") as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(WAIT_S)
@@ -157,7 +159,7 @@ class Work:
             thread.start()
 
     def end(self) -> None:
-        """Let them finish what they are at."""
+        """Let each thread finish its current work and end."""
         self.ending.set()
         for thread in self._threads:
             thread.join(3 * WAIT_S)
@@ -165,7 +167,7 @@ class Work:
         assert not any(thread.is_alive() for thread in self._threads), "one waits for something that does not come"
 
     def clone(self, subtree: str | None) -> Clone:
-        """A Clone that is let in."""
+        """Return a Clone with a key that the servers admit."""
         return Clone(self.pair.file, subtree)
 
     def _guard(self, job: Callable[[], None]) -> None:
@@ -191,7 +193,7 @@ class Work:
                         self.maps[key][0] = n
 
     def _settled(self, act: Callable[[], Any]) -> bool:
-        """Whether it was acknowledged; a pair without room refuses, and takes the next."""
+        """Return True if a set was acknowledged, or False if a server without room refused it."""
         try:
             act().wait(2 * WAIT_S)
         except Refused as refused:
@@ -257,7 +259,7 @@ class Work:
                     time.sleep(0.1)
 
     def _handle(self, name: str) -> None:
-        """A member of the group, which begins anew when it has to; when told to end it does what is left."""
+        """Run a member of the group, which begins anew when it has to. At the end it handles what is left."""
         until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
             while not (self.ending.is_set() and self._all_handled(clone)):
@@ -277,7 +279,7 @@ class Work:
         return published == handled
 
     def check(self, fresh: Clone) -> None:
-        """All accounts agree with what a new Clone is given."""
+        """Check that all accounts agree with the copy of a new Clone."""
         for key, (acked, last) in self.maps.items():
             found = int(fresh.get(key, b"0"))
             assert acked <= found <= last, f"{key} is {found}, acknowledged {acked}, set {last}"
@@ -295,7 +297,7 @@ class Work:
 
 
 class Beside:
-    """The processes that take part: contenders for a lock, a gateway, Spark."""
+    """The processes that take part: contenders for a lock, a gateway and Spark."""
 
     def __init__(self, pair: Pair, *, spark: bool) -> None:
         self.pair, self.resource = pair, pair.base / "resource"
@@ -320,7 +322,8 @@ class Beside:
         self.put: dict[str, str] = {}
         self.errors: list[str] = []
         self.ending = threading.Event()
-        self.told: dict[str, str] = {}  # by the gateway's events
+        # The contents by the gateway's events.
+        self.told: dict[str, str] = {}
         self.events = self.snapshots = 0
         self.closed = False
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._puts, self._events)]
@@ -336,7 +339,7 @@ class Beside:
             )
 
     def ask(self, method: str, key: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """A request of the gateway: status and body; 0 while it does not answer."""
+        """Send a request to the gateway, and return its status and body. The status is 0 while it does not answer."""
         url = f"http://127.0.0.1:{self.port}/v1/keys{key}"
         request = urllib.request.Request(url, data=body, method=method)
         try:
@@ -361,7 +364,7 @@ class Beside:
         self.put["/http/last"] = "0"
 
     def _events(self) -> None:
-        """A copy by events, as a page keeps one: it goes on behind the last number that it had."""
+        """Keep a copy by events, as a web page does. It goes on after the last number that it had."""
         last = ""
         while not self.closed:
             headers = {"Last-Event-ID": last} if last else {}
@@ -391,12 +394,12 @@ class Beside:
                 self.told.pop(row["key"], None)
 
     def rows(self) -> list[tuple[int, str]]:
-        """What the holders of the lock wrote."""
+        """Return the lines that the holders of the lock wrote."""
         lines = self.resource.read_text().split("\n")[:-1]
         return [(int(token), name) for token, name in (line.split() for line in lines)]
 
     def end(self) -> None:
-        """No process has ended by itself; Spark is told, and says what it did."""
+        """Let the processes end, and check that none had ended before. Spark reports what it did."""
         self.ending.set()
         for thread in self._threads:
             thread.join(2 * WAIT_S)
@@ -410,7 +413,7 @@ class Beside:
             assert self.spark.wait(300) == 0, self.logs[-1].read_text()[-3000:]
 
     def check(self, fresh: Clone) -> None:
-        """The gateway's keys are what was put last or later, and the lock's tokens only rise, each of one holder."""
+        """Check the gateway's keys, the copy by events, and that the lock's tokens rise and have one holder each."""
         for key, body in self.put.items():
             assert int(fresh[key]) >= int(body), f"{key} is {fresh[key]!r}, put {body}"
         there = {key: fresh[key].decode() for key in fresh if key.startswith("/http/")}
@@ -422,7 +425,7 @@ class Beside:
         assert len({token for token, _ in written}) == len(set(written)), "a token is one holder's"
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the processes that are left."""
         self.closed = True
         self.ending.set()
         for process in self.processes:
@@ -431,7 +434,7 @@ class Beside:
 
 
 class Faults:
-    """What is done to the pair, one after the other."""
+    """The faults that hit the pair, one after the other."""
 
     def __init__(self, pair: Pair, work: Work, seed: int) -> None:
         self.pair, self.work, self.chance = pair, work, random.Random(seed)
@@ -439,7 +442,7 @@ class Faults:
         self._keys = 0
 
     def round(self, until: float) -> None:
-        """Each fault once, in some order, as long as there is time."""
+        """Cause each fault once, in random order, as long as there is time."""
         acts = [self.kill, self.kill_both, self.stop, self.switch, self.upgrade, self.rotate_keys]
         acts += [self.backup_and_restore]
         acts += [self.fill_a_disk] if self.pair.disks else []
@@ -453,33 +456,33 @@ class Faults:
             time.sleep(REST_S)
 
     def kill(self) -> None:
-        """kill -9 of the active."""
+        """Kill the active with SIGKILL, and start it again."""
         victim = self.pair.active()
         victim.kill()
         time.sleep(self.chance.choice((0.1, 2.0)))
         victim.start()
 
     def kill_both(self) -> None:
-        """kill -9 of both, as when the power goes."""
+        """Kill both servers with SIGKILL, as a power failure does, and start them again."""
         for server in self.pair.both:
             server.kill()
         for server in self.chance.sample(self.pair.both, 2):
             server.start()
 
     def stop(self) -> None:
-        """The active stands still for longer than its peer waits."""
+        """Stop the active for longer than its peer waits."""
         victim = self.pair.active()
         victim.signal(signal.SIGSTOP)
         time.sleep(2.5)
         victim.signal(signal.SIGCONT)
 
     def switch(self) -> None:
-        """A hand-over."""
+        """Let the active hand over."""
         with Admin(self.pair.file, 5.0) as admin, suppress(AdminError, Refused):
             admin.ask(self.pair.active().address, "switch")
 
     def upgrade(self) -> None:
-        """One is told to end and started again, then the other, as the page of operations has it."""
+        """End and start one server after the other, as the page of operations says."""
         for server in self.pair.both:
             assert server.process is not None
             server.signal(signal.SIGTERM)
@@ -488,7 +491,7 @@ class Faults:
             self.pair.wait_in_sync()
 
     def fill_a_disk(self) -> None:
-        """Another program takes the active's disk, and gives it back."""
+        """Fill the active's disk for a while, as another program would."""
         disk = self.pair.active().data
         ballast = disk / "of-another-program"
         with ballast.open("ab", buffering=0) as file, suppress(OSError):
@@ -498,7 +501,7 @@ class Faults:
         ballast.unlink()
 
     def rotate_keys(self) -> None:
-        """A user's new key is let in while the old one is, and then the old one is not."""
+        """Admit a user's new key beside the old one, and then remove the old one."""
         self._keys += 1
         old, new = keys.new_pair(), keys.new_pair()
         for name, pair in (("old", old), ("new", new)):
@@ -515,7 +518,7 @@ class Faults:
         assert refused is not None and refused.code == "key", f"an old key is let in: {refused!r}"
 
     def backup_and_restore(self) -> None:
-        """A backup of a moment is another server's journal, and holds all that was acknowledged before."""
+        """Restore a backup into another server, and check that it holds all that was acknowledged before."""
         before = {key: acked for key, (acked, _) in self.work.maps.items()}
         active = self.pair.active()
         name = f"b{self.done.get('backup_and_restore', 0)}.db"
@@ -538,7 +541,7 @@ class Faults:
 
 
 def _refused(clone: Clone) -> Refused | None:
-    """Why it is not let in."""
+    """Return the refusal of a client, or None if the servers admit it."""
     try:
         clone.wait_until_synced(WAIT_S)
     except Refused as refused:
@@ -547,7 +550,7 @@ def _refused(clone: Clone) -> Refused | None:
 
 
 class Memory(threading.Thread):
-    """Samples of both servers and of this process, MiB."""
+    """A thread that samples the memory of both servers and of this process in MiB."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(daemon=True)
@@ -562,7 +565,7 @@ class Memory(threading.Thread):
                     self.samples.setdefault(name, []).append(rss_mb(pid))
 
     def growth(self) -> dict[str, float]:
-        """By how much the median of the last third is above that of the one before."""
+        """Return the growth of each median from the second third to the last one."""
         found = {}
         for name, all_of in self.samples.items():
             third = max(1, len(all_of) // 3)
@@ -572,7 +575,7 @@ class Memory(threading.Thread):
 
 
 def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
-    """All of it; AssertionError if an account does not agree, or memory grew."""
+    """Run the whole test. Raise AssertionError if an account does not agree or memory grew."""
     end = time.monotonic() + 60 * minutes
     with Pair(base) as pair:
         work, memory = Work(pair), Memory(pair)
@@ -608,7 +611,7 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
 
 
 def main() -> None:
-    """As `make test-long` runs it."""
+    """Run the test from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)

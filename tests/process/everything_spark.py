@@ -1,4 +1,4 @@
-"""Spark's part of everything: a data frame is written and read back, again and again, until standard input ends.
+"""The part of Spark in everything.py: it writes a data frame and reads it back until standard input ends.
 
 python -m tests.process.everything_spark CLIENT_FILE
 """
@@ -14,7 +14,7 @@ ROWS = 500
 
 
 def main(client_file: str) -> None:
-    """A version at a time: all rows of it, or it is an error."""
+    """Write one version after the other, and check that all rows of each come back."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -32,13 +32,15 @@ def main(client_file: str) -> None:
         except Exception as error:
             if "(full)" not in str(error):
                 raise
-            continue  # the disk of the active is full: nothing was written, and its peer serves next
+            # The disk of the active is full. Nothing was written, and its peer serves next.
+            continue
         try:
             found = spark.read.format("chp").schema("key string, value string").options(**options).load().collect()
         except Exception as error:
             if "load() it again" not in str(error) and "load() the data frame again" not in str(error):
                 raise
-            continue  # the server that had the snapshot is gone: as the page of Spark says
+            # The server that had the snapshot is gone, which docs/spark.md allows.
+            continue
         assert {row.value for row in found} == {str(version)} and len(found) == ROWS, found[:3]
         print("wrote", version, flush=True)
 

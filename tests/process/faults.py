@@ -1,4 +1,4 @@
-"""What the tests of real faults share: writers that note when they were acknowledged, and what must hold afterwards.
+"""The tools of tests with real faults: writers that note their acknowledgements, and checks of what must hold.
 
     with ProcessPair(path) as pair, Load(pair.servers) as load:
         pair.active().kill()
@@ -6,9 +6,9 @@
         ...
         both_kept_all(pair, load)           # every acknowledged set is there, on servers that are equal
 
-A writer sets keys of its own, one batch at a time, so the longest gap between two acknowledgements is the outage that
-an application sees. `AckEar` hears every acknowledgement that leaves one server, whomever it is for. `DyingServer` is a
-server that kills itself at a point named by the test (dying_server.py).
+A writer sets its own keys, one batch at a time. So the longest gap between two acknowledgements is the outage that an
+application sees. `AckEar` hears all acknowledgements that leave one server, for any client. `DyingServer` is a server
+that kills itself at a point that the test names (dying_server.py).
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ ACK = 6
 
 
 class Writer(threading.Thread):
-    """Sets new keys until told to end, and remembers what was acknowledged, and when."""
+    """A thread that sets new keys until it is told to end, and notes acknowledged keys and their times."""
 
     def __init__(self, servers: Sequence[str], name: str, retried: str = "") -> None:
         super().__init__(name=name, daemon=True)
-        self.retried = retried  # a code of refusals that it takes for an answer: it goes on with its next batch
+        # After a refusal with this code the writer goes on with its next batch.
+        self.retried = retried
         self.clone = Clone(list(servers), subtree=f"/{name}/")
         self.acked: dict[str, bytes] = {}
         self.times: list[float] = []
@@ -54,7 +55,8 @@ class Writer(threading.Thread):
             items = {f"/{self.name}/{n}-{i}": b"%d.%d" % (n, i) for i in range(1 + n % 5)}
             try:
                 ack = self.clone.set_many(items).wait(timeout=WAIT_S)
-            except Exception as error:  # any error that an application meets is a failure
+            # Any error that an application meets is a failure.
+            except Exception as error:
                 if isinstance(error, Refused) and error.code == self.retried:
                     continue
                 self.error = error
@@ -65,18 +67,18 @@ class Writer(threading.Thread):
 
 
 class Load:
-    """Some writers; ends them, and closes their Clones, at the end of the block."""
+    """Some writers. The end of the block ends them and closes their Clones."""
 
     def __init__(self, servers: Sequence[str], writers: int = 2, name: str = "w", retried: str = "") -> None:
         self.writers = [Writer(servers, f"{name}{i}", retried) for i in range(writers)]
 
     def check(self) -> None:
-        """No writer has met an error."""
+        """Check that no writer has met an error."""
         for writer in self.writers:
             assert writer.error is None, f"{writer.name} met {writer.error!r}"
 
     def go_on(self, batches: int = 3) -> None:
-        """Wait until every writer has had some more acknowledgements."""
+        """Wait until each writer has some more acknowledgements."""
         before = [len(writer.times) for writer in self.writers]
 
         def moved() -> bool:
@@ -86,14 +88,14 @@ class Load:
         until(moved, "the writers to go on")
 
     def end(self) -> None:
-        """Let them finish what they are at."""
+        """Let each writer finish its batch and end."""
         for writer in self.writers:
             writer.ending.set()
         join_all(*self.writers)
         self.check()
 
     def outage_s(self, since: float) -> float:
-        """The longest gap between two acknowledgements of one writer after `since` (and the one before)."""
+        """Return the longest gap between two acknowledgements of one writer, of which the later came after `since`."""
         gaps = [0.0]
         for writer in self.writers:
             times = writer.times[:]
@@ -102,7 +104,7 @@ class Load:
 
     @property
     def acked(self) -> dict[str, bytes]:
-        """All that was acknowledged."""
+        """The keys and values that were acknowledged."""
         return {key: value for writer in self.writers for key, value in writer.acked.items()}
 
     def __enter__(self) -> Self:
@@ -118,14 +120,17 @@ class Load:
 
 
 def both_kept_all(pair: ProcessPair, load: Load) -> None:
-    """The load ends, the pair is in sync, and nothing is lost."""
+    """End the load, wait until the pair is in sync, and check that nothing is lost."""
     load.end()
     pair.wait_in_sync()
     nothing_lost(pair.both, load)
 
 
 def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:
-    """After `load.end()`: all that was acknowledged is at a fresh client and in the writers' maps; all are equal."""
+    """Check, after `load.end()`, that all acknowledged sets are held.
+
+    A fresh client and the writers hold them, and the servers are equal.
+    """
     expected = load.acked
     with Clone([server.address for server in servers]) as fresh:
         fresh.wait_until_synced(WAIT_S)
@@ -138,7 +143,7 @@ def nothing_lost(servers: Sequence[ServerProcess], load: Load) -> None:
 
 
 def equal(servers: Sequence[ServerProcess]) -> None:
-    """The servers come to hold the same, at the same number."""
+    """Wait until the servers have the same contents at the same number."""
 
     def same() -> bool:
         said = [server.status() or {} for server in servers]
@@ -148,12 +153,12 @@ def equal(servers: Sequence[ServerProcess]) -> None:
 
 
 def other(pair: ProcessPair, server: ServerProcess) -> ServerProcess:
-    """The other server of a pair."""
+    """Return the other server of a pair."""
     return pair.backup if server is pair.primary else pair.primary
 
 
 def wait_active(server: ServerProcess) -> dict[str, Any]:
-    """Wait until it serves; what it says then."""
+    """Wait until a server is active, and return its status."""
     said: dict[str, Any] = {}
 
     def active() -> bool:
@@ -165,7 +170,7 @@ def wait_active(server: ServerProcess) -> dict[str, Any]:
 
 
 def ended(server: ServerProcess) -> int:
-    """Wait until the process has ended by itself; its exit code (negative: by that signal)."""
+    """Wait until a process has ended by itself, and return its exit code. A negative code is a signal."""
     process = server.process
     assert process is not None
     until(lambda: process.poll() is not None, f"{server.role} to end")
@@ -174,18 +179,19 @@ def ended(server: ServerProcess) -> int:
 
 
 class AckEar:
-    """Every acknowledgement that leaves one server, by (session, batch); a SUB socket of its own."""
+    """A SUB socket that hears each acknowledgement that leaves one server."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.rcvhwm = 0
-        self._socket.subscribe(b"\x02@")  # the beginning of every client's own channel
+        # Each client's own channel begins with these bytes.
+        self._socket.subscribe(b"\x02@")
         self._socket.connect(f"{host}:{int(port) + 1}")
 
     def heard(self) -> list[tuple[bytes, int]]:
-        """What has come since the last call: (topic, last batch of a run)."""
+        """Return the (topic, last batch of a run) pairs that have come since the last call."""
         found = []
         while self._socket.poll(0):
             topic, _, _, _, body = self._socket.recv_multipart()
@@ -202,7 +208,7 @@ class AckEar:
 
 
 class DyingServer(ServerProcess):
-    """A server that kills itself (-9) when it comes to the point that `arm` named."""
+    """A server that kills itself with SIGKILL at the point that `arm` named."""
 
     def __init__(self, directory: Path, role: str, address: str, peer: str | None, *flags: str) -> None:
         super().__init__(directory, role, address, peer, *flags)
@@ -211,23 +217,23 @@ class DyingServer(ServerProcess):
         self.environ["DIE_WHEN"] = str(self._armed)
 
     def arm(self, point: str) -> None:
-        """From now on, die at that point."""
+        """Let the server die at that point from now on."""
         draft = self._armed.with_suffix(".draft")
         draft.write_text(point)
         draft.replace(self._armed)
 
     def disarm(self) -> None:
-        """Live on."""
+        """Let the server live on."""
         self._armed.unlink(missing_ok=True)
 
     def died(self) -> None:
-        """Wait until it has killed itself."""
+        """Wait until the server has killed itself."""
         assert ended(self) == -9
         self.disarm()
 
 
 class DyingPair(ProcessPair):
-    """A pair of such servers."""
+    """A pair of servers that can kill themselves."""
 
     def __init__(self, directory: Path, *flags: str, heartbeat_s: float = 0.1, peer_timeout_s: float = 1.0) -> None:
         super().__init__(directory, *flags, heartbeat_s=heartbeat_s, peer_timeout_s=peer_timeout_s)

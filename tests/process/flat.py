@@ -1,10 +1,11 @@
-"""Whether memory stays flat under saturating load with a reader at a tenth of the speed.
+"""A test that memory stays flat under saturating load, with a reader at a tenth of the speed.
 
     python -m tests.process.flat --minutes 5        (make test runs half a minute of it)
 
-A server in memory, a writer that never waits but for its window, and a `Clone` whose process is stopped nine tenths of
-the time. What may grow while it warms up is bounded: the mark of 1,000 messages held for the slow reader (libzmq drops
-beyond it; the reader counts a hole and heals), the records retained, and the writer's window. After that nothing grows.
+A server in memory has a writer that waits only for its window, and a `Clone` whose process is stopped nine tenths of
+the time. Three things grow while they warm up, and are bounded. libzmq holds up to 1,000 messages for the slow reader,
+and drops the rest, so that the reader counts a hole and heals. The others are the retained records and the writer's
+window. After that nothing grows.
 """
 
 from __future__ import annotations
@@ -21,26 +22,32 @@ from chp_server.testing import free_port
 from .cluster import ServerProcess
 from .puppets import BASE, Puppet, digest_of, expected, rss_mb, sleep_until
 
-WARM = 0.5  # of the time
-GROWTH_MB_MAX = 48.0  # after that; without the mark the server gains this in three to ten seconds
-WINDOW_BYTES = 50_000  # so that a message has at most that, and a thousand of them are there soon
+# The share of the time for warming up.
+WARM = 0.5
+# The growth after that. Without the limit of 1,000 messages a server gains as much in three to ten seconds.
+GROWTH_MB_MAX = 48.0
+# A message has at most so many bytes, so that a thousand of them come soon.
+WINDOW_BYTES = 50_000
 PERIOD_S, RUNS_S = 0.2, 0.02
 
 
 @dataclass
 class Series:
-    """Resident memory of one process over time, in MiB."""
+    """The resident memory of one process over time, in MiB."""
 
     samples: list[tuple[float, float]] = field(default_factory=list)
 
     def growth(self, since: float) -> float:
-        """How much more it was after `since` than it had been before."""
+        """Return how much more memory the process had after `since` than before."""
         before = max(mb for at, mb in self.samples if at <= since)
         return max(mb for at, mb in self.samples if at > since) - before
 
 
 def run(directory: Path, seconds: float, pad: int = 100) -> dict[str, object]:
-    """The whole test: growth of server and writer after the warm-up; the reader ends equal, or AssertionError."""
+    """Run the whole test, and return the growth of server and writer.
+
+    Raise AssertionError if the reader's copy differs.
+    """
     address = f"tcp://127.0.0.1:{free_port()}"
     flags = ("--heartbeat-s", "0.1", "--store", "memory:", "--retain-bytes", str(4 << 20))
     server = ServerProcess(directory, "primary", address, None, *flags).start()
@@ -65,7 +72,7 @@ def run(directory: Path, seconds: float, pad: int = 100) -> dict[str, object]:
 
 
 def _sample(pids: dict[str, int], reader: Puppet, seconds: float) -> dict[str, Series]:
-    """Let the reader run a tenth of the time, and look at the others meanwhile."""
+    """Let the reader run a tenth of the time, and sample the others meanwhile."""
     series = {name: Series() for name in pids}
     began = time.monotonic()
     try:
@@ -82,7 +89,7 @@ def _sample(pids: dict[str, int], reader: Puppet, seconds: float) -> dict[str, S
 
 
 def main() -> None:
-    """For longer than a test may take."""
+    """Run the test from the command line, for longer than a test may take."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
     options = parser.parse_args()

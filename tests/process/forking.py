@@ -1,7 +1,7 @@
-"""A program that forks while its Clone is at work; run by test_clients_fork.py with the address of a server.
+"""A program that forks while its Clone is at work. test_clients_fork.py runs it with the address of a server.
 
-The child reads, is refused everything else, makes a Clone of its own, and ends as programs do: through `sys.exit`, with
-finalizers and exit handlers. The parent's Clone must not notice. What was seen is printed as one line of JSON each.
+The child may read and is refused everything else. It makes its own Clone, and ends through `sys.exit`, with finalizers
+and exit handlers. The parent's Clone must not notice. Child and parent each print their results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT_S = 60.0
 
 
 def name_of(act: Callable[[], object]) -> str:
-    """The error that something raises."""
+    """Return the name of the error that an act raises."""
     try:
         return f"returned {act()!r}"
     except BaseException as error:
@@ -27,7 +27,7 @@ def name_of(act: Callable[[], object]) -> str:
 
 
 def child(clone: Clone, address: str) -> None:
-    """Everything that a forked child may try."""
+    """Try everything that a forked child may try."""
     watch, ticket, lease = HELD["watch"], HELD["ticket"], HELD["lease"]
     refused = {
         "set": lambda: clone.set("/x", b""), "set_many": lambda: clone.set_many({"/x": b""}),
@@ -49,7 +49,7 @@ HELD: dict[str, Any] = {}
 
 
 def main() -> None:
-    """The parent: forks under load of its own sets, with a watch, a lease and a ticket that is under way."""
+    """Fork under load of the parent's own sets, with a watch, a lease and an open ticket."""
     address = sys.argv[1]
     away = Clone("tcp://127.0.0.1:9")
     clone = Clone(address)

@@ -1,15 +1,15 @@
-"""Histories of real runs: four processes set, count and read, with the time of each call and answer; they are judged.
+"""Histories of real runs: four processes set, count and read, and note the time of each call and answer.
 
     with Recorders(pair.servers, keys) as recorders:      # python -m tests.process.histories tcp://a:5556 p1 7
         ... kill, stop, cut ...
         history = recorders.end()
     assert not history.wrong()
 
-A process prints a line when it calls and one when it is answered, by a clock that all processes of a machine share; one
-call after the other, so what has no answer when it ends is the last. A conditional set names what its process saw the
-key have, and a read follows a `clone.sync()`. At the end a new Clone reads every key. What was acknowledged by both
-servers was done; what by one alone, may have been parted with: that is accounted for elsewhere (tests/sim/accounts.py),
-and here nobody is sure of it.
+A process prints a line for each call and for each answer, by a clock that all processes of a machine share. It makes
+one call after the other, so at its end only the last call can lack an answer. A conditional set names the value that
+its process has seen. A read follows a `clone.sync()`. At the end a new Clone reads each key. A call that both servers
+acknowledged was done. One that a lone server acknowledged may be discarded after a split, so its outcome is unknown
+here (tests/sim/accounts.py checks such calls).
 """
 
 from __future__ import annotations
@@ -36,21 +36,26 @@ from .linearizable import CAS, NEVER, READ, SET, Call, wrong
 ROOT = Path(__file__).parents[2]
 KEYS = ("/h/1", "/h/2", "/h/3")
 PROCESSES = 4
-PACE_S = 0.01  # a few hundred calls a second: enough for a dozen in every fault, and few enough to be judged
-READ_SHARE = 0.3  # of the calls
-READS = 5  # before a read is given up: others set the key all the time, or one server is alone
-PENDING = 1  # the revision of an own set that is not confirmed
+# A few hundred calls a second give a dozen in each fault, and the search can still judge them.
+PACE_S = 0.01
+# The share of reads among the calls.
+READ_SHARE = 0.3
+# The number of tries before a read is given up, since other processes set the key or one server is alone.
+READS = 5
+# The revision of an own set that is not confirmed.
+PENDING = 1
 
 
 @dataclass
 class History:
-    """What processes wrote down, and what was there at the end."""
+    """The calls that processes noted, and the values at the end."""
 
-    calls: dict[str, list[Call]] = field(default_factory=dict)  # by key
+    # key -> its calls
+    calls: dict[str, list[Call]] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def wrong(self) -> str:
-        """The first key whose calls no register would allow; empty if there is none."""
+        """Return a text about the first key whose calls are not linearizable, or ""."""
         for key, calls in sorted(self.calls.items()):
             if said := wrong(calls):
                 return f"{key}: {said}"
@@ -58,7 +63,7 @@ class History:
 
     @staticmethod
     def of(lines: dict[str, list[list[Any]]]) -> History:
-        """Of the lines of each process."""
+        """Return the history of the lines of each process."""
         history, made = History(), [call for name, said in lines.items() for call in _calls(name, said)]
         values = {(call["key"], call["revision"]): call["value"] for call in made if "revision" in call}
         for call in made:
@@ -69,7 +74,7 @@ class History:
         return history
 
     def read(self, servers: Sequence[str], keys: Sequence[str]) -> None:
-        """What a client that comes now is given."""
+        """Add the reads of a client that comes now."""
         called = time.monotonic()
         with Clone(list(servers)) as clone:
             clone.wait_until_synced(WAIT_S)
@@ -80,7 +85,7 @@ class History:
 
 
 def _calls(name: str, lines: list[list[Any]]) -> list[dict[str, Any]]:
-    """The calls of one process, each with its answer: "unknown" where there is none."""
+    """Return the calls of one process with their answers. A call without an answer has the outcome "unknown"."""
     calls: list[dict[str, Any]] = []
     for what, *rest in lines:
         if what == "call":
@@ -101,17 +106,17 @@ def _calls(name: str, lines: list[list[Any]]) -> list[dict[str, Any]]:
 
 
 def _as_call(said: dict[str, Any], seen: str | None) -> Call:
-    """With the value that its condition named, if it had one."""
+    """Return a `Call`, with the value that its condition named, if it had one."""
     answered = said["answered"] if said["outcome"] in ("replicated", "read") else NEVER
     expected = seen if said["kind"] == CAS else None
     return Call(said["process"], said["kind"], said["value"], said["called"], answered, expected)
 
 
 class Recorders:
-    """The processes, for the time of the block."""
+    """The recording processes, for the time of the block."""
 
     def __init__(self, servers: Sequence[str], *, prefixes: Sequence[Sequence[str]] = ((),), seed: int = 0) -> None:
-        """`prefixes`: commands that a process is started by, in turn, such as one that puts it on another host."""
+        """Prepare the processes. Each command of `prefixes` starts one of them in turn, such as on another host."""
         self.servers = list(servers)
         self.lines: dict[str, list[list[Any]]] = {}
         self._processes: list[subprocess.Popen[str]] = []
@@ -137,7 +142,7 @@ class Recorders:
             lines.append(json.loads(line))
 
     def go_on(self, answers: int = 5) -> None:
-        """Wait until every process has had some more answers."""
+        """Wait until each process has some more answers."""
         before = {name: len(lines) for name, lines in self.lines.items()}
         until(
             lambda: all(len(lines) >= before[name] + 2 * answers for name, lines in self.lines.items()),
@@ -145,7 +150,10 @@ class Recorders:
         )
 
     def end(self, on: Callable[[Callable[[], None]], None] = lambda work: work()) -> History:
-        """Let them finish what they are at; `on` does the last read where the servers can be reached."""
+        """Let each process finish its call, and return the history.
+
+        `on` runs the last read on a host that reaches the servers.
+        """
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -183,12 +191,13 @@ def _one_call(clone: Clone, rng: random.Random, value: str) -> None:
         _say("answer", time.monotonic(), ack.durability, int(ack.revision))
     except Conflict:
         _say("answer", time.monotonic(), "conflict", None)
-    except (Refused, TimeoutError):  # parted, or not known
+    # The batch was discarded after a split, or its outcome is unknown.
+    except (Refused, TimeoutError):
         _say("answer", time.monotonic(), "unknown", None)
 
 
 def _one_read(clone: Clone, rng: random.Random) -> None:
-    """After a `sync` that both servers have: a value whose revision is not above that of its acknowledgement."""
+    """Read a key after a `sync` that both servers confirmed, if its revision is not above the acknowledgement's."""
     key = rng.choice(KEYS)
     _say("call", time.monotonic(), READ, key, None, 0, None)
     try:
@@ -204,7 +213,7 @@ def _one_read(clone: Clone, rng: random.Random) -> None:
 
 
 def main(servers: str, name: str, seed: str) -> None:
-    """Call until the standard input ends."""
+    """Make calls until the standard input ends."""
     ended = threading.Event()
 
     def end() -> None:

@@ -1,8 +1,8 @@
-"""Two hosts on one machine, a and b: each with a network, `/etc` and `/var` of its own, and a wire between them.
+"""Two hosts on one machine, a and b. Each has its own network, `/etc` and `/var`, and a wire joins them.
 
-Made of Linux's namespaces, as root; `why_not` says what is missing for that. What a host writes to `/etc` and `/var`
-lies in its own memory and is gone when it ends, and so are its network and its processes: they all end with the one
-that holds the namespaces, which ends when its standard input does. There is no sshd, so `scp` is a stand-in on PATH.
+They are made of Linux's namespaces, which needs root. `why_not` says what is missing for that. The files that a host
+writes to `/etc` and `/var` lie in memory. Files, network and processes are gone when the host ends. One process holds
+the namespaces, and ends when its standard input does. There is no sshd, so `scp` is a stand-in on PATH.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ exec nsenter -t "$(cat "$(dirname "$0")/$host.pid")" -m sh -c 'cat > "$0"' "$pat
 
 
 def why_not() -> str:
-    """Why there can be no such hosts here; "" if there can."""
+    """Return why no such hosts are possible here, or "" if they are."""
     if os.geteuid() != 0:
         return "two hosts in namespaces need root"
     if missing := [name for name in NEEDED if shutil.which(name) is None]:
@@ -57,14 +57,14 @@ def why_not() -> str:
 
 
 def closed() -> list[str]:
-    """The directories that keep other users than root from the programs of this environment; opened in the hosts."""
+    """Return the directories that other users than root cannot enter, and which the hosts must open for them."""
     needed = [Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__).resolve()]
     above = {str(parent) for path in needed for parent in path.parents if not parent.stat().st_mode & 0o001}
     return sorted(above, key=len)
 
 
 class Host:
-    """One of them; commands run there as root, each where the one before has gone to."""
+    """A host. Commands run there as root, each in the directory where the one before has ended."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name, self._bin = name, directory
@@ -76,7 +76,7 @@ class Host:
         self._started: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def wait(self) -> None:
-        """Until it is there."""
+        """Wait until the host is there."""
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n", f"host {self.name} did not start"
 
@@ -92,12 +92,12 @@ class Host:
         return {**kept, "PATH": path, "HOME": "/root"}
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
+        """Run a command to its end."""
         argv, env = self._argv(command), self._environ
         return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=COMMAND_S, check=False)
 
     def start(self, command: str) -> None:
-        """Run it beside others, until the host ends."""
+        """Run a command beside others, until the host ends."""
         said = self._bin / f"{self.name}.{len(self._started)}.log"
         with said.open("wb") as log:
             process = subprocess.Popen(
@@ -106,15 +106,15 @@ class Host:
         self._started.append((process, said))
 
     def said(self) -> str:
-        """By what was started."""
+        """Return the output of the started commands."""
         return "".join(path.read_text() for _, path in self._started)
 
     def ended(self) -> list[int | None]:
-        """The exit codes of what was started; None of what runs."""
+        """Return the exit codes of the started commands, with None for one that runs."""
         return [process.poll() for process, _ in self._started]
 
     def end(self) -> None:
-        """And all that runs there."""
+        """End the host, and all commands that run there."""
         for process, _ in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -124,7 +124,7 @@ class Host:
 
 
 class TwoHosts:
-    """a and b, which know each other's names as addresses of one kind."""
+    """The hosts a and b, which resolve each other's names to addresses of one kind."""
 
     def __init__(self, directory: Path, kind: int = 4) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,14 @@
-"""Is a history of calls linearizable? A search for an order that one register would allow, as Wing and Gong do it.
+"""A test of linearizability: a search for an order of calls that one register would allow, after Wing and Gong.
 
-A history is one key's: sets, conditional sets and reads, each with the times of its call and of its answer. It is
-linearizable if there is an order of the calls in which each has its effect at one moment between the two, and each sees
-what the one before it left. The search takes one after the other of those that may come next (called before any open
-one was answered), and remembers where it has been (Lowe's improvement), so that no way is gone twice.
+A history has the sets, conditional sets and reads of one key, each with the times of its call and of its answer. It is
+linearizable if some order of the calls has two properties. Each call has its effect at a moment between its two times,
+and each sees the value that the call before left. The search tries each call that may come next, which is one that was
+called before any open call was answered. It remembers the places where it has been (Lowe's improvement), so that it
+goes no way twice.
 
-What is not known to have been done may have been done at any time after its call, or not at all. It is in the order if
-somebody has seen its value, and then before who saw it was answered; else it is left out, which changes nothing for the
-others. A call that was refused was not done: if anybody sees its value, no order is found.
+A call of unknown outcome may have been done at any time after it was made, or not at all. It is in the order if another
+call has seen its value, and then it comes before that call was answered. Otherwise it is left out, which changes
+nothing for the others. A refused call was not done, so there is no order if another call sees its value.
 """
 
 from __future__ import annotations
@@ -17,32 +18,36 @@ from dataclasses import dataclass, replace
 
 SET, CAS, READ = "set", "cas", "read"
 NEVER = float("inf")
-CONFIGURATIONS_MAX = 3_000_000  # a history of thousands of calls by four processes takes about as many
+# A history of thousands of calls by four processes takes about as many configurations.
+CONFIGURATIONS_MAX = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a process; values are unique, None is a key that is not there."""
+    """A call of a process. Values are unique, and None stands for an absent key."""
 
     process: str
     kind: str
-    value: str | None  # set, or read
+    # The value that was set or read.
+    value: str | None
     called: float
-    answered: float = NEVER  # and it was done: `NEVER` if that is not known
-    expected: str | None = None  # cas: what the key was to have
+    # The time of the answer to a call that was done, or `NEVER` if the outcome is unknown.
+    answered: float = NEVER
+    # The value that a conditional set expected.
+    expected: str | None = None
 
     @property
     def sure(self) -> bool:
-        """Whether it is known to have been done."""
+        """True if the call is known to have been done."""
         return self.answered < NEVER
 
     @property
     def sees(self) -> str | None:
-        """The value that it found, if it was done."""
+        """The value that the call found, if it was done."""
         return {CAS: self.expected, READ: self.value, SET: None}[self.kind]
 
     def allowed(self, state: str | None) -> bool:
-        """Whether it can be done when the key has this value."""
+        """Return True if the call can be done while the key has this value."""
         return self.kind == SET or self.sees == state
 
     def __str__(self) -> str:
@@ -52,11 +57,11 @@ class Call:
 
 
 class Undecided(Exception):
-    """There were more ways than the search may go."""
+    """An error: the search has more configurations than it may try."""
 
 
 def wrong(calls: Iterable[Call]) -> str:
-    """Empty if one key's history is linearizable; else where the longest order found has to stop."""
+    """Return "" if the history of one key is linearizable, else where the longest order has to stop."""
     ops = sorted(_in_order(list(calls)), key=lambda call: call.called)
     best: tuple[int, str | None, list[Call]] = (-1, None, [])
     begin: tuple[int, frozenset[int], str | None] = (0, frozenset(), None)
@@ -82,7 +87,7 @@ def wrong(calls: Iterable[Call]) -> str:
 
 
 def _in_order(calls: list[Call]) -> list[Call]:
-    """The calls that were done: those that are known to be, and those whose value somebody saw."""
+    """Return the calls that were done: those with an answer, and those whose value another call saw."""
     by_value = {call.value: call for call in calls if call.kind != READ and not call.sure}
     found = [call for call in calls if call.sure]
     waiting, seen_by = list(found), dict[str, float]()
@@ -98,7 +103,7 @@ def _in_order(calls: list[Call]) -> list[Call]:
 
 
 def _may_come_next(ops: list[Call], low: int, done: frozenset[int]) -> list[int]:
-    """Those that were called before any that is still to come was answered."""
+    """Return the calls that were called before any call that is still to come was answered."""
     nexts, first = [], NEVER
     for i in range(low, len(ops)):
         if i in done:
@@ -111,7 +116,7 @@ def _may_come_next(ops: list[Call], low: int, done: frozenset[int]) -> list[int]
 
 
 def _after(i: int, low: int, done: frozenset[int], state: str | None) -> tuple[int, frozenset[int], str | None]:
-    """Where one more call leads: all below `low` are done, and those in `done`."""
+    """Return the configuration after one more call. All calls below `low` are done, and those in `done`."""
     done = done | {i}
     while low in done:
         done -= {low}

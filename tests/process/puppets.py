@@ -4,9 +4,9 @@
         reader.stop_process(); ...; reader.continue_process()
         assert reader.ask("content", at_least=number) == digest_of(expected)
 
-A puppet reads commands, one line of JSON each, and answers with one line each. The load it writes is plain arithmetic:
-update j sets key j mod `KEYS`, or deletes it if j falls in the last tenth of its block. One update takes one number of
-the server's sequence, so what a copy must hold at any number is known without asking anybody: `expected`.
+A puppet reads commands, one line of JSON each, and answers each with one line. The load that it writes is plain
+arithmetic: update j sets key j mod `KEYS`, or deletes the key if j is in the last tenth of its block. Each update takes
+one number of the server's sequence. So `expected` can compute the contents of a copy at any number.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from chp_client.clone.base import internals
 from tests.talk import WAIT_S, until
 
 ROOT = Path(__file__).parents[2]
-# of each block of updates the rest are deletes; no common factor, so each key gets both
+# The first `SETS` updates of each block are sets and the rest are deletes. `KEYS` and `BLOCK` share no factor, so each
+# key gets both.
 KEYS, BLOCK, SETS = 2999, 500, 450
-BASE = "/base"  # set first, alone: its number is that of the load's beginning
+# This key is set first and alone, so its number is the beginning of the load.
+BASE = "/base"
 
 
 def expected(updates: int, pad: int = 0) -> dict[str, bytes]:
-    """What so many updates of the load leave."""
+    """Return the contents after so many updates of the load."""
     held = {}
     for r in range(KEYS):
         j = updates - 1 - (updates - 1 - r) % KEYS
@@ -47,17 +49,17 @@ def expected(updates: int, pad: int = 0) -> dict[str, bytes]:
 
 
 def value_of(j: int, pad: int) -> bytes:
-    """The value that update j sets."""
+    """Return the value that update j sets."""
     return b"%d" % j + b"." * pad
 
 
 def digest_of(content: dict[str, bytes]) -> str:
-    """A digest of keys and values."""
+    """Return a digest of keys and values."""
     return hashlib.sha256(repr(sorted(content.items())).encode()).hexdigest()
 
 
 class Puppet:
-    """The test's end: one process."""
+    """A puppet as the test sees it: one process."""
 
     def __init__(self, servers: str | Sequence[str], **settings: Any) -> None:
         where = servers if isinstance(servers, str) else ",".join(servers)
@@ -65,13 +67,13 @@ class Puppet:
         self.process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(self, act: str, **given: Any) -> None:
-        """Give a command; `answer` waits for what it says."""
+        """Give a command. `answer` waits for its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"act": act, **given}) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """What it says to the oldest command not answered yet."""
+        """Return the answer to the oldest command that is not answered yet."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"a puppet ended with {self.process.wait()}"
@@ -80,20 +82,20 @@ class Puppet:
         return said["said"]
 
     def ask(self, act: str, **given: Any) -> Any:
-        """Both."""
+        """Give a command, and return its answer."""
         self.tell(act, **given)
         return self.answer()
 
     def stop_process(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP."""
         self.process.send_signal(signal.SIGSTOP)
 
     def continue_process(self) -> None:
-        """SIGCONT."""
+        """Let the process go on with SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def rss_mb(self) -> float:
-        """Its resident memory."""
+        """Return the resident memory of the puppet in MiB."""
         return rss_mb(self.process.pid)
 
     def __enter__(self) -> Self:
@@ -110,7 +112,7 @@ class Puppet:
 
 
 def rss_mb(pid: int) -> float:
-    """Resident memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
@@ -119,7 +121,7 @@ def rss_mb(pid: int) -> float:
 
 
 class Acts:
-    """What a puppet can do; each public method is a command."""
+    """The commands of a puppet: each public method is one."""
 
     def __init__(self, servers: str, settings: dict[str, Any]) -> None:
         self._servers = servers
@@ -131,11 +133,11 @@ class Acts:
         self._watchers: list[Watcher] = []
 
     def ready(self) -> None:
-        """Wait until synced."""
+        """Wait until the Clone is synced."""
         self._clone.wait_until_synced(WAIT_S)
 
     def write(self, pad: int = 0) -> int:
-        """Begin the load; the sequence of its base."""
+        """Begin the load, and return the sequence of its base."""
         ack = self._clone.set(BASE, b"").wait(WAIT_S)
         self._writer = threading.Thread(target=self._write, args=(pad,), daemon=True)
         self._writer.start()
@@ -150,11 +152,11 @@ class Acts:
             self._updates += BLOCK
 
     def written(self) -> int:
-        """How many updates have been made."""
+        """Return the number of updates so far."""
         return self._updates
 
     def end(self) -> int:
-        """End the load; how many updates it was, all acknowledged now."""
+        """End the load, and return the number of its updates, which are all acknowledged."""
         self._ending.set()
         if self._writer is not None:
             self._writer.join()
@@ -162,7 +164,7 @@ class Acts:
         return self._updates
 
     def content(self, at_least: int = 0) -> dict[str, Any]:
-        """What is held once it is complete up to a sequence, and is known to be equal to the server's map."""
+        """Return the contents, once the copy is complete up to a sequence and equal to the server's map."""
         clone = self._clone
 
         def complete() -> bool:
@@ -172,9 +174,9 @@ class Acts:
         return {"digest": digest_of(dict(clone)), "keys": len(clone), "ok": clone.verify().ok, "stats": clone.stats}
 
     def join(self, times: int, base: int, pad: int = 0) -> dict[str, int]:
-        """Make so many Clones under load; each is compared with the load at its number, some again after a heartbeat.
+        """Make so many Clones under load, and compare each with the load at its number, some again after a heartbeat.
 
-        The end of a sync tells the server's fingerprint at its number; a copy that differs counts a mismatch.
+        The end of a sync tells the server's fingerprint at its number. A copy that differs counts a mismatch.
         """
         counts = {"joins": 0, "mismatches": 0, "keys": 0}
         for i in range(times):
@@ -190,19 +192,19 @@ class Acts:
         return counts
 
     def watch(self, watchers: int) -> None:
-        """Begin to watch, each with a Clone of its own and default settings."""
+        """Begin to watch with so many watchers, each with its own Clone and default settings."""
         self._watchers = [Watcher(Clone(self._servers)) for _ in range(watchers)]
         for watcher in self._watchers:
             watcher.clone.wait_until_synced(WAIT_S)
             watcher.start()
 
     def watched(self, keys: int) -> list[dict[str, Any]]:
-        """What each watcher has seen, once its Clone holds so many keys and it has been told of them."""
+        """Return the results of each watcher, once it has seen changes of so many keys."""
         return [watcher.result(keys) for watcher in self._watchers]
 
 
 def exact(clone: Clone, base: int, pad: int) -> int:
-    """Assert that a Clone holds exactly what the load had left at its number; how many keys."""
+    """Check that a Clone holds exactly the load's contents at its number, and return the number of keys."""
     with internals(clone).mailbox.lock:
         at, content = sequence_of(clone.revision), clone.snapshot()
     assert content.pop(BASE, b"") == b""
@@ -215,7 +217,7 @@ def exact(clone: Clone, base: int, pad: int) -> int:
 
 
 class Watcher(threading.Thread):
-    """Counts the changes of one Clone."""
+    """A thread that counts the changes of one Clone."""
 
     def __init__(self, clone: Clone) -> None:
         super().__init__(daemon=True)
@@ -234,12 +236,13 @@ class Watcher(threading.Thread):
                 revisions = [revision, *changes.revisions]
                 self.in_order = self.in_order and revisions == sorted(revisions)
                 revision = revisions[-1]
-                self.changes += len(changes)  # the last: who waits for it may read the others
+                # This is set last, so that a thread that waits for it may read the other results.
+                self.changes += len(changes)
         except Lagging:
             self.lagging = True
 
     def result(self, keys: int) -> dict[str, Any]:
-        """What was seen of so many keys."""
+        """Return the results, once so many keys were seen."""
         clone = self.clone
         until(lambda: len(clone) == keys and clone.verify(contents=False).ok, f"{keys} keys; {clone!r} {clone.stats}")
         until(lambda: self.lagging or self.changes >= keys, f"changes of {keys} keys, not {self.changes}")
@@ -251,12 +254,12 @@ class Watcher(threading.Thread):
 
 
 def compared_since(clone: Clone, revision: int) -> bool:
-    """Whether a heartbeat confirmed what the Clone holds after a revision."""
+    """Return True if a heartbeat has confirmed the Clone's contents after a revision."""
     return clone.verify(contents=False).compared_at > revision
 
 
 def main() -> None:
-    """The process: a command a line until the input ends."""
+    """Run commands, one on each line, until the input ends."""
     acts = Acts(sys.argv[1], json.loads(sys.argv[2]))
     for line in sys.stdin:
         given = json.loads(line)

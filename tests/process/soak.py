@@ -1,9 +1,9 @@
-"""kill -9 under load, over and over: is anything acknowledged ever lost? (`make soak`)
+"""A soak test (`make soak`): no acknowledged set is lost, though servers are killed with SIGKILL over and over.
 
-Several writers set unique keys through Clones, one set at a time and in batches, and remember what was acknowledged and
-how. Each round kills a server: the active, then the passive, and every sixth round both at once; starts it again; waits
-until the pair is in sync. At the end every acknowledged set must be in both servers and in every Clone, the replicas
-must be equal, and no writer may have met an error. Data as JSON on standard output.
+Several writers set unique keys through Clones, one set at a time and in batches, and note what was acknowledged. Each
+round kills the active or the passive in turn, and each sixth round kills both at once. Then it starts the server again
+and waits until the pair is in sync. At the end each acknowledged set must be in both servers and in each Clone, the
+servers must be equal, and no writer may have met an error. The results are printed as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .cluster import ProcessPair, ServerProcess
 
 
 class Writer(threading.Thread):
-    """Sets unique keys until told to end; `acked` are those whose acknowledgement came."""
+    """A thread that sets unique keys until it is told to end. `acked` has the acknowledged ones."""
 
     def __init__(self, servers: list[str], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -41,7 +41,8 @@ class Writer(threading.Thread):
             started = time.monotonic()
             try:
                 ack = self.clone.set_many(items).wait(timeout=WAIT_S)
-            except Exception as error:  # any error a writer meets is a failure of the test
+            # Any error that a writer meets is a failure of the test.
+            except Exception as error:
                 self.errors.append(repr(error))
                 return
             self.slowest_s = max(self.slowest_s, time.monotonic() - started)
@@ -50,7 +51,7 @@ class Writer(threading.Thread):
 
 
 def run(directory: Path, rounds: int, writers: int = 2, *flags: str, only_active: bool = False) -> dict[str, object]:
-    """The whole test; AssertionError when something was lost. With `only_active`, no round kills anybody else."""
+    """Run the whole test. Raise AssertionError if a set was lost. With `only_active` each round kills the active."""
     started = time.monotonic()
     with ProcessPair(directory, *flags) as pair:
         threads = [Writer(pair.servers, f"w{i}") for i in range(writers)]
@@ -121,7 +122,7 @@ def _compare(pair: ProcessPair, threads: list[Writer]) -> dict[str, object]:
 
 
 def main() -> None:
-    """`make soak`."""
+    """Run the test from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--output", type=Path, help="write the result there too")

@@ -1,8 +1,8 @@
-"""A consumer that adds messages to sums in keys, until it is killed: sums, receipts and acknowledgement are one record.
+"""A consumer that adds messages to sums in keys until it is killed. One record has sums, receipts and acknowledgement.
 
     python -m tests.process.summing tcp://a:5556,tcp://b:5566 NAME
 
-Each message is a number, and its key says which sum it belongs to. A receipt, its offset, goes to the topic `receipts`.
+Each message is a number, and its key names its sum. A receipt with its offset goes to the topic `receipts`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from chp_client.topics.batch import Batch
 
 TOPIC, GROUP, RECEIPTS, SUMS = "numbers", "sums", "receipts", "/sums/"
 TTL_S = 1.5
-AT_WORK_S = 0.01  # with messages in hand: that is when it is killed
+# The consumer works so long with messages in hand, so that a kill hits it then.
+AT_WORK_S = 0.01
 
 
 def add(clone: Clone, batch: Batch) -> None:
-    """One step: the sums behind these messages, a receipt for each, and that they are done."""
-    clone.sync(60)  # what was committed before these messages were given to us
+    """Commit the new sums of some messages, a receipt for each, and their acknowledgement."""
+    # The copy must hold what was committed before these messages were delivered.
+    clone.sync(60)
     sums: dict[str, int] = {}
     for message in batch:
         key = f"{SUMS}{message.key}"
@@ -32,7 +34,7 @@ def add(clone: Clone, batch: Batch) -> None:
 
 
 def main(servers: str, name: str) -> None:
-    """Until it is killed."""
+    """Consume until the process is killed."""
     with Clone(servers.split(","), SUMS) as clone:
         clone.wait_until_synced(60)
         while True:

@@ -1,4 +1,4 @@
-"""kill -9 of the active right after it acknowledged new rules: both servers have them, on their disks too.
+"""Tests of a kill right after the active acknowledged new rules: both servers have them, on their disks too.
 
 covers: ACCESS records through journals, failover and return, by real processes with keys.
 """
@@ -25,7 +25,7 @@ ADMIN = {"admin": ["access", "status"], "read": [""], "write": [""]}
 
 
 def rules(prefix: str) -> dict[str, object]:
-    """Alice may read and write below a prefix."""
+    """Return rules by which alice may read and write below a prefix."""
     return {"roles": {}, "users": {"root": ADMIN, "alice": {"read": [prefix], "write": [prefix]}}}
 
 
@@ -47,7 +47,7 @@ class Keyed:
         }
 
     def ask(self, what: str) -> dict[str, dict[str, object]]:
-        """What the servers that run say; of one that does not, nobody waits for an answer."""
+        """Return the answers of the servers that run, by address."""
         said = {}
         with Admin(self.files["root"], 2.0) as admin:
             for server in self.servers:
@@ -57,16 +57,16 @@ class Keyed:
         return said
 
     def told(self) -> dict[str, dict[str, object]]:
-        """What they say of the rules."""
+        """Return what the servers report of the rules."""
         return self.ask("access")
 
     def active(self) -> ServerProcess | None:
-        """Who serves."""
+        """Return the active server, or None."""
         told = self.told()
         return next((s for s in self.servers if told.get(s.address, {}).get("serving")), None)
 
     def in_sync(self) -> bool:
-        """Whether both are there and one follows."""
+        """Return True if both servers answer and are in sync."""
         said = self.ask("status").values()
         return len(said) == 2 and all(facts["in_sync"] for facts in said)
 
@@ -84,7 +84,8 @@ def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_wa
             with Admin(pair.files["root"], WAIT_S) as admin:
                 now = admin.ask(active.address, "access").facts["number"]
                 number = admin.ask(active.address, "access", rules=wanted, on=now).facts["number"]
-                active.kill()  # the answer has just come
+                # The answer has just come.
+                active.kill()
             assert number > now
             other = next(server for server in pair.servers if server is not active)
             _serves(pair, other, no)
@@ -99,7 +100,7 @@ def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_wa
 
 
 def _serves(pair: Keyed, server: ServerProcess, no: int) -> None:
-    """Alice may do what the last rules say, and nothing of those before."""
+    """Check that alice has the rights of the last rules, and not those of the rules before."""
     with Clone(pair.files["alice"], subtree=None) as alice:
         alice.set(f"/of/{no}/a", b"1").wait(WAIT_S)
         with pytest.raises(Refused) as refused:
@@ -109,7 +110,7 @@ def _serves(pair: Keyed, server: ServerProcess, no: int) -> None:
 
 
 def _alone_from_their_disks(pair: Keyed, wanted: dict[str, object]) -> None:
-    """Each, started without the other one, has them from its own journal."""
+    """Check that each server, started alone, has the rules from its own journal."""
     for one, other in (pair.servers, pair.servers[::-1]):
         one.kill()
         other.kill()

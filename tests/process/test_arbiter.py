@@ -1,4 +1,4 @@
-"""The arbiter, against a real ZooKeeper: without its lease nobody acknowledges, and there is never a second active."""
+"""Tests with a real ZooKeeper as the arbiter: only the holder of its lease acknowledges, and only one is active."""
 
 import signal
 import threading
@@ -42,7 +42,7 @@ def pair(zookeeper: ZooKeeper, tmp_path: Path) -> ProcessPair:
 
 
 def state(server: ServerProcess) -> str | None:
-    """What it says it is."""
+    """Return the state of a server, or None if it does not answer."""
     return (server.status() or {}).get("state")
 
 
@@ -98,7 +98,7 @@ def test_an_active_stopped_past_its_session_acknowledges_nothing(pair: ProcessPa
 def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
     pair: ProcessPair, zookeeper: ZooKeeper
 ) -> None:
-    """ZooKeeper is stopped, not ended, so both sessions live on in it: nobody else could have taken the lease."""
+    """ZooKeeper is stopped and not ended, so both sessions live on, and no other server could have taken the lease."""
     with pair, Clone(pair.servers) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
         active = pair.active()
@@ -110,7 +110,8 @@ def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
             assert {state(server) for server in pair.both} == {"passive"}
             epochs = {(server.status() or {})["epoch"] for server in pair.both}
             with pytest.raises(TimeoutError):
-                ticket.wait(3.0)  # three sessions long
+                # This is three sessions long.
+                ticket.wait(3.0)
             assert {state(server) for server in pair.both} == {"passive"}
             assert {(server.status() or {})["epoch"] for server in pair.both} == epochs
         finally:
@@ -141,7 +142,8 @@ def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
         for n in range(2):
             active = pair.active()
             assert active is not None
-            time.sleep(DEFAULT.switch_pace_s if n else 0)  # a hand-over at a time
+            # There is a pause between two hand-overs.
+            time.sleep(DEFAULT.switch_pace_s if n else 0)
             since = time.monotonic()
             with Admin([active.address], WAIT_S) as admin:
                 admin.ask(active.address, "switch")
@@ -181,7 +183,7 @@ def test_a_lease_of_somebody_else_keeps_both_from_serving(
 
 
 def leased_core(until: float) -> ServerCore:
-    """An active with a lease up to a time, and a peer that was not heard yet."""
+    """Return an active with a lease up to a time, which has not heard its peer yet."""
     config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
     core.arbitration.hear(until, Members(-1, frozenset(), 0))

@@ -24,12 +24,13 @@ pytestmark = pytest.mark.long
 
 PROGRAMS, CORES = 30, 2
 WATCHED_S = 90.0
-BYSTANDER_S = 2.0  # of an awaited set, at the 99th percentile
+# The longest awaited set at the 99th percentile.
+BYSTANDER_S = 2.0
 
 
 @contextmanager
 def crowd() -> Iterator[None]:
-    """As many busy programs on as few cores, which this process and what it starts have to share with them."""
+    """Run `PROGRAMS` busy programs on `CORES` cores, which this process and its children share with them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:CORES])
     spin = [sys.executable, "-c", "while True: pass"]
@@ -44,7 +45,7 @@ def crowd() -> Iterator[None]:
 
 
 def awaited(clone: Clone, seconds: float) -> list[float]:
-    """How long each of the sets took that were awaited one after the other for so long."""
+    """Return the time of each set, awaited one after the other for so long."""
     took: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -55,7 +56,7 @@ def awaited(clone: Clone, seconds: float) -> list[float]:
 
 
 def epochs(pair: ProcessPair) -> list[int]:
-    """The epoch of each server."""
+    """Return the epoch of each server."""
     return [(server.status(WAIT_S) or {})["epoch"] for server in pair.both]
 
 

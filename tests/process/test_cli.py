@@ -19,7 +19,8 @@ from chp_server.testing import free_port
 from tests.talk import WAIT_S, run, until
 from tests.wire.classic import ClassicServer
 
-UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
+# The user's own settings are unset, and output is buffered, as by default.
+UNSET = ("CHP_", "PYTHONUNBUFFERED")
 ENVIRON = {name: text for name, text in os.environ.items() if not name.startswith(UNSET)} | {"NO_COLOR": "1"}
 Done = subprocess.CompletedProcess[bytes]
 
@@ -56,25 +57,25 @@ class RealPair:
         return [sys.executable, "-m", "chp_client.cli", *args], {**ENVIRON, "CHP_SERVERS": ",".join(self.servers)}
 
     def run(self, *args: str, stdin: bytes = b"") -> Done:
-        """One command to its end."""
+        """Run a command to its end."""
         argv, environ = self.command("--timeout", "20s", *args)
         return subprocess.run(argv, env=environ, input=stdin, capture_output=True, timeout=90, check=False)
 
     def ok(self, *args: str, stdin: bytes = b"") -> bytes:
-        """What a command that must succeed prints."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*args, stdin=stdin)
         assert done.returncode == 0, (args, done)
         return done.stdout
 
     def until(self, code: int, *args: str) -> Done:
-        """The command again and again, until it has this exit code."""
+        """Run a command again and again, until it has this exit code."""
         deadline = time.monotonic() + WAIT_S
         while (done := self.run(*args, "--timeout", "2s")).returncode != code:
             assert time.monotonic() < deadline, f"{args}: {done}\n{self.logs()}"
         return done
 
     def logs(self) -> str:
-        """What both servers said last."""
+        """Return the last lines of both servers' logs."""
         return "\n--\n".join((self.home / f"log{i}").read_text()[-3000:] for i in (0, 1))
 
     def states(self) -> dict[str, str]:
@@ -82,7 +83,7 @@ class RealPair:
         return {line["server"]: line["state"] for line in lines if "server" in line}
 
     def active(self) -> int:
-        """Which of the two serves."""
+        """Return the index of the active server."""
         states = self.states()
         return next(i for i in (0, 1) if states[self.servers[i]] == "ACTIVE")
 
@@ -101,7 +102,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPair]:
 
 @pytest.fixture(autouse=True)
 def healthy(pair: RealPair) -> None:
-    """Each test begins with both servers in sync, and an empty map."""
+    """Bring both servers in sync, with an empty map, before each test."""
     for i in (0, 1):
         process = pair.processes[i]
         if process is None or process.poll() is not None:
@@ -149,7 +150,7 @@ def test_dump_and_load_round_trip(pair: RealPair, tmp_path: Path) -> None:
 
 
 def start_watch(pair: RealPair, *args: str) -> tuple[subprocess.Popen[bytes], Callable[[], bytes]]:
-    """A watch, and a function that waits for its next line."""
+    """Start a watch, and return it with a function that waits for its next line."""
     argv, environ = pair.command("watch", *args)
     process = subprocess.Popen(
         argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -244,7 +245,8 @@ def test_a_wrong_port_is_told_in_one_line(pair: RealPair) -> None:
         (free, b"start chp-server, or name the pair"),
     ):
         for command in (("get", "/a"), ("set", "/a", "1")):
-            done = pair.run(*command, "--servers", address, "--timeout", "4s")  # the library warns after 3 s
+            # The library warns after 3 s.
+            done = pair.run(*command, "--servers", address, "--timeout", "4s")
             assert (done.returncode, done.stderr.count(b"\n")) == (3, 1), done
             assert words in done.stderr and b"may still be done" not in done.stderr
 
@@ -328,7 +330,8 @@ def test_a_bench_that_is_broken_off_leaves_no_keys(pair: RealPair) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (background jobs ignore it)
     )  # fmt: skip
     deadline = time.monotonic() + WAIT_S
-    while pair.ok("ls", "--count", "/chp-bench-") != b"10000\n":  # it is at full speed
+    # The benchmark is at full speed then.
+    while pair.ok("ls", "--count", "/chp-bench-") != b"10000\n":
         assert time.monotonic() < deadline, pair.logs()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=WAIT_S)
@@ -369,7 +372,8 @@ def test_a_server_of_chp1_is_served_too_and_not_harmed() -> None:
         assert run("set", "/new", "2").returncode == 0
         assert run("ls").stdout == b"/new\n/old\n"
         assert run("switch").returncode == 4
-        assert all(len(frames) == 2 for frames in server.requests)  # more would stop the old programs
+        # More frames would stop the old programs.
+        assert all(len(frames) == 2 for frames in server.requests)
 
 
 def test_check_of_a_journal_in_use(pair: RealPair) -> None:

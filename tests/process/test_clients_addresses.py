@@ -1,7 +1,7 @@
-"""A Clone that is given an address where no CHP server is: errors name the address and what is there instead.
+"""Tests of a Clone with an address where no CHP server is: errors name the address and what is there instead.
 
-The ports here are real: an HTTP server, a port that takes connections and says nothing, one that nobody holds, and the
-update port of a CHP server in place of its first.
+The ports are real: an HTTP server, a port that takes connections and says nothing, a free port, and the update port of
+a CHP server in place of its first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    """An HTTP server; its address."""
+    """Start an HTTP server, and return its address."""
     port = free_port()
     with ThreadingHTTPServer(("127.0.0.1", port), Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -41,7 +41,7 @@ def web() -> Iterator[str]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A port that takes connections and never says a word."""
+    """Open a port that takes connections and says nothing."""
     port = free_port()
     with socket.create_server(("127.0.0.1", port), backlog=64):
         yield f"tcp://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""What goes wrong in the classic programs and concerns a client: a test for each such line of chp1-facts, named by it.
+"""Tests of the Guide's defects that concern a client: one for each such line of chp1-facts, which it names.
 
 Lines 9 to 12 and 14 to 16 are also in test_clients_load.py and test_clients_failover.py, under load.
 """
@@ -19,7 +19,7 @@ from .cluster import ProcessPair, ServerProcess
 
 @pytest.mark.slow
 def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp_path: Path) -> None:
-    """They waited in clients' sockets, arrived when it returned, and were replayed at the next failover."""
+    """Such sets once waited in clients' sockets until the server returned, and were replayed at the next failover."""
     with ProcessPair(tmp_path, "--store", "memory:") as pair, Clone(pair.servers) as one, Clone(pair.servers) as two:
         passive = pair.backup if pair.active() is pair.primary else pair.primary
         passive.kill()
@@ -28,7 +28,8 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
         passive.start()
         pair.wait_in_sync()
         newest = two.set("/k", b"new").wait(WAIT_S)
-        for _ in range(2):  # two failovers, one to each server
+        # There are two failovers, one to each server.
+        for _ in range(2):
             active = pair.active()
             assert active is not None
             active.kill()
@@ -41,7 +42,7 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
 
 
 def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(server: TestServer) -> None:
-    """It was kept locally and never updated again."""
+    """The Guide's client kept such a key locally, and never updated it again."""
     with Clone(server.address, subtree="/a/") as clone, Clone(server.address) as whole:
         with pytest.raises(BadKey, match="outside"):
             clone.set("/b/1", b"1")
@@ -54,7 +55,7 @@ def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(server: T
 
 @pytest.mark.slow
 def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Path) -> None:
-    """It needed a vote, and its HUGZ kept its clients from voting: no updates, for ever."""
+    """The Guide's primary needed a vote, while its HUGZ kept clients from voting, so no update came for ever."""
     address, nobody = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     flags = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1", "--solo-wait-s", "1", "--store", "memory:", "--bootstrap")
     server = ServerProcess(tmp_path, "primary", address, nobody, *flags).start()
@@ -71,7 +72,7 @@ def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Pa
 
 
 def test_line_17_clients_follow_a_server_that_counts_from_the_beginning_again(server: TestServer) -> None:
-    """They discarded everything until it had passed their number."""
+    """The Guide's clients discarded all updates until the server had passed their number."""
     with Clone(server.address) as reader, Clone(server.address, subtree=None) as writer:
         reader.wait_until_synced(WAIT_S)
         writer.set_many({f"/old/{i}": b"1" for i in range(5000)}).wait(WAIT_S)
@@ -98,7 +99,7 @@ def test_line_21_words_of_the_protocol_are_no_keys_and_keys_like_them_are(server
 
 
 def test_line_23_a_clock_that_steps_ends_nothing(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It caused failover or mass expiry."""
+    """In the Guide's programs a step caused failover or mass expiry."""
     real, step = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + step[0])
     with Clone(server.address) as clone, Clone(server.address, max_lag_s=60.0) as careful:

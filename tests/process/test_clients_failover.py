@@ -1,7 +1,7 @@
-"""What an application sees of a failover: its listener, its watches, its flush; and the same with asyncio.
+"""Tests of what an application sees of a failover by its listener, watches and flush, also with asyncio.
 
-The active is killed (-9) under a stream of sets. Nothing here raises, nothing is told twice, and flush returns when the
-successor has everything. Classic clients were silent for ever after two requests (chp1-facts line 14).
+The active is killed with SIGKILL under a stream of sets. No call raises, no change comes twice, and flush returns when
+the successor has everything. Classic clients were silent for ever after two requests (chp1-facts line 14).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = 2000
 
 
 def kill_active(process_pair: ProcessPair) -> ServerProcess:
-    """kill -9 whoever is active."""
+    """Kill the active with SIGKILL."""
     process_pair.wait_in_sync()
     active = process_pair.active()
     assert active is not None
@@ -50,7 +50,8 @@ def test_a_listener_a_watch_and_a_flush(process_pair: ProcessPair) -> None:
             victim = kill_active(process_pair)
             for i in range(KEYS // 2, KEYS):
                 writer.set(f"/sync/{i}", b"%d" % i)
-            writer.flush(WAIT_S)  # began while nobody was active
+            # The flush begins while no server is active.
+            writer.flush(WAIT_S)
             changes = [watch.get(WAIT_S) for _ in range(KEYS)]
         assert [change.key for change in changes] == [f"/sync/{i}" for i in range(KEYS)], "each once, in order"
         revisions = [change.revision for change in changes]
@@ -92,7 +93,8 @@ def test_ten_clients_go_on_however_often(process_pair: ProcessPair) -> None:
         for n in range(3):
             victim = kill_active(process_pair)
             if n % 2:
-                victim.start()  # back at once: passive, and heard
+                # The server is back at once, passive and heard by clients.
+                victim.start()
             for i, clone in enumerate(clones):
                 clone.set(f"/many/{i}/{n}", b"1").wait(WAIT_S)
             if not n % 2:

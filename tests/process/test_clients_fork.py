@@ -1,4 +1,4 @@
-"""A process forks while it has a Clone: the child may read, is refused the rest, and disturbs its parent in nothing."""
+"""Tests of a process that forks while it has a Clone: the child may only read, and does not disturb its parent."""
 
 from __future__ import annotations
 

@@ -25,21 +25,21 @@ STOPPED_S = 10.0
 
 
 def server_in(directory: Path, store: str = "memory:", *flags: str) -> ServerProcess:
-    """A lone server on free ports."""
+    """Return a lone server on free ports."""
     address = f"tcp://127.0.0.1:{free_port()}"
     return ServerProcess(directory, "primary", address, None, "--heartbeat-s", "0.1", "--store", store, *flags)
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server in memory, in a process of its own."""
+    """Start a server in memory, in its own process."""
     made = server_in(tmp_path).start()
     yield made
     made.kill()
 
 
 def test_a_client_stopped_for_10_s_under_load_ends_equal(server: ServerProcess) -> None:
-    """chp1-facts line 10: of 30,000 published about 19,000 were applied, without a warning."""
+    """By chp1-facts line 10 the Guide's client applied about 19,000 of 30,000 updates, without a warning."""
     with Puppet(server.address) as reader, Puppet(server.address, subtree=None, window_bytes=100_000) as writer:
         base = writer.ask("write", pad=200)
         before = records(server)
@@ -56,13 +56,13 @@ def test_a_client_stopped_for_10_s_under_load_ends_equal(server: ServerProcess) 
 
 
 def records(server: ServerProcess) -> int:
-    """How many records a server has published."""
+    """Return the number of records that a server has published."""
     said = server.status()
     return int(said["counts"]["records"]) if said else 0
 
 
 def test_hundreds_of_clients_join_under_full_load_and_miss_nothing(server: ServerProcess) -> None:
-    """chp1-facts line 9: what came between subscription and snapshot was lost for good."""
+    """By chp1-facts line 9 updates between subscription and snapshot were lost for good."""
     with ExitStack() as stack:
         writer = stack.enter_context(Puppet(server.address, subtree=None, window_bytes=200_000))
         joiners = [stack.enter_context(Puppet(server.address, subtree=None)) for _ in range(2)]
@@ -77,7 +77,7 @@ def test_hundreds_of_clients_join_under_full_load_and_miss_nothing(server: Serve
 
 @pytest.mark.parametrize("retained", ["1073741824", "65536"], ids=["resumed", "by-snapshot"])
 def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained: str) -> None:
-    """chp1-facts line 11: the map was not cleared on resync, so they lived on."""
+    """By chp1-facts line 11 the Guide's client did not clear its map on a resync, so deleted keys lived on."""
     server = server_in(tmp_path, "sqlite:" + str(tmp_path / "store"), "--retain-bytes", retained).start()
     try:
         with Clone(server.address) as other, Puppet(server.address) as reader:
@@ -85,7 +85,8 @@ def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained:
             reader.ask("content", at_least=other.position[1])
             reader.stop_process()
             other.delete_many([f"/{i}" for i in range(0, 5000, 2)]).wait(WAIT_S)
-            server.kill()  # what was on its way to the stopped client goes with it
+            # Messages on their way to the stopped client are lost with the server.
+            server.kill()
             server.start()
             ticket = other.set_many({f"/{i}": b"x" * 100 for i in range(0, 5000, 3)})
             ticket.wait(WAIT_S)
@@ -120,13 +121,17 @@ def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProc
     for each in watchers:
         assert each["digest"] == wanted and each["stats"].get("mismatches", 0) == 0
         if each["lagging"]:
-            continue  # it was told so by an exception
+            # An exception told the watcher that it lagged.
+            continue
         assert each["seen"] == n and each["in_order"], each
         assert each["changes"] == n, f"a key was told twice: {each}"
 
 
 def test_sets_made_right_after_connecting_arrive(tmp_path: Path) -> None:
-    """chp1-facts line 12: 5 of 5 were lost, while a local get showed them. Here the servers need not even be there."""
+    """By chp1-facts line 12 all five such sets were lost, while a local get showed them.
+
+    Here no server need be there yet.
+    """
     server = server_in(tmp_path)
     early = [Clone(server.address, subtree=None if i % 2 else "") for i in range(10)]
     tickets = [clone.set(f"/early/{i}", b"1") for i, clone in enumerate(early)]

@@ -23,7 +23,7 @@ A_MOMENT_S = 0.02
 
 
 class Publisher(threading.Thread):
-    """Publishes 1, 2, 3, ..., a few at a time, under some keys, until told to end."""
+    """A thread that publishes 1, 2, 3, ..., a few at a time, under some keys, until it is told to end."""
 
     def __init__(self, clone: Clone) -> None:
         super().__init__(daemon=True)
@@ -38,7 +38,7 @@ class Publisher(threading.Thread):
             self.n = numbers[-1]
 
     def end(self) -> dict[str, int]:
-        """All that was published is there; what the sums are to be."""
+        """End the publisher, wait for all acknowledgements, and return the expected sums."""
         self.ending.set()
         self.join()
         for ticket in self.tickets:
@@ -47,7 +47,7 @@ class Publisher(threading.Thread):
 
 
 class Worker:
-    """One consumer, started again when it was killed."""
+    """A consumer, which is started again when it was killed."""
 
     def __init__(self, pair: ProcessPair, name: str, folder: Path) -> None:
         self._argv = [sys.executable, "-m", "tests.process.summing", ",".join(pair.servers), name]
@@ -64,7 +64,7 @@ class Worker:
 
 
 class Group:
-    """Workers that share a topic, a pair and a publisher, of which some are killed while they are at it."""
+    """Workers that share a topic, with a pair and a publisher. Some are killed at work."""
 
     def __init__(self, pair: ProcessPair, clone: Clone, folder: Path, workers: int) -> None:
         self.pair = pair
@@ -92,7 +92,7 @@ class Group:
         until(do, "consumers that share")
 
     def lose(self, victims: list[Worker], *, active: bool) -> None:
-        """Kill these, and the active; start them again when the others have gone on."""
+        """Kill some workers and the active, and start them again when the others have gone on."""
         server = self.pair.active() if active else None
         if server is not None:
             server.kill()
@@ -129,7 +129,8 @@ def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
             group.more()
             while kills:
                 now = [kills.pop()]
-                if kills and kills[-1] != now[0] and chance.random() < 0.5:  # the active and a consumer at once
+                # The active and a consumer are killed at once.
+                if kills and kills[-1] != now[0] and chance.random() < 0.5:
                     now.append(kills.pop())
                 group.lose(chance.sample(group.workers, now.count(False)), active=True in now)
                 group.more()

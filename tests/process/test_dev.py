@@ -53,7 +53,7 @@ class Running:
 
 
 def ports() -> tuple[int, int]:
-    """A port with the backup's ten above, and one for the console."""
+    """Return a port for the pair, with the backup's ten above, and one for the console."""
     while True:
         port = free_port()
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_start_shows_its_log() -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there, and has not ended and waits for its parent to notice."""
+    """Return True if a process runs, and False if it is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -159,7 +159,8 @@ def test_nothing_runs_on_when_the_terminal_is_closed(how: str) -> None:
     if how != "the terminal":
         argv = ["sh", "-c", '"$@"; exit 0', "sh", *argv]
     ours, theirs = pty.openpty()
-    argv = ["setsid", "--ctty", *argv]  # its standard input becomes the controlling terminal
+    # Its standard input becomes the controlling terminal.
+    argv = ["setsid", "--ctty", *argv]
     with subprocess.Popen(argv, env=ENVIRON, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         seen = ""

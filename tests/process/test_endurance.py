@@ -1,6 +1,6 @@
-"""An hour of everything with hand-overs: nothing grows, nothing is lost. covers: tests/process/endurance.py
+"""A test of an hour of load with hand-overs: no memory grows, no set is lost. covers: tests/process/endurance.py
 
-CHP_TEST_MINUTES shortens it for a look; the warm-up alone takes some minutes, so a short one may fail.
+CHP_TEST_MINUTES shortens it. The warm-up alone takes some minutes, so a short run may fail.
 """
 
 import os

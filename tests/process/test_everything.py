@@ -1,6 +1,6 @@
-"""Everything together, with keys, for an hour: every account agrees at the end. covers: tests/process/everything.py
+"""A test of everything together, with keys, for an hour: all accounts agree. covers: tests/process/everything.py
 
-CHP_TEST_MINUTES shortens it for a look; three minutes have some of the faults.
+CHP_TEST_MINUTES shortens it. Three minutes have some of the faults.
 """
 
 import json

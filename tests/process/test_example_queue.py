@@ -10,14 +10,16 @@ import pytest
 from chp_server.testing import Pair
 from examples.queue_http import ask, serving
 
-LINES = 15  # of a producer's log, for each topic of its
-PRODUCERS = {"1": ["P1", "P2", "P3"], "2": ["P1", "P4", "P5"], "3": ["P1", "P2"]}  # by topic
+# The lines of a producer's log, for each of its topics.
+LINES = 15
+# topic -> its producers
+PRODUCERS = {"1": ["P1", "P2", "P3"], "2": ["P1", "P4", "P5"], "3": ["P1", "P2"]}
 CONSUMERS = {"1": ["C1", "C2", "C3"], "2": ["C1"], "3": ["C1", "C2", "C3"]}
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    """One queue for all that is refused: topic t, of which p is a producer; nobody consumes it."""
+    """Start one queue for all refused requests, with topic t, the producer p and no consumer."""
     with Pair() as pair, serving(pair.servers) as url, httpx.Client(base_url=url, trust_env=False) as made:
         made.post("/producer/register", data={"topic": "t", "producer_id": "p"}).raise_for_status()
         yield made
@@ -78,7 +80,8 @@ def test_a_consumer_has_what_was_produced_since_it_registered_once_whoever_asks(
         assert ask(other, "GET /consumer/consume", topic="t", consumer_id=new) == {}
         for n in range(20):
             ask(one, "POST /producer/produce", topic="t", producer_id="p", message=str(n))
-        with ThreadPoolExecutor(4) as pool:  # of one consumer, by both servers
+        # One consumer asks both servers.
+        with ThreadPoolExecutor(4) as pool:
             asks = [pool.submit(drained, url, "t", new) for url in (one, other) * 2]
             parts = [each.result() for each in asks]
         assert sorted((text for part in parts for text in part), key=int) == [str(n) for n in range(20)], "each once"
@@ -100,7 +103,8 @@ def test_five_producers_three_consumers_three_topics_and_the_active_is_killed(pa
                 (name, topic): pool.submit(consumed, other, topic, name, LINES * len(PRODUCERS[topic]))
                 for topic, names in CONSUMERS.items() for name in names
             }  # fmt: skip
-            logs[4].result()  # so some have logged, and P1 has not done
+            # Some producers have logged by now, and P1 is not done.
+            logs[4].result()
             pair.kill()
             for each in logs:
                 each.result()
@@ -116,7 +120,7 @@ def lines(name: str) -> list[str]:
 
 
 def log(url: str, name: str) -> None:
-    """A producer: each line of its log to all topics of its."""
+    """Publish each line of a producer's log to all its topics."""
     for text in lines(name):
         for topic, names in PRODUCERS.items():
             if name in names:
@@ -124,7 +128,7 @@ def log(url: str, name: str) -> None:
 
 
 def consumed(url: str, topic: str, name: str, count: int) -> list[str]:
-    """So many messages; it asks again while there is none."""
+    """Consume so many messages, and ask again while there is none."""
     found: list[str] = []
     for _ in range(5000):
         if len(found) == count:
@@ -137,7 +141,7 @@ def consumed(url: str, topic: str, name: str, count: int) -> list[str]:
 
 
 def drained(url: str, topic: str, name: str) -> list[str]:
-    """Until there is none."""
+    """Consume until there is no message."""
     found: list[str] = []
     while told := ask(url, "GET /consumer/consume", topic=topic, consumer_id=name):
         found.append(told["message"])

@@ -39,9 +39,10 @@ def program(name: str, *arguments: str, **more: str) -> Iterator[Child]:
 
 
 def publisher(context: zmq.Context[Socket], address: str) -> Socket:
-    """A publisher that is told of subscriptions, and has got the first."""
+    """Return an XPUB that has received its first subscription."""
     made = context.socket(zmq.XPUB)
-    made.rcvtimeo, made.sndhwm = PATIENCE_MS, 10_000  # a thousand at once are not to be dropped
+    # A thousand messages at once must not be dropped.
+    made.rcvtimeo, made.sndhwm = PATIENCE_MS, 10_000
     made.connect(address)
     made.recv()
     return made

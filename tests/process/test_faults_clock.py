@@ -22,13 +22,13 @@ KVSET = [b"/k", bytes(8), bytes(range(16)), b"ttl=60\n", b"1"]
 
 
 def faketime() -> str | None:
-    """The library that shifts a process's clock, if it is installed."""
+    """Return the library that shifts a process's clock, or None if it is not installed."""
     places = glob.glob("/usr/lib/*/faketime/libfaketime.so.1") + glob.glob("/usr/lib*/faketime/libfaketime.so.1")
     return next(iter(places), None) or ctypes.util.find_library("faketime")
 
 
 class ShiftedServer:
-    """Lets a test step the wall clock of a server process while it runs; its monotonic clock is left alone."""
+    """A server process whose wall clock a test can step while it runs. Its monotonic clock stays."""
 
     def __init__(self, server: ServerProcess, library: str) -> None:
         self._file = server.log.with_suffix(".clock")
@@ -41,7 +41,7 @@ class ShiftedServer:
         }
 
     def step(self, hours: float) -> None:
-        """Its wall clock is so many hours off from now on."""
+        """Set the wall clock of the server off by so many hours."""
         draft = self._file.with_suffix(".draft")
         draft.write_text(f"{hours * HOUR_S:+.0f}\n")
         draft.replace(self._file)
@@ -68,7 +68,8 @@ def test_the_wall_clocks_of_a_pair_step_by_hours_under_load(tmp_path: Path) -> N
         assert after["counts"].get("expired", 0) == 0
         victim = pair.active()
         assert victim is not None
-        victim.kill()  # with the clocks eleven hours apart
+        # The clocks are eleven hours apart then.
+        victim.kill()
         load.go_on()
         entry = clone.entry("/hour")
         assert entry is not None and entry.ttl is not None and 0 < entry.ttl <= HOUR_S
@@ -129,9 +130,11 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
         active = pair.active()
         assert active is not None
         successor = other(pair, active)
-        with Hand(active.address) as hand:  # a holder that is never heard of again
+        # This holder is never heard of again.
+        with Hand(active.address) as hand:
             hand.session().put({"/gone": b"1"}, lease=[b"g" * 16, 3000], l=b"g" * 16)
-        lease = clone.lease(3.0)  # and one that goes on refreshing
+        # This holder goes on refreshing.
+        lease = clone.lease(3.0)
         lease.set("/held", b"1").wait(WAIT_S)
         clone.set("/minute", b"1", ttl=60).wait(WAIT_S)
         clone.set("/for-ever", b"1").wait(WAIT_S)
@@ -152,6 +155,6 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
 
 
 def test_faketime_is_used_from_where_it_is() -> None:
-    """A path, not a name, so that LD_PRELOAD finds it."""
+    """LD_PRELOAD needs a path, and not a name."""
     library = faketime()
     assert library is None or os.path.exists(library) or "/" not in library

@@ -45,7 +45,7 @@ def mounted(path: Path, *args: str) -> bool:
 
 @pytest.fixture
 def tmpfs() -> Iterator[Mount]:
-    """Mounts small file systems in memory, and takes them away again; skips where that is not allowed."""
+    """Return a function that mounts small file systems in memory, or skip the test if that is not allowed."""
     places: list[Path] = []
 
     def mount(path: Path, size: str) -> None:
@@ -79,12 +79,13 @@ class Disk:
 
 
 def full(server: ServerProcess) -> str:
-    """Why a server says that it has little room; nothing while it does not answer."""
+    """Return why a server says that it has little room, or "" while it does not answer."""
     status = server.status()
     return status["room"]["why"] if status else ""
 
 
-LITTLE = MIB  # less than what is kept of 64 MiB, and enough to go on with deletes and refusals
+# This is less than the reserve of 64 MiB, and enough for deletes and refusals.
+LITTLE = MIB
 
 
 def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_is_room(
@@ -145,9 +146,19 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
         orders.publish_many([b"%d" % i for i in range(11)], [f"k{i}" for i in range(11)]).wait(WAIT_S)
         with orders.consumer("g") as consumer:
             batch = next(consumer)
-            for disk in disks:
-                disk.fill(left)
-            for i in range(40):  # of which the journal may find out before it is measured
+
+            def read_only() -> bool:
+                for disk in disks:
+                    disk.fill(left)
+                return all("read-only" in full(server) for server in pair.both)
+
+            # A server that frees a part of its journal has room for an acknowledgement: fill until both have none.
+            if left:
+                until(read_only, "both to be read-only")
+            else:
+                read_only()
+            # With left=0 the journal finds the disk full before a measurement does.
+            for i in range(40):
                 clone.set(f"/{i}", bytes(MIB // 4))
             refused = batch.done()
             until(lambda: refused.done, "the refusal")
@@ -165,7 +176,7 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
 
 
 def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
-    """Not a byte is free on both disks: nothing is written, and a `sync` asks for no more than an answer."""
+    """Reading works without a free byte on both disks, and so does a `sync`, which only needs an answer."""
     pair = ProcessPair(tmp_path)
     disks = [Disk(tmpfs, server.data) for server in pair.both]
     with pair, Clone(pair.servers) as clone, Clone(pair.servers) as reader:
@@ -191,9 +202,9 @@ def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
 def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(
     tmp_path: Path, tmpfs: Mount
 ) -> None:
-    """Nobody measures the last byte in time: the journal itself has no room, in the middle of a turn.
+    """No measurement sees the last byte in time, so the journal itself has no room in the middle of a turn.
 
-    (On a busy machine it may be measured all the same; then the active refuses, and hands over.)
+    On a busy machine a measurement may see it. Then the active refuses sets, and hands over.
     """
     pair = ProcessPair(tmp_path, "--min-free-disk", "0")
     disk = Disk(tmpfs, pair.primary.data)
@@ -201,7 +212,8 @@ def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_othe
         if pair.active() is not pair.primary:
             pytest.skip("the backup came first on this machine")
         disk.fill(0)
-        with Clone(pair.servers, None) as writer:  # until what SQLite has set aside is used up too
+        # The sets use up the space that SQLite has set aside too.
+        with Clone(pair.servers, None) as writer:
             writer.set_many({f"/large/{i}": os.urandom(100_000) for i in range(160)})
             until(lambda: (pair.backup.status() or {}).get("state") == "active", "the backup to serve")
             said = pair.primary.log.read_text()
@@ -273,7 +285,7 @@ def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount)
 
 
 def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_path: Path) -> None:
-    """No mount needed: no file of its may grow beyond a limit."""
+    """A limit on the size of its files stands for the full disk, so no mount is needed."""
     server = DyingServer(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1")
     server.environ["FILE_BYTES_MAX"] = str(2 * MIB)
     server.start()
@@ -293,7 +305,8 @@ def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_pat
             assert acked and "Traceback" not in server.log.read_text()
             del server.environ["FILE_BYTES_MAX"]
             server.start()
-            clone.flush(WAIT_S)  # the one that failed is sent again
+            # The failed batch is sent again.
+            clone.flush(WAIT_S)
         with Clone([server.address]) as fresh:
             fresh.wait_until_synced(WAIT_S)
             assert len(fresh) == len(acked) + 1
@@ -312,7 +325,7 @@ def test_a_suffix_that_can_not_be_saved_ends_the_server_before_it_is_forgotten(t
 
 
 def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> None:
-    """It is no defect of the program, and from then on no acknowledgement would be true."""
+    """Such a failure is no defect of the program, and the server could not keep any acknowledgement after it."""
 
     def unreadable() -> dict[str, int | float | str]:
         raise JournalError("the disk is gone; mount it")
@@ -355,7 +368,7 @@ def test_a_disk_that_becomes_read_only_is_refused_at_the_start(tmp_path: Path, t
 
 
 def damage_a_row(server: ServerProcess) -> str:
-    """Flip a bit of the row in the middle of a closed journal; the place as the server will name it."""
+    """Flip a bit of the middle row of a closed journal, and return the place as the server names it."""
     with sqlite3.connect(server.data / "journal.sqlite") as db:
         rows = db.execute("SELECT first, body FROM rows ORDER BY first").fetchall()
         first, body = rows[len(rows) // 2]
@@ -386,12 +399,13 @@ def test_a_flipped_bit_is_refused_and_with_prefix_the_peer_brings_the_rest(tmp_p
         load.end()
         pair.wait_in_sync()
         active.kill()
-        wait_active(victim)  # the writers' Clones vote for it
+        # The writers' Clones vote for this server.
+        wait_active(victim)
         nothing_lost([victim], load)
 
 
 def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> None:
-    """Prefix on both sides can lose what was acknowledged, so the operator asks for it; the two end as one."""
+    """`--recover prefix` on both sides can lose acknowledged sets, so only the operator asks for it."""
     with ProcessPair(tmp_path) as pair:
         with Load(pair.servers, 1) as load:
             load.go_on(20)
@@ -409,7 +423,7 @@ def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> 
 
 
 def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
-    """Clients may be at it: what follows on the prefix is of an epoch above all that were there."""
+    """Clients may be at such a number, so the prefix goes on with an epoch above all that the journal had."""
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
     with ExitStack() as ending:
         ending.callback(server.kill)
@@ -435,7 +449,7 @@ def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [-1000, 3000], ids=["shorter", "longer"])
 def test_a_torn_tail_of_one_journal_loses_nothing_of_a_pair(tmp_path: Path, cut: int) -> None:
-    """`longer`: a transaction that was being written. `shorter`: the disk lied about the last one; the peer has it."""
+    """A `longer` file has an unfinished transaction, and a `shorter` one lost the last, which the peer has."""
     with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
         load.go_on(10)
         active = pair.active()
@@ -464,7 +478,8 @@ def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_pat
             wal = server.data / "journal.sqlite-wal"
             whole = wal.read_bytes()
             with wal.open("ab") as file:
-                file.write(whole[-2000:])  # half of a frame, as an unfinished write leaves it
+                # This is half of a frame, as an unfinished write leaves it.
+                file.write(whole[-2000:])
             server.start()
             load.go_on()
             load.end()
@@ -475,7 +490,7 @@ def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_pat
 
 
 def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmpfs: Mount) -> None:
-    """After an orderly end SQLite has no files beside the journal, and makes one to read it."""
+    """After an orderly end SQLite must make a file to read the journal, and has no room for it."""
     server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None, "--min-free-disk", "0")
     tmpfs(server.data, "4m")
     server.start()
@@ -501,7 +516,10 @@ def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmp
 
 @pytest.mark.parametrize("which", ["passive", "active"])
 def test_a_server_whose_journal_was_removed_confirms_nothing_for_long(tmp_path: Path, which: str) -> None:
-    """An active hands over first. What is acknowledged from then on is worth what it says, and a start mends it."""
+    """An active with a removed journal hands over first.
+
+    Later acknowledgements hold, and a start repairs the server.
+    """
     with ProcessPair(tmp_path) as pair, Clone(pair.servers) as clone:
         clone.set("/before", b"1").wait(WAIT_S)
         active = pair.active()

@@ -16,11 +16,12 @@ from .faults import DyingPair, DyingServer, Load, both_kept_all, nothing_lost, o
 pytestmark = pytest.mark.slow
 TURN = ("before-append", "before-sync", "before-publish", "before-ack")
 SNAPSHOT = ("snapshot-chunk", "snapshot-commit", "snapshot-done")
-FILLING = {f"/fill/{i}": bytes([i]) * 400_000 for i in range(16)}  # several chunks of a snapshot
+# The values make several chunks of a snapshot.
+FILLING = {f"/fill/{i}": bytes([i]) * 400_000 for i in range(16)}
 
 
 def alone(directory: Path) -> DyingServer:
-    """A server without a peer."""
+    """Return a server without a peer."""
     return DyingServer(directory, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1")
 
 
@@ -48,7 +49,8 @@ def test_the_active_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
 
 def test_the_passive_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
-        for point in TURN[:3]:  # a passive acknowledges to nobody; not confirmed is before-publish
+        # A passive sends no acknowledgements. It dies before it confirms at before-publish.
+        for point in TURN[:3]:
             active = pair.active()
             assert active is not None, f"{point}: {pair.statuses()}"
             victim = other(pair, active)
@@ -116,7 +118,8 @@ def test_the_active_dies_in_its_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["replace-chunk", "replace-commit", "replace-done"])
 def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point: str) -> None:
-    with DyingPair(tmp_path, "--retain-bytes", "1MiB") as pair:  # so little that an empty server gets the state
+    # The log is so small that an empty server gets the whole state.
+    with DyingPair(tmp_path, "--retain-bytes", "1MiB") as pair:
         fill(pair.servers)
         with Load(pair.servers, 1) as load:
             active = pair.active()
@@ -131,7 +134,8 @@ def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point:
             victim.start()
             pair.wait_in_sync()
             load.end()
-            active.kill()  # what the once empty one has is all there is
+            # Now only the server that was empty has the data.
+            active.kill()
             with Clone(pair.servers) as clone:
                 clone.wait_until_synced(WAIT_S)
                 missing = [key for key, value in {**load.acked, **FILLING}.items() if clone.get(key) != value]
@@ -140,7 +144,7 @@ def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point:
 
 @pytest.mark.parametrize("point", ["before-publish", "before-ack"])
 def test_a_batch_sent_again_after_a_restart_is_applied_once(tmp_path: Path, point: str) -> None:
-    """Its condition would not hold a second time, so a second application would be refused."""
+    """The batch has a condition that does not hold a second time, so a second application would be refused."""
     server = alone(tmp_path).start()
     try:
         wait_active(server)

@@ -34,7 +34,7 @@ def running() -> Iterator[Postgres]:
 
 @pytest.fixture
 def database(running: Postgres) -> Iterator[Postgres]:
-    """It answers, and holds no journal."""
+    """Return a database that answers and holds no journal."""
     yield running
     running.go_on()
     if not running.answers():
@@ -43,7 +43,7 @@ def database(running: Postgres) -> Iterator[Postgres]:
 
 
 def pair_of(tmp_path: Path, database: Postgres, more: str = "") -> ProcessPair:
-    """Not started yet."""
+    """Return a pair whose primary keeps its journal in the database. It is not started yet."""
     pair = ProcessPair(tmp_path)
     pair.primary.environ["CHP_SERVER_STORE"] = database.url("chp") + more
     return pair
@@ -60,7 +60,7 @@ def primary_serves(pair: ProcessPair) -> None:
 
 
 def ended_with_a_line(pair: ProcessPair, why: str) -> None:
-    """The primary has ended by itself, and its last line says why and what to do; there is no trace of a defect."""
+    """Check that the primary ended by itself, that its last line gives reason and remedy, and that no defect shows."""
     assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
     log = pair.primary.log.read_text()
     assert "defect" not in log and "Traceback" not in log
@@ -86,7 +86,8 @@ def test_a_server_whose_database_goes_away_ends_and_the_other_takes_over(
         ended_with_a_line(pair, "start this server again")
         load.go_on()
         if fault != "cut-off":
-            pair.primary.start()  # the database is not back yet
+            # The database is not back yet.
+            pair.primary.start()
             assert ended(pair.primary) == Exit.DATA_NOT_WRITABLE
             database.start()
         pair.primary.start()
@@ -155,7 +156,7 @@ def test_waiting_for_a_silent_database_has_an_end(database: Postgres, size: int)
 
 @pytest.fixture
 def small(database: Postgres) -> Iterator[Path]:
-    """A small file system of the database's own, where new tables go."""
+    """Mount a small file system, where the database puts new tables."""
     place = database.directory / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)]

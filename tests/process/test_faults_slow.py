@@ -1,4 +1,4 @@
-"""A slow server is not replaced, a killed server is replaced at once, and a start beside an active does not fork.
+"""Tests that a slow server is not replaced, a killed one is at once, and a start beside an active forks no history.
 
 covers: pair/liveness.py and ports/sockets.py: the connection to the peer's P+3 tells a slow peer from a dead one
 """

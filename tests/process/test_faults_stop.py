@@ -1,4 +1,4 @@
-"""A server that is stopped beyond every timeout and then continued acknowledges nothing any more (SIGSTOP).
+"""Tests that a server which SIGSTOP held beyond all timeouts acknowledges nothing after it goes on.
 
 covers: pair/beat.py, ports/beat_thread.py: a server that is busy for as long is not replaced, a stuck one is replaced
 """
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_path: Path) -> None:
-    """What was sent to it meanwhile is in its sockets, and it is still active when it goes on."""
+    """Its sockets have messages of the meantime, and it is still active when it goes on."""
     with ProcessPair(tmp_path) as pair:
         stopped = pair.active()
         assert stopped is not None
@@ -31,7 +31,8 @@ def test_an_active_that_was_stopped_acknowledges_nothing_after_its_return(tmp_pa
             until(ear.heard, "the ear to hear")
             stopped.signal(signal.SIGSTOP)
             meanwhile = session.send(["/meanwhile"], [b"2"])
-            clone.set("/clone", b"2").wait(WAIT_S)  # by its successor
+            # Its successor acknowledges this set.
+            clone.set("/clone", b"2").wait(WAIT_S)
             epoch = wait_active(successor)["epoch"]
             ear.heard()
             stopped.signal(signal.SIGCONT)
@@ -76,7 +77,7 @@ def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing
 
 
 def test_an_active_that_is_busy_for_longer_than_every_timeout_is_not_replaced(tmp_path: Path) -> None:
-    """It says that it lives, and when its turn is done it acknowledges at once: nobody else can have served."""
+    """The busy active sends BEATs, and acknowledges at once after its turn, since no other server can have served."""
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         busy = pair.active()
         assert isinstance(busy, DyingServer)
@@ -96,7 +97,8 @@ def test_an_active_that_is_stuck_in_a_turn_is_replaced(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         stuck = pair.active()
         assert isinstance(stuck, DyingServer)
-        stuck.arm("busy 20 before-append")  # a turn of 10 s is no turn any more, and its connection stands for 3 s more
+        # A turn of 10 s counts as stuck, and the connection stands for 3 s more.
+        stuck.arm("busy 20 before-append")
         load.go_on()
         until(lambda: pair.active() is other(pair, stuck), "the other to be the only active")
         pair.wait_in_sync()

@@ -27,7 +27,7 @@ STX, ETX = b"\x02", b"\x03"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A lone server without a journal, and with a port for a peer."""
+    """Start a lone server without a journal, and with a port for a peer."""
     address, peer = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     flags = ("--store", "memory:", "--solo-wait-s", "0.5", "--retain-bytes", "1MiB", "--bootstrap")
     started = ServerProcess(tmp_path, "primary", address, peer, *flags).start()
@@ -40,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 class Growth:
-    """How much resident memory a server's process has gained at most, in MiB."""
+    """The largest growth of a server's resident memory, in MiB."""
 
     def __init__(self, server: ServerProcess) -> None:
         assert server.process is not None
@@ -63,13 +63,13 @@ class Growth:
 
 
 def port(server: ServerProcess, offset: int) -> str:
-    """The address of P+offset."""
+    """Return the address of P+offset."""
     host, _, number = server.address.rpartition(":")
     return f"{host}:{int(number) + offset}"
 
 
 def serves(server: ServerProcess) -> None:
-    """It is there, and does sets."""
+    """Check that a server is there and acknowledges a set."""
     with Clone(server.address) as clone:
         clone.set("/still", b"1").wait(WAIT_S)
 
@@ -82,7 +82,8 @@ def flood(server: ServerProcess, offset: int, kind: int, messages: Iterator[list
         socket.set(zmq.SNDTIMEO, 200)
         socket.connect(port(server, offset))
         if kind == zmq.XPUB:
-            socket.recv()  # else what is sent before the subscription is there is dropped
+            # Messages before the subscription would be dropped.
+            socket.recv()
             socket.set(zmq.XPUB_NODROP, 1)
         until = time.monotonic() + seconds
         for frames in messages:
@@ -93,14 +94,14 @@ def flood(server: ServerProcess, offset: int, kind: int, messages: Iterator[list
 
 
 def large_sets() -> Iterator[list[bytes]]:
-    """Sets of 4 MiB, to the same key."""
+    """Yield sets of 4 MiB to one key."""
     value = os.urandom(4 * MIB)
     while True:
         yield [b"/large", bytes(8), b"", b"", value]
 
 
 def garbage() -> Iterator[list[bytes]]:
-    """Frames of 16 MiB that mean nothing, or much."""
+    """Yield frames of 16 MiB, as garbage and as large lists."""
     lists = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
     while True:
         yield [b"RECORD", lists]
@@ -156,7 +157,7 @@ def test_a_reader_that_stops_reading_is_cut_off_and_comes_back(server: ServerPro
 
 
 def raw_connection(address: str, kind: bytes) -> socket.socket:
-    """A connection that speaks ZMTP by hand, past its handshake: libzmq sends no message before it has all of it."""
+    """Return a connection that speaks ZMTP by hand, after its handshake, since libzmq sends only whole messages."""
     host, _, number = address.removeprefix("tcp://").rpartition(":")
     raw = socket.create_connection((host, int(number)), timeout=WAIT_S)
     raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
@@ -176,18 +177,20 @@ def raw_connection(address: str, kind: bytes) -> socket.socket:
 )
 def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: bytes, size: int, most: int) -> None:
     """libzmq keeps its frames until the last has come, and has no bound on them."""
-    frame = b"\x03" + size.to_bytes(8, "big") + bytes(size)  # more are to come
+    # The flag says that more frames will come.
+    frame = b"\x03" + size.to_bytes(8, "big") + bytes(size)
     with Growth(server) as growth, raw_connection(port(server, offset), kind) as raw, suppress(ConnectionError):
         for _ in range(400 * MIB // size):
             raw.sendall(frame)
-            time.sleep(size / (200 * MIB))  # a fast network, and not a loopback
+            # The pace is that of a fast network, not of a loopback.
+            time.sleep(size / (200 * MIB))
     until(lambda: (server.status() or {"counts": {}})["counts"].get("messages_without_an_end"), "the cut")
     serves(server)
     assert growth.most < most, "whatever was sent: 400 here"
 
 
 def test_more_connections_than_descriptors(server: ServerProcess) -> None:
-    """It ended with exit 70 when it opened a file next; a shell begins with 1,024, and a client has three."""
+    """A server without free descriptors once ended with exit 70. A shell allows 1,024, and a client needs three."""
     assert server.process is not None
     pid = server.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)

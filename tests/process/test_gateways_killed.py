@@ -24,7 +24,7 @@ PROGRAM = "from chp_client.gateway import main; main()"
 
 @contextmanager
 def gateway(servers: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A process of its own, that is ready, and its URL."""
+    """Start a gateway as a process, and return it with its URL once it is ready."""
     listen = f"127.0.0.1:{free_port()}"
     child = subprocess.Popen([sys.executable, "-c", PROGRAM, "--servers", ",".join(servers), "--listen", listen])
     try:
@@ -45,14 +45,14 @@ def gateway(servers: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str]]
 
 
 class Balancer:
-    """One client's way to all gateways: a random one each time; who does not answer is asked no less."""
+    """A client of all gateways, which asks a random one each time, also one that did not answer."""
 
     def __init__(self, urls: list[str], seed: int) -> None:
         self._clients = [httpx.Client(base_url=url, timeout=30, trust_env=False) for url in urls]
         self._chance = random.Random(seed)
 
     def ask(self, method: str, path: str, **rest: object) -> httpx.Response:
-        """Until it is answered, for good or bad; a write has one Idempotency-Key for all of that."""
+        """Ask until a gateway answers. All tries of a write have one Idempotency-Key."""
         headers = {"Idempotency-Key": str(uuid.uuid4()), **rest.pop("headers", {})}  # type: ignore[dict-item]
         while True:
             try:
@@ -64,7 +64,7 @@ class Balancer:
                 return answer
 
     def raise_by_one(self) -> None:
-        """The counter, by ETag."""
+        """Raise the counter by one, by ETag."""
         while True:
             got = self.ask("GET", "/v1/keys/twice/n")
             done = self.ask(
@@ -91,7 +91,8 @@ def test_one_of_two_is_killed_and_nothing_is_lost_or_doubled() -> None:
         def work(worker: int) -> None:
             balancer = Balancer([one, two], worker)
             for n in range(EACH):
-                row = {"set": f"/twice/{worker}/{n}", "value": "x", "if": "0"}  # done twice it would be refused
+                # A second execution would be refused.
+                row = {"set": f"/twice/{worker}/{n}", "value": "x", "if": "0"}
                 kind = {"Content-Type": "application/x-ndjson"}
                 answer = balancer.ask("POST", "/v1/batch", content=json.dumps(row), headers=kind)
                 assert answer.status_code == 200, answer.text

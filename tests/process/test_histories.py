@@ -45,7 +45,8 @@ def switched(pair: ProcessPair, rng: random.Random) -> None:
     with Admin(pair.servers) as admin:
         try:
             admin.ask(rng.choice(pair.servers), "switch")
-        except (AdminError, Refused):  # the other one serves already, or is not in sync
+        # The other server is active already, or is not in sync.
+        except (AdminError, Refused):
             return
 
 
@@ -61,7 +62,7 @@ FAULTS: tuple[Callable[[ProcessPair, random.Random], None], ...] = (killed, stop
 
 
 def recorded(pair: ProcessPair, rounds: int, seed: int) -> History:
-    """A history of as many rounds, each with each of the faults."""
+    """Return a history of so many rounds, each with all faults."""
     rng = random.Random(seed)
     with Recorders(pair.servers, seed=seed) as recorders:
         for _ in range(rounds):
@@ -73,7 +74,7 @@ def recorded(pair: ProcessPair, rounds: int, seed: int) -> History:
 
 
 def spoiled(history: History) -> list[History]:
-    """The same with a set that was lost in the end, one done over a later one, and a read of what had been replaced."""
+    """Return wrong copies of a history: a lost set, a set done after a later one, and a read of a replaced value."""
     key, calls = next((key, calls) for key, calls in history.calls.items() if sum(c.kind == CAS for c in calls) > 9)
     counted = [call for call in calls if call.kind == CAS and call.sure]
     lost = [replace(call, value=counted[-5].value) if call.process == "end" else call for call in calls]

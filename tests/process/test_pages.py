@@ -10,7 +10,8 @@ import pytest
 from .cluster import ProcessPair
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {  # pages whose programs other tests run: a session of Spark, somebody's tests, a package beside
+# Pages whose programs other tests run: a session of Spark, a user's tests, another package.
+ELSEWHERE = {
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
     "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
@@ -36,11 +37,15 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT / "docs"))
 
 
-pytestmark = pytest.mark.process_pair(peer_timeout_s=60.0)  # pages, not failovers
+# A long peer timeout avoids failovers, which are not tested here.
+pytestmark = pytest.mark.process_pair(peer_timeout_s=60.0)
 BLOCKS = [(path, i) for path in pages() if shown(path) not in ELSEWHERE for i in range(len(programs(path)))]
 RUN = [
-    (path, i) for path, i in BLOCKS if programs(path)[i].startswith(("import ", "from "))
-]  # the others are of a program that stands above
+    (path, i)
+    for path, i in BLOCKS
+    if programs(path)[i].startswith(("import ", "from "))
+    # The other blocks continue a program above.
+]
 
 
 @pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])

@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> Iterator[ProcessPair]:
 
 
 class Worker:
-    """One that takes part, started again when it was killed."""
+    """A process that takes part in a recipe, which is started again when it was killed."""
 
     def __init__(self, pair: ProcessPair, kind: str, name: str, path: Path) -> None:
         self.name = name
@@ -50,14 +50,14 @@ class Worker:
         self.process.wait()
 
     def stand_still(self) -> None:
-        """For longer than its lease lasts: it wakes as one who still believes that it holds what it held."""
+        """Stop the process for longer than its lease, so that it wakes and believes that it still holds the lock."""
         self.process.send_signal(signal.SIGSTOP)
         time.sleep(2 * TTL_S)
         self.process.send_signal(signal.SIGCONT)
 
 
 class Torment:
-    """Workers of one recipe, and what is done to them and to the pair."""
+    """The workers of one recipe, and the faults that hit them and the pair."""
 
     def __init__(self, pair: ProcessPair, kind: str, path: Path) -> None:
         self.pair, self.path = pair, path
@@ -73,7 +73,7 @@ class Torment:
             worker.kill()
 
     def rows(self) -> list[tuple[int, str]]:
-        """What they wrote; the last line may be half written."""
+        """Return the lines that the processes wrote, without a half-written last line."""
         lines = self.path.read_text().split("\n")[:-1]
         return [(int(token), name) for token, name in (line.split() for line in lines)]
 
@@ -83,19 +83,19 @@ class Torment:
         until(lambda: len({t for t, _ in self.rows()}) >= before + n, f"{n} more of {self.path.name}")
 
     def holder(self) -> Worker:
-        """Who wrote last: it holds it, or did a moment ago."""
+        """Return the process that wrote last, which holds the lock or did a moment ago."""
         name = self.rows()[-1][1]
         return next(worker for worker in self.workers if worker.name == name)
 
     def kill_holder(self) -> None:
-        """kill -9, and start it again."""
+        """Kill the holder with SIGKILL, and start it again."""
         victim = self.holder()
         victim.kill()
         self.kills += 1
         victim.start()
 
     def kill_active(self) -> None:
-        """kill -9, and start it again once the other serves."""
+        """Kill the active with SIGKILL, and start it again once the other server serves."""
         until(self.pair.active, "an active")
         active = self.pair.active()
         assert active is not None, "it was there a moment ago"
@@ -105,12 +105,12 @@ class Torment:
         self.pair.wait_in_sync()
 
     def kill_active_while_the_holder_stands_still(self) -> None:
-        """It sleeps through the failover, and wakes under the other server."""
+        """Kill the active while the holder is stopped, so that the holder wakes under the other server."""
         self.holder().process.send_signal(signal.SIGSTOP)
         self.kill_active()
 
     def run(self) -> None:
-        """A holder killed, one stopped, the active killed, and both of the last at once."""
+        """Kill a holder, stop one, kill the active, and then do both of the last at once."""
         self.more()
         for act in (
             self.kill_holder,
@@ -125,9 +125,9 @@ class Torment:
 
 
 def held(pair: ProcessPair) -> dict[int, dict[str, int]]:
-    """Of each token that the servers gave: whose it is, and how many held one then, these included.
+    """Return token -> {holder: number of holders at that moment} from the servers' records.
 
-    Of a semaphore two that are given in one moment are of one record, and equal.
+    Two tokens of a semaphore that are given in one record are equal.
     """
     found: dict[int, dict[str, int]] = {}
     there: set[str] = set()

@@ -51,7 +51,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 
 @contextmanager
 def recorded(servers: list[str], folder: Path, subtree: str = "", **options: Any) -> Iterator[list[str]]:
-    """A recorder in a thread, which has begun; what it said."""
+    """Run a recorder in a thread, and return its output once it has begun."""
     stop, said = threading.Event(), []
     begun = threading.Event()
 
@@ -98,7 +98,7 @@ def test_what_a_row_says(server: TestServer, tmp_path: Path) -> None:
 def test_a_batch_that_is_lost_on_the_way_is_fetched(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """The fourth shows by the `prev` of the fifth, the last of ten by the heartbeat."""
+    """The loss of the fourth batch shows by the `prev` of the fifth, and that of the last by the heartbeat."""
     seen: list[bytes] = []
     with Clone([server.address]) as clone, Feed([server.address], "/n/") as feed:
         hear, batches = Connection.published, itertools.count()
@@ -121,7 +121,7 @@ def test_a_batch_that_is_lost_on_the_way_is_fetched(
 
 
 def count_up(clone: Clone, stop: threading.Event) -> int:
-    """Set one key to 0, 1, 2 ... until told to stop; how many."""
+    """Set one key to 0, 1, 2 ... until told to stop, and return the number of sets."""
     n = 0
     while not stop.is_set():
         for _ in range(200):
@@ -133,7 +133,7 @@ def count_up(clone: Clone, stop: threading.Event) -> int:
 
 
 def assert_counts(folder: Path, n: int) -> None:
-    """Each number once, in order; each file begins where the one before ends."""
+    """Check that each number is there once and in order, and that files follow one another."""
     values = [int(row["value"]) for row in rows_of(folder)]  # type: ignore[call-overload]
     assert values == list(range(values[0], n))
     done = files(folder)
@@ -187,7 +187,8 @@ def test_failover_leaves_no_gap(pair: Pair, tmp_path: Path) -> None:
             until(lambda: rows_of(tmp_path)[-1]["value"] == b"%d" % (counts[0] - 1), "the last")
     rows = rows_of(tmp_path)
     assert {row["epoch"] for row in rows} == {1, 2}
-    if any("GAP" in each for each in said):  # the one that died had published what the other never had: it is said
+    # The dead server had published records that the other never had, and the recording reports that.
+    if any("GAP" in each for each in said):
         assert [row for row in rows if row["operation"] == "gap"]
     else:
         assert_counts(tmp_path, counts[0])
@@ -225,7 +226,7 @@ def test_what_is_not_retained_is_a_gap_that_is_said_and_healed(tmp_path: Path) -
 def held_after_replay(
     folder: Path, after: int = 0, speed: float | None = None, begin: dict[str, bytes] | None = None
 ) -> dict[str, bytes]:
-    """What a new store holds when the recording was played into it."""
+    """Play the recording into a new store, and return its contents."""
     with (
         TestServer(heartbeat_s=0.1) as empty,
         Clone([empty.address], None) as writer,
@@ -248,7 +249,7 @@ def held_after_replay(
 
 
 def set_some(server: TestServer, n: int) -> str:
-    """n numbers of a store; its id."""
+    """Set n values in a store, and return its id."""
     with Clone([server.address]) as clone, Feed([server.address]) as feed:
         for i in range(n):
             clone.set("/a", b"%d" % i).wait(WAIT_S)
@@ -263,7 +264,7 @@ def assert_another_store(said: list[str], folder: Path, mine: str, theirs: str) 
 
 @pytest.mark.parametrize("n", [1, 30])
 def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
-    """Whether its numbers go less far than what is recorded, or further."""
+    """Another store is refused whether its numbers are below or above the recorded ones."""
     with TestServer(heartbeat_s=0.1) as server:
         mine = set_some(server, 10)
         with recorded([server.address], tmp_path):
@@ -277,7 +278,7 @@ def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
 
 
 def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
-    """No row was ever recorded: only the place."""
+    """The recording has no row yet, only its place."""
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
         mine = set_some(server, 3)
         until(lambda: RecordingWriter(tmp_path, "/b/", 1, 1).reached, "the position")
@@ -335,7 +336,7 @@ def test_a_directory_that_was_derived_is_not_gone_on_with(server: TestServer, tm
 
 @pytest.fixture
 def recording(server: TestServer, tmp_path: Path) -> Path:
-    """Sets, deletes and ttls of a second, in several files."""
+    """Record a second of sets, deletes and ttls into several files."""
     with Clone([server.address]) as clone, recorded([server.address], tmp_path / "rec", every_s=0.25):
         for i in range(1000):
             clone.set(f"/k/{i % 97}", b"%d" % i, ttl=100 if i % 5 == 0 else None)
@@ -343,7 +344,8 @@ def recording(server: TestServer, tmp_path: Path) -> Path:
                 clone.delete(f"/k/{(i * 7) % 97}")
             if i % 50 == 49:
                 clone.flush(WAIT_S)
-                time.sleep(0.05)  # the recording's own time, not a wait
+                # This gives the recording its duration, and is no wait.
+                time.sleep(0.05)
         clone.flush(WAIT_S)
     (tmp_path / "wanted.json").write_text(json.dumps({key: value.decode() for key, value in clone.items()}))
     return tmp_path / "rec"

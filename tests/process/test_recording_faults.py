@@ -1,4 +1,4 @@
-"""What stands in the way of a recording: no server, one that goes while it answers, a full disk, odd files."""
+"""Tests of obstacles to a recording: no server, one that ends while it answers, a full disk, odd files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
     def gone_once(socket: Any, frames: list[bytes], *args: Any, **options: Any) -> Any:
         if not went and b"more" in frames[-1]:
             went.append(frames)
-            raise zmq.Again  # as when the connection is gone
+            # The send fails as if the connection were gone.
+            raise zmq.Again
         return send(socket, frames, *args, **options)
 
     with Clone(server.address) as clone, Feed([server.address]) as feed:

@@ -18,16 +18,17 @@ from chp_server.testing import free_port
 from tests.talk import WAIT_S
 from tests.wire.classic import ClassicClient
 
-UNSET = ("CHP_", "PYTHONUNBUFFERED")  # the user's own settings; what is printed is kept back, as by default
+# The user's own settings are unset, and output is buffered, as by default.
+UNSET = ("CHP_", "PYTHONUNBUFFERED")
 
 
 def environ() -> dict[str, str]:
-    """What a server is started with."""
+    """Return the environment of a started server."""
     return {name: text for name, text in os.environ.items() if not name.startswith(UNSET)}
 
 
 class Running:
-    """A server process whose log is read as it comes."""
+    """A server process, whose log is read as it comes."""
 
     def __init__(self, *argv: str, cwd: Path) -> None:
         self.process = subprocess.Popen(
@@ -46,7 +47,7 @@ class Running:
                 self._changed.notify_all()
 
     def wait_for(self, words: str) -> str:
-        """The first line with these words."""
+        """Wait for a line with these words, and return the first one."""
 
         def found() -> str | None:
             return next((line for line in self.lines if words in line), None)
@@ -79,13 +80,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A server that is expected to end by itself."""
+    """Run a server that is expected to end by itself."""
     command = [sys.executable, "-m", "chp_server.main", *argv]
     return subprocess.run(command, cwd=cwd, env=environ(), capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 def local() -> str:
-    """A bind for four ports that are free now."""
+    """Return an address with four free ports."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 
@@ -203,7 +204,8 @@ def test_a_damaged_journal_is_6(tmp_path: Path, start: Start) -> None:
     file = tmp_path / "data" / "journal.sqlite"
     content = file.read_bytes()
     assert b"/key/" in content
-    file.write_bytes(content.replace(b"/key/", b"/kez/"))  # every one: some lie in space that is free again
+    # All places change, since some lie in space that is free again.
+    file.write_bytes(content.replace(b"/key/", b"/kez/"))
     done = run("--bind", endpoint, "--data", "data", cwd=tmp_path)
     assert done.returncode == 6, done.stderr
     assert "Traceback" not in done.stderr
@@ -273,7 +275,8 @@ def test_who_lets_others_in_is_told_so_all_the_time(start: Start) -> None:
 
 
 def test_what_a_server_writes_is_its_own_users_alone(start: Start, tmp_path: Path) -> None:
-    before = os.umask(0o002)  # the habit of a host where users share
+    # Hosts where users share files have this mask.
+    before = os.umask(0o002)
     try:
         bind = local()
         server = start("--bind", bind, "--data", "data")

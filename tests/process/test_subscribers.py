@@ -1,6 +1,6 @@
-"""Subscribers that come and go, and a server that is paused for moments meanwhile: the server stays.
+"""Tests that a server survives subscribers that come and go while it is paused for moments.
 
-The server is a process of its own, because the fault ends one: libzmq 4.3 tells the other end of a connection of a new
+The server is a process, because the fault can end one. libzmq 4.3 tells the other end of a connection of a new
 high-water mark even if that end is gone already. A paused server finds many such ends at once.
 """
 
@@ -18,16 +18,18 @@ from tests.talk import until
 
 from .cluster import ServerProcess
 
-OLD = b"\x01\x00\x05\x00"  # a peer of ZMTP 1.0, which subscribes to everything, as libzmq takes it
+# libzmq takes this for a peer of ZMTP 1.0 that subscribes to everything.
+OLD = b"\x01\x00\x05\x00"
 TIMES = 150
 
 
 def visit(port: int, noise: random.Random) -> None:
-    """Be a subscriber for a moment: subscribe, read a little, and leave without a word."""
+    """Subscribe for a moment, read a little, and leave silently."""
     with socket.create_connection(("127.0.0.1", port), 5) as peer:
         try:
             peer.sendall(OLD + noise.randbytes(64))
-            peer.settimeout(0.02)  # long enough to be a subscriber
+            # This is long enough to be a subscriber.
+            peer.settimeout(0.02)
             peer.recv(1)
             peer.recv(1000)
         except OSError:
@@ -71,7 +73,8 @@ def test_the_server_outlives_subscribers_that_leave_while_it_is_paused(tmp_path:
             try:
                 visit(int(server.address.rpartition(":")[2]) + 1, noise)
             except OSError:
-                done.wait(0.01)  # the paused server's backlog is full
+                # The backlog of the paused server is full.
+                done.wait(0.01)
 
     visitors = [threading.Thread(target=visits, args=(seed,)) for seed in range(8)]
     try:

@@ -29,7 +29,7 @@ class Systemd:
         self.heard: list[str] = []
 
     def has(self, line: str) -> bool:
-        """Whether it was told this line."""
+        """Return True if the supervisor has heard this line."""
         while True:
             try:
                 self.heard += self._socket.recv(4096).decode().split("\n")
@@ -37,7 +37,7 @@ class Systemd:
                 return line in self.heard
 
     def has_like(self, beginning: str) -> bool:
-        """Whether it was told a line that begins so."""
+        """Return True if the supervisor has heard a line with this beginning."""
         self.has("")
         return any(line.startswith(beginning) for line in self.heard)
 
@@ -120,7 +120,8 @@ def test_a_pair_is_ready_when_it_serves_and_stands_in_sync(tmp_path: Path) -> No
         until(lambda: backup.has("READY=1"), "the backup")
         until(lambda: primary.has("STATUS=active") and backup.has("STATUS=passive, in sync"), "both say what they are")
         servers["backup"].signal(signal.SIGSTOP)
-        backup.has("")  # what came until then
+        # This takes the lines until now.
+        backup.has("")
         backup.heard.clear()
         time.sleep(1)
         assert not backup.has("WATCHDOG=1"), "systemd would end it"

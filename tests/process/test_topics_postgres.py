@@ -22,7 +22,7 @@ def database() -> Iterator[Postgres]:
 
 
 def kept(database: Postgres, role: str) -> int:
-    """How many messages lie in a server's table."""
+    """Return the number of messages in a server's table."""
     return int(database.run(f"SELECT coalesce(sum(count), 0) FROM chp_{role}.messages")[0][0])
 
 

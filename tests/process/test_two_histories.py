@@ -1,7 +1,7 @@
-"""What operators do by mistake never makes two histories pass for one. Real processes; no row ends in exit code 4.
+"""Tests that no mistake of an operator lets two histories pass for one. Real processes; no case ends in exit code 4.
 
 covers: two primaries; another pair's data directory; a new disk; a side without a journal; a staging pair begun from a
-backup of production; an empty server alone, and told to begin; what `chp status` says of all that
+backup of production; an empty server alone, and told to begin; `chp status` in all these cases
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tests.process.cluster import ProcessPair, ServerProcess
 from tests.talk import WAIT_S, until
 
 SOLO_S = 1.0
-PATIENCE_S = 3 * SOLO_S  # long enough for whoever would begin to serve after `solo_wait_s`
+# A server that begins after `solo_wait_s` would have begun by then.
+PATIENCE_S = 3 * SOLO_S
 FLAGS = ("--solo-wait-s", str(SOLO_S))
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[ProcessPair]:
-    """Not started."""
+    """Return a pair that is not started."""
     made = ProcessPair(tmp_path, *FLAGS)
     yield made
     for server in made.both:
@@ -56,7 +57,7 @@ def state(server: ServerProcess) -> str:
 
 
 def serves_nobody_for_a_while(server: ServerProcess) -> None:
-    """It lives, and does not begin, however long it is alone."""
+    """Check that a server lives and does not begin for a while."""
     end = time.monotonic() + PATIENCE_S
     until(server.status, "an answer")
     while time.monotonic() < end:
@@ -71,7 +72,7 @@ def end_code(server: ServerProcess) -> int:
 
 
 def status_of(*servers: ServerProcess) -> tuple[int, str]:
-    """What `chp status` prints of them."""
+    """Return the exit code and the output of `chp status`."""
     addresses = ",".join(server.address for server in servers)
     done = subprocess.run(
         [sys.executable, "-m", "chp_client.cli", "status", "--servers", addresses],
@@ -81,7 +82,7 @@ def status_of(*servers: ServerProcess) -> tuple[int, str]:
 
 
 def lone_store(place: Path, n: int) -> None:
-    """A data directory of somebody else, with keys."""
+    """Make the data directory of an unrelated server, with keys."""
     other = ServerProcess(place, "alone", f"tcp://127.0.0.1:{free_port()}", None).start()
     try:
         fill([other.address], n, start=1000)
@@ -90,7 +91,7 @@ def lone_store(place: Path, n: int) -> None:
 
 
 def test_two_primaries_end_and_say_so_and_once_one_is_mended_they_are_a_pair(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: both served, and after the mend they were `in sync` with five of five keys different."""
+    """In 0.1 both served, and after the repair they were `in sync` with five of five keys different."""
     wrong = [
         ServerProcess(tmp_path / name, "primary", server.address, other.address, *FLAGS)
         for name, server, other in (("a", *pair.both), ("b", *pair.both[::-1]))
@@ -126,7 +127,7 @@ def test_a_second_primary_does_not_end_one_that_serves(tmp_path: Path, pair: Pro
 
 
 def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: acknowledged `replicated`, in sync, and 20 of 31 keys different."""
+    """In 0.1 sets were acknowledged as `replicated`, while 20 of 31 keys differed."""
     (tmp_path / "other").mkdir()
     lone_store(tmp_path / "other", 20)
     with pair:
@@ -154,7 +155,7 @@ def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp
 
 @pytest.mark.parametrize("later", [40, 3])
 def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(later: int, pair: ProcessPair) -> None:
-    """0.1: it took `later` sets of its own; then 80 keys differed, or the backup ended with exit code 4."""
+    """In 0.1 the server with the new disk took sets; then 80 keys differed, or the backup ended with exit code 4."""
     with pair:
         fill(pair.servers, 40 - later)
         for server in pair.both:
@@ -175,7 +176,7 @@ def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(l
 
 
 def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) -> None:
-    """0.1: the other one ended with exit code 4, `row 1.3 does not follow 1.41`."""
+    """In 0.1 the other server ended with exit code 4, `row 1.3 does not follow 1.41`."""
     pair = ProcessPair(tmp_path, *FLAGS)
     pair.primary = ServerProcess(
         tmp_path, "primary", pair.primary.address, pair.backup.address, "--store", "memory:", *FLAGS
@@ -194,7 +195,7 @@ def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) 
 
 
 def test_a_staging_server_begun_from_a_backup_is_not_productions_peer(tmp_path: Path, pair: ProcessPair) -> None:
-    """0.1: one store id; it would meet production as a split, and be replayed into it."""
+    """In 0.1 the staging server had production's store id, so its updates would have been replayed into production."""
     with pair:
         fill(pair.servers, 10)
         backup = tmp_path / "backup.db"
@@ -225,7 +226,8 @@ def test_an_empty_server_of_a_pair_begins_alone_only_if_it_is_told_to(tmp_path: 
         until(lambda: state(told) == "active", "it to serve")
     finally:
         told.kill()
-    pair.primary.start()  # now it has a store: it needs no word to serve alone
+    # It has a store now, so it may serve alone.
+    pair.primary.start()
     until(lambda: state(pair.primary) == "active", "it to serve")
 
 

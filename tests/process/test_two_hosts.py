@@ -1,4 +1,4 @@
-"""The commands that set a pair with keys up on two hosts, as the pages of operation have them, on two hosts.
+"""Tests that run the commands of the operation pages, which set up a pair with keys, on two hosts.
 
 covers: docs/operations.md and docs/operations/keys.md; host names of either kind of address; the answers to a newcomer
 that leaves a command out
@@ -24,7 +24,7 @@ STATUS = re.search(r"`(chp --client-file [^`]* status)`", KEYS)
 
 
 def commands() -> list[tuple[str, str]]:
-    """Where, and what."""
+    """Return the (host, command) pairs of the page."""
     section = KEYS.partition("## Make the keys\n")[2].partition("\n## ")[0]
     return re.findall(r"^    ([ab])\$ (.*)$", section, re.M)
 
@@ -64,7 +64,7 @@ def set_up(hosts: TwoHosts, *, without: int = 0) -> str:
 
 
 def status(hosts: TwoHosts) -> tuple[int, str]:
-    """How `chp status` ended, and what it said."""
+    """Return the exit code and the output of `chp status`."""
     assert STATUS is not None
     done = hosts.a.run(STATUS[1])
     return done.returncode, done.stdout + done.stderr
@@ -79,7 +79,8 @@ def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
             "chp --client-file /etc/chp/alice.toml set /a 1 && chp --client-file /etc/chp/alice.toml get /a"
         )
         assert (done.returncode, done.stdout) == (0, "1"), done
-        asked = hosts.a.run(f"python3 -c '{_ASKS}'")  # by each way to ask that is no Clone
+        # The program asks in each way that is no Clone.
+        asked = hosts.a.run(f"python3 -c '{_ASKS}'")
         assert (asked.returncode, asked.stdout) == (0, "1 True\n"), asked
         unknown = hosts.b.run("chp --servers a:5556,b:5566 --timeout 20 get /a")
         assert unknown.returncode != 0 and "lets in only who has a key" in unknown.stderr

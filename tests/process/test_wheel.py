@@ -54,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The bin directory of an environment that has the wheel's base and nothing else."""
+    """Return the bin directory of a new environment that has only the wheel without extras."""
     home = tmp_path_factory.mktemp("fresh")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=200)
     pip(str(home / "bin" / "python"), "install", str(wheel))

@@ -1,6 +1,6 @@
-"""A real ZooKeeper for tests: one server out of the jars that PySpark brings, on a Java found or brought by a wheel.
+"""A real ZooKeeper for tests: one server from the jars of PySpark, on a Java that is found or comes with a wheel.
 
-Ticks of 200 ms, so that sessions may be as short as half a second and end soon after their client.
+Its ticks are 200 ms, so that sessions may be as short as half a second and end soon after their client.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2) as lin
 
 
 class ZooKeeperError(Exception):
-    """It can't be run here; the text says why."""
+    """An error that says why ZooKeeper can't run here."""
 
 
 def command(config: Path) -> list[str]:
-    """What starts it."""
+    """Return the command that starts ZooKeeper."""
     try:
         import pyspark
 
@@ -58,7 +58,7 @@ def command(config: Path) -> list[str]:
 
 
 class ZooKeeper:
-    """One ZooKeeper process; `prefix` is put before its command (`ip netns exec ...`)."""
+    """A ZooKeeper process. `prefix` goes before its command (`ip netns exec ...`)."""
 
     def __init__(self, directory: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         self.host, self.port = host, free_port()
@@ -68,11 +68,11 @@ class ZooKeeper:
         self.log = directory / "zookeeper.log"
 
     def url(self, path: str = "/chp/test", session_s: float = 1.0) -> str:
-        """What --arbiter takes."""
+        """Return the URL for --arbiter."""
         return f"zk://{self.host}:{self.port}{path}?session_s={session_s}"
 
     def start(self) -> Self:
-        """Start it, and wait until it says that it serves."""
+        """Start ZooKeeper, and wait until it serves."""
         self._directory.mkdir(exist_ok=True)
         config = self._directory / "zoo.cfg"
         config.write_text(CONFIG.format(data=self._directory, port=self.port, host=self.host))
@@ -97,12 +97,12 @@ class ZooKeeper:
         return asked.stdout == b"imok"
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop it or let it go on."""
+        """Send a signal to the process."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -21,7 +21,7 @@ RULE = "----"
 
 
 def parse(text: str) -> tuple[str, list[list[str]]]:
-    """The prose, and the commands of each block."""
+    """Return the prose, and the commands of each block."""
     prose, *blocks = text.split("\n\n")
     while blocks and f"\n{RULE}" not in "\n" + blocks[0]:
         prose += "\n\n" + blocks.pop(0)
@@ -31,7 +31,7 @@ def parse(text: str) -> tuple[str, list[list[str]]]:
 
 
 def play(text: str) -> str:
-    """The text as it should be: the same commands, and what they cause now."""
+    """Return the text with the commands of a scenario, and with the trace that they cause now."""
     prose, blocks = parse(text)
     world = World()
     out = [prose]

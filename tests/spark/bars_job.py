@@ -2,7 +2,7 @@
 
     python -m tests.spark.bars_job SERVERS FOLDER '{"1": ["staged"], "2": ["committed"]}'
 
-Leaves a file FOLDER/ready when it has taken what is there, and ends when there is one called FOLDER/end.
+It makes the file FOLDER/ready when it has read what is there, and ends when there is a file FOLDER/end.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""JVMs that start with half the work: the classes that a Spark session loads, kept in a file that later ones map.
+"""A file of the classes that a Spark session loads, which halves the work of later JVMs at their start.
 
-    python -m tests.spark.classes FILE          makes it, unless another process is at it
+    python -m tests.spark.classes FILE          makes the file, unless another process is making it
 
-Two thirds of what a JVM computes in a test is to read and verify the same fifteen thousand classes. Java can keep them
-in a file ("class data sharing"): 170 MB, made once a checkout, in the cache of pytest, beside the first tests. Where a
-JVM is another one than the file's it goes on without, as it does while there is none.
+A JVM spends two thirds of its work in a test on reading and verifying the same fifteen thousand classes. Java can keep
+them in a file ("class data sharing") of 170 MB. It is made once for each checkout, in the cache of pytest, during the
+first tests. A JVM of another version goes on without the file.
 """
 
 import fcntl
@@ -24,11 +24,12 @@ from chp_client.spark import find_java, register, session, stop
 from chp_server.testing import TestServer
 
 ROOT = Path(__file__).parents[2]
-MAKING_S = 300.0  # a JVM writes the file when it ends
+# A JVM writes the file when it ends.
+MAKING_S = 300.0
 
 
 def place(folder: Path) -> Path:
-    """The file for this Java and this Spark."""
+    """Return the path of the file for this Java and this Spark."""
     what = f"{find_java().home} {pyspark.__version__} {pyspark.__file__}"
     return folder / f"{blake2b(what.encode(), digest_size=8).hexdigest()}.jsa"
 
@@ -43,20 +44,20 @@ def begin(archive: Path) -> subprocess.Popen[bytes] | None:
 
 
 def give_up(maker: subprocess.Popen[bytes]) -> None:
-    """The tests are over: it ends with its JVM, if it has not yet."""
+    """End the maker with its JVM, because the tests are over."""
     with suppress(ProcessLookupError):
         os.killpg(maker.pid, signal.SIGKILL)
     maker.wait()
 
 
 def use(archive: Path) -> None:
-    """Have the drivers' JVMs map it from now on, if it is there; nobody is told where it does not fit."""
+    """Let the drivers' JVMs map the file from now on, if it exists. A JVM that it does not fit ignores it silently."""
     if archive.exists():
         os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive} -Xlog:disable"
 
 
 def run_a_little(spark: Any, server: str, folder: str) -> None:
-    """What most tests do: batches, streams, the connector, a window."""
+    """Do what most tests do: batches, streams, the connector, a window."""
     chp = {"servers": server, "subtree": "/c/"}
     rows = spark.range(100).selectExpr("concat('/c/', id) key", "cast(id as string) value")
     rows.repartition(2).write.format("chp").mode("append").options(**chp).save()
@@ -72,7 +73,7 @@ def run_a_little(spark: Any, server: str, folder: str) -> None:
 
 
 def make(archive: Path) -> None:
-    """By the end of a session of its own."""
+    """Make the file by a session that ends."""
     with archive.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as folder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, and the classes that it loads."""
+"""The fixtures of tests/spark: one Spark session for all tests, and the file of the classes that it loads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,9 @@ from . import classes
 
 @pytest.fixture(scope="session", autouse=True)
 def archive(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The classes that sessions load; made beside the first tests of a checkout."""
-    cache = getattr(pytestconfig, "cache", None)  # there is none with `-p no:cacheprovider`
+    """Return the file of classes that sessions load. It is made during the first tests of a checkout."""
+    # With `-p no:cacheprovider` there is no cache.
+    cache = getattr(pytestconfig, "cache", None)
     found = classes.place(cache.mkdir("spark") if cache else tmp_path_factory.mktemp("classes"))
     classes.use(found)
     maker = classes.begin(found)
@@ -24,7 +25,7 @@ def archive(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(autouse=True)
 def _quick_jvms(archive: Path) -> None:
-    """Those that this test starts, once the archive is there."""
+    """Let the JVMs of this test use the archive, once it exists."""
     classes.use(archive)
 
 

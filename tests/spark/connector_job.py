@@ -1,9 +1,9 @@
-"""A job for the kill tests: files of numbers become increments in the store, by each way to write, with faults.
+"""A job for the kill tests: it writes files of numbers into the store in each way, with faults.
 
     python -m tests.spark.connector_job SERVERS FOLDER '{"inc": {"0": ["worker"], "1": ["staging"]}, "each": {}}'
 
-Each file of FOLDER/in is a micro-batch. What is named in the last argument runs, at the same time, with the faults that
-are given for it (faulty.py):
+Each file of FOLDER/in is a micro-batch. The parts that the last argument names run at the same time, with the given
+faults (faulty.py):
 
     inc     writeStream.format                              -> /inc/
     each    foreach_batch                                   -> /each/
@@ -26,7 +26,7 @@ Faults = dict[int, list[str]]
 
 
 class Job:
-    """All of it."""
+    """The parts of the job."""
 
     def __init__(self, spark: Any, servers: str, folder: str) -> None:
         self._spark, self._servers, self._folder = spark, servers, folder
@@ -47,18 +47,18 @@ class Job:
         return {**faulty.options(self._folder, name, [self._servers], faults), "subtree": f"/{name}/"}
 
     def inc(self, faults: Faults) -> Any:
-        """The numbers, through the format."""
+        """Write the numbers through the format."""
         writer = self._numbers("/inc/").writeStream.format("faulty").options(**self._options("inc", faults))
         return self._start(writer, "inc")
 
     def each(self, faults: Faults) -> Any:
-        """The numbers, through the driver."""
+        """Write the numbers through the driver."""
         faulty.in_this_process(faulty.Faults(self._folder, "each", faults))
         sink = foreach_batch(servers=self._servers, subtree="/each/")
         return self._start(self._numbers("/each/").writeStream.foreachBatch(sink), "each")
 
     def copy(self, faults: Faults) -> Any:
-        """A subtree, kept equal to another."""
+        """Keep a subtree equal to another one."""
         source = self._spark.readStream.format("chp").options(
             servers=self._servers, subtree="/src/", startingOffsets="snapshot", partitions=2
         )
@@ -67,7 +67,7 @@ class Job:
         return self._start(writer.option("null.value", "delete"), "copy")
 
     def save(self, faults: Faults) -> None:
-        """The numbers, file by file, from the first on whenever the job runs."""
+        """Write the numbers file by file, from the first file on in each run of the job."""
         for version, path in enumerate(sorted(Path(self._folder, "in").iterdir())):
             lines = self._spark.read.schema("value string").text(str(path)).repartition(2)
             frame = lines.selectExpr("concat('/save/', value) key", "value")

@@ -1,18 +1,18 @@
-"""format("faulty"): the real format("chp"), with faults at chosen points of its writes.
+"""The format "faulty": the real format("chp"), with faults at chosen points of its writes.
 
     df.write.format("faulty").options(**options(folder, "save", servers, {0: ["raise"]}), subtree=...)
 
-A write is known by its version: the batch id of a stream, the option of a batch write, else 0. Its points:
+A write is known by its version: the batch id of a stream, the option of a batch write, else 0. Its points are:
 
-    worker, executor    in the middle of a task the Python worker kills itself (-9), or the executor's JVM; for that the
-                        other tasks wait, so that there is something left to do
-    raise               there it raises
-    staging             there it stops
-    staged, committed   it stops before the commit, after it
+    worker, executor    The Python worker kills itself, or the executor's JVM, in the middle of a task. The other tasks
+                        wait for that, so that there is work left.
+    raise               The task raises in its middle.
+    staging             The task stops in its middle.
+    staged, committed   The write stops before the commit, or after it.
 
-Each happens once. Whoever comes to a point leaves a file FOLDER/at.<name>.<version>.<point>; who stops goes on once
-there is one called go.<...>. Each attempt of a task leaves FOLDER/began.<name>.<version>.<partition>.<attempt>.<id>,
-and one called ended.<...> when it has staged everything. The middle of a task is after its first Arrow batch.
+Each fault happens once. A process at a point makes the file FOLDER/at.<name>.<version>.<point>. A stopped one goes on
+once there is a file go.<...>. Each attempt of a task makes FOLDER/began.<name>.<version>.<partition>.<attempt>.<id>,
+and ended.<...> when it has staged everything. The middle of a task is after its first Arrow batch.
 """
 
 import json
@@ -58,7 +58,7 @@ class Faults:
             threading.Event().wait(0.02)
 
     def task(self, version: int, rows: Iterator[Any], write: Callable[[Iterator[Any]], Any]) -> Any:
-        """`write`, with the faults in it."""
+        """Run `write` with the faults in it."""
         context = TaskContext.get()
         assert context is not None
         partition = context.partitionId()
@@ -80,41 +80,41 @@ class Faults:
 
 
 def _executor() -> int:
-    """The process of this worker's executor: its parent is the daemon, whose parent is that."""
+    """Return the process of this worker's executor, which is the parent of the daemon that is the worker's parent."""
     with open(f"/proc/{os.getppid()}/stat", encoding="utf-8") as stat:
         return int(stat.read().rpartition(")")[2].split()[1])
 
 
 class FaultyBatchWriter(BatchWriter):
-    """Of a batch write."""
+    """The writer of a batch write, with faults."""
 
     faults: Faults
     version: int
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        """In a task."""
+        """Write in a task, with the faults."""
         return self.faults.task(self.version, iterator, super().write)
 
     def commit(self, messages: list[Any]) -> None:
-        """Beside the driver."""
+        """Commit in the process beside the driver, with the faults."""
         self.faults.at(self.version, "staged")
         super().commit(messages)
         self.faults.at(self.version, "committed")
 
 
 class FaultyStreamWriter(StreamWriter):
-    """Of a stream."""
+    """The writer of a stream, with faults."""
 
     faults: Faults
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        """In a task."""
+        """Write in a task, with the faults."""
         context = TaskContext.get()
         assert context is not None
         return self.faults.task(int(context.getLocalProperty("streaming.sql.batchId")), iterator, super().write)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Beside the driver."""
+        """Commit in the process beside the driver, with the faults."""
         self.faults.at(batchId, "staged")
         super().commit(messages, batchId)
         self.faults.at(batchId, "committed")
@@ -131,18 +131,18 @@ class FaultySource(ChpDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "faulty"
 
     def writer(self, schema: Any, overwrite: bool) -> FaultyBatchWriter:
-        """With the faults."""
+        """Return a writer with the faults."""
         options, shape = self._for_writing(schema, overwrite)
         writer = FaultyBatchWriter(options, shape, overwrite)
         writer.faults, writer.version = self.faults, options["version"] or 0
         return writer
 
     def streamWriter(self, schema: Any, overwrite: bool) -> FaultyStreamWriter:
-        """With the faults."""
+        """Return a writer with the faults."""
         options, shape = self._for_writing(schema, overwrite)
         writer = FaultyStreamWriter(options, shape, overwrite)
         writer.faults = self.faults
@@ -160,13 +160,13 @@ def register(spark: Any) -> None:
 
 
 def options(folder: Path | str, name: str, servers: list[str], wanted: dict[int, list[str]]) -> dict[str, str]:
-    """The options that every write with faults has."""
+    """Return the options that each write with faults has."""
     at = {"faults.folder": str(folder), "faults.name": name, "faults": json.dumps(wanted)}
     return {**at, "servers": ",".join(servers)}
 
 
 def in_this_process(faults: Faults) -> None:
-    """The points `staged` and `committed` for a sink that commits in the driver itself: foreach_batch."""
+    """Add the points `staged` and `committed` for foreach_batch, which commits in the driver itself."""
     real = staging.commit
 
     def commit(servers: list[str], commit_id: bytes, application: str, version: int, *more: Any) -> Any:

@@ -1,9 +1,9 @@
-"""What the fault tests of the connector share: a job in a process group of its own, and what must hold afterwards.
+"""The tools of the connector's fault tests: a job in its own process group, and checks of what must hold.
 
 with Readers(servers, "/inc/", 1000) as readers, job("tests.spark.connector_job", folder, ...) as process:
     until(condition, "what", process, folder)
     finish(process, folder)
-    readers.check()                                 # nobody ever saw a part of a write
+    readers.check()                                 # no reader ever saw a part of a write
     once(servers, "/inc/", {"/inc/1": b"1", ...}, 1000)   # each change once, each write one record
 """
 
@@ -29,10 +29,10 @@ GENEROUS_S = 400.0
 
 
 class Job:
-    """A Spark job in a process group of its own, which is killed as a whole at the end: driver, JVM and workers.
+    """A Spark job in its own process group, which is killed as a whole at the end: driver, JVM and workers.
 
-    Spark gives a Python worker ten seconds to come up, which a busy machine may miss. A job that ends with that is
-    started again, as whoever runs it would do.
+    Spark gives a Python worker ten seconds to start, which a busy machine may miss. A job that ends for that reason is
+    started again, as an operator would do.
     """
 
     def __init__(self, module: str, folder: Path, *arguments: str) -> None:
@@ -69,7 +69,7 @@ class Job:
         self.until(lambda: "finished" in self._out.read_text(), "the job has finished")
 
     def _said(self) -> str:
-        """What the log has of errors, and its last lines."""
+        """Return the errors of the log, and its last lines."""
         lines = self._log.read_text().splitlines()
         errors = [line for line in lines if "Error" in line or "Exception" in line or "Failed" in line]
         return "\n".join([*errors[-10:], "...", *lines[-20:]])
@@ -101,14 +101,15 @@ class Readers:
             self.seen[subtree].add(len(self._clones[subtree]))
 
     def _watch(self, subtree: str) -> None:
-        """What a program that acts upon a change finds there."""
+        """Note the number of keys that a program finds when it acts on a change."""
         clone = self._clones[subtree]
-        with suppress(Exception):  # closed at the end
+        # The end closes the Clone.
+        with suppress(Exception):
             for _ in clone.watch(subtree):
                 self.seen[subtree].add(len(clone))
 
     def check(self) -> None:
-        """Only whole writes were there, whenever anybody looked."""
+        """Check that readers saw only whole writes at any time."""
         for subtree, seen in self.seen.items():
             parts = sorted(n for n in seen if n % self._whole)
             assert not parts, f"a part of a write was seen in {subtree}: {parts[:5]} of {self._whole} keys"
@@ -129,9 +130,9 @@ class Readers:
 
 
 def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | None]]:
-    """What happened to a subtree's keys as far back as is known: the record's number, key and value.
+    """Return the changes of a subtree as far back as the server knows: (record's number, key, value).
 
-    A server without a journal that began again knows no more than since it had the state of the other.
+    A restarted server without a journal knows only the changes since it got the state of the other one.
     """
     with QuestionPort(servers, 60) as port:
         facts = port.ask("", **{"from": 0, "feed": True, "probe": 0})
@@ -144,7 +145,7 @@ def changes(servers: list[str], subtree: str) -> list[tuple[int, str, bytes | No
 
 
 def once(servers: list[str], subtree: str, wanted: dict[str, bytes], whole: int) -> None:
-    """Each key was written once, ever, with its value; and every record that wrote any of them wrote a whole batch."""
+    """Check that each key was written once, with its value, and that each record wrote a whole batch."""
     found = changes(servers, subtree)
     again = [key for key, times in Counter(key for _, key, _ in found).items() if times > 1]
     assert not again, f"{len(again)} keys were written more than once, such as {again[:3]}"
@@ -157,7 +158,7 @@ def once(servers: list[str], subtree: str, wanted: dict[str, bytes], whole: int)
 
 
 def write_files(folder: Path, files: int, rows: int) -> None:
-    """Numbers to be written, as many in each file of FOLDER/in; the older files first, a micro-batch each."""
+    """Write files of so many numbers into FOLDER/in, the older files first. Each is a micro-batch."""
     (folder / "in").mkdir()
     for i in range(files):
         path = folder / "in" / f"{i}.txt"
@@ -166,12 +167,12 @@ def write_files(folder: Path, files: int, rows: int) -> None:
 
 
 def numbers(subtree: str, first: int, last: int, width: int = 0) -> dict[str, bytes]:
-    """What a job that writes numbers under a subtree leaves there."""
+    """Return the contents that a job leaves which writes numbers under a subtree."""
     return {f"{subtree}{n}": b"%-*d" % (width, n) for n in range(first, last)}
 
 
 def sum_of_increments(spark: Any, servers: list[str], subtree: str, folder: Path) -> int:
-    """By a job that adds up every change that the store tells of."""
+    """Return the sum by a job that adds up all changes of a subtree."""
     changes = spark.readStream.format("chp").options(
         servers=",".join(servers), subtree=subtree, startingOffsets="earliest"
     )

@@ -1,8 +1,8 @@
-"""A job with a client file, which keeps all that Spark shows of it: its pages, its REST answers and its event log.
+"""A job with a client file that keeps all that Spark shows of it: pages, REST answers and the event log.
 
     python -m tests.spark.pages_job CLIENT_FILE STRANGERS_FILE FOLDER
 
-It writes, reads, streams, and fails with the file of a stranger. What Spark shows then lies in FOLDER/shown.
+It writes, reads, streams, and fails with the file of a stranger. FOLDER/shown has what Spark shows of that.
 """
 
 import json
@@ -18,7 +18,7 @@ PAGES = ("/jobs/", "/stages/", "/environment/", "/executors/", "/SQL/", "/Stream
 
 
 def main(file: str, stranger: str, folder: Path) -> None:
-    """See the module."""
+    """Run the job, and keep what Spark shows."""
     (folder / "events").mkdir()
     logged = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
     logged["spark.eventLog.dir"] = f"file://{folder}/events"
@@ -55,7 +55,7 @@ def show(url: str, folder: Path) -> None:
 
 
 def fetched(url: str) -> str:
-    """What is there."""
+    """Return the contents of a URL."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         return str(answer.read().decode())
 

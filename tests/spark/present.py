@@ -1,4 +1,4 @@
-"""What has to be there, for tests that look closely: an entry of a Clone, the core of a server that runs."""
+"""Access to things that must exist: the entry of a key in a Clone, and the core of a running server."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
     python -m tests.spark.repeating_job SERVERS FOLDER
 
-The two workers have addresses of their own, as Spark runs a speculative copy of a task on another host only, and
-none at all in a local session. What is written:
+The two workers have different addresses, because Spark runs a speculative copy of a task only on another host, and none
+in a local session. The writes are:
 
-    save 0      the first attempt of a task stops in its middle; a speculative copy takes its place; when all is
-                committed, the first attempt goes on and stages the rest
-    save 1      a task raises in its middle, and is tried again
-    save 2      an executor is killed in the middle of a task, behind a shuffle that both took part in: what it had
-                computed is computed again
-    stream      in its first batch a task raises, in its second one is slow as in save 0
+    save 0      The first attempt of a task stops in its middle, and a speculative copy takes its place. After the
+                commit the first attempt goes on and stages the rest.
+    save 1      A task raises in its middle, and is tried again.
+    save 2      An executor is killed in the middle of a task, after a shuffle of both executors. Its results are
+                computed again.
+    stream      A task raises in the first batch. A task of the second batch is slow as in save 0.
 """
 
 import os
@@ -34,7 +34,8 @@ ROWS = 1000
 SAVES = {0: ["staging"], 1: ["raise"], 2: ["executor"]}
 BATCHES = {0: ["raise"], 1: ["staging"]}
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-QUICK_HERE = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"  # with the classes of classes.py
+# The JVMs use the classes of classes.py.
+QUICK_HERE = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
 SETTINGS = {
     "spark.executor.extraJavaOptions": QUICK_HERE,
     "spark.executor.memory": "512m",
@@ -45,14 +46,15 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "2",
-    "spark.python.task.killTimeout": "60s",  # the attempt that lost is let go on for so long
+    # The attempt that lost may go on for so long.
+    "spark.python.task.killTimeout": "60s",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
 }
 
 
 @contextmanager
 def cluster(folder: str) -> Iterator[str]:
-    """A master and two workers of one core; the address of the master. They end with this process's group."""
+    """Start a master and two workers of one core, and return the master's address. They end with this process group."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     os.environ.update(environment(find_java(), os.environ) | {"SPARK_DAEMON_JAVA_OPTS": QUICK_HERE})
@@ -67,10 +69,11 @@ def cluster(folder: str) -> Iterator[str]:
 
 
 def meeting(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What makes both executors take part in a stage: its first tasks wait for one another."""
+    """Return a function that makes both executors take part in a stage: its first tasks wait for each other."""
 
     def meet(batches: Iterator[Any]) -> Iterator[Any]:
-        (Path(folder) / f"met.{os.getppid()}").touch()  # the daemon of this executor's workers
+        # The parent is the daemon of this executor's workers.
+        (Path(folder) / f"met.{os.getppid()}").touch()
         while len(list(Path(folder).glob("met.*"))) < 2:
             threading.Event().wait(0.02)
         yield from batches
@@ -79,7 +82,7 @@ def meeting(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def save(spark: Any, servers: list[str], folder: str, version: int) -> None:
-    """One batch write."""
+    """Make one batch write."""
     rows = spark.range(version * ROWS, (version + 1) * ROWS, 1, 4)
     frame = rows.selectExpr("concat('/save/', id) key", "cast(id as string) value")
     if "executor" in SAVES[version]:
@@ -89,7 +92,7 @@ def save(spark: Any, servers: list[str], folder: str, version: int) -> None:
 
 
 def stream(spark: Any, servers: list[str], folder: str) -> None:
-    """As many micro-batches as there are files."""
+    """Run a stream with as many micro-batches as there are files."""
     lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(f"{folder}/in").repartition(4)
     rows = lines.selectExpr("concat('/stream/', value) key", "value")
     writer = rows.writeStream.format("faulty").options(**faulty.options(folder, "stream", servers, BATCHES))
@@ -98,7 +101,7 @@ def stream(spark: Any, servers: list[str], folder: str) -> None:
 
 
 def let_go(folder: str, which: str) -> None:
-    """The attempt that was too slow goes on, now that everything is committed; wait until it has staged the rest."""
+    """Let the slow attempt go on after the commit, and wait until it has staged the rest."""
     (Path(folder) / f"go.{which}.staging").touch()
     for _ in range(3000):
         if list(Path(folder).glob(f"ended.{which}.0.0.*")):
@@ -108,7 +111,7 @@ def let_go(folder: str, which: str) -> None:
 
 
 def main(servers: str, folder: str) -> None:
-    """All of it."""
+    """Run the whole job."""
     addresses = servers.split(",")
     with cluster(folder) as master:
         spark = session("repeats", quick_start=True, **dict[str, Any]({"spark.master": master, **SETTINGS}))

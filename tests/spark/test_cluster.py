@@ -28,7 +28,7 @@ TIMEOUT_S = 500.0
 
 
 def block(name: str) -> str:
-    """The commands of docs/spark-cluster.md that a block of this name has."""
+    """Return the commands in the block of this name in docs/spark-cluster.md."""
     text = (ROOT / "docs" / "spark-cluster.md").read_text()
     match = re.search(rf"^```bash {name}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert match is not None, name
@@ -41,7 +41,10 @@ def snapshots(server: TestServer) -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """As a shell that has the project's Python first, and nothing of this test's Spark; its six JVMs start quickly."""
+    """Return the environment of a shell with the project's Python, and without this test's Spark.
+
+    Its JVMs start quickly.
+    """
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "CHP_"))}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     quick = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"  # with the classes of classes.py
@@ -56,7 +59,8 @@ def run(script: str, folder: Path, **more: str) -> dict[str, Any]:
             start_new_session=True,
         )  # fmt: skip
         try:
-            shell.wait(TIMEOUT_S)  # what it left in the background runs on
+            # The programs that it left in the background run on.
+            shell.wait(TIMEOUT_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
@@ -73,12 +77,13 @@ def run(script: str, folder: Path, **more: str) -> dict[str, Any]:
 def check(said: dict[str, Any], tasks: int) -> None:
     assert (said["tasks"], said["executors"], said["followers"], said["values"]) == (tasks, 2, 2, ["1.0832"])
     assert said["changes_seen"] == 5 and 0 < said["slowest_s"] < WAIT_S
-    assert all("chp.zip" in path for path in said["package"])  # what travelled, not what is installed here
+    # This is the package that travelled, not the installed one.
+    assert all("chp.zip" in path for path in said["package"])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A checkout to run commands in, with the zip that travels."""
+    """Make a checkout in which commands run, with the zip that travels."""
     for name in ("chp", "client", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     subprocess.run(["bash", "-e", "-c", block("zip")], cwd=tmp_path, env=environment(), check=True, timeout=60)
@@ -93,15 +98,19 @@ def test_a_thousand_tasks_on_a_standalone_cluster_as_documented(server: TestServ
     said = run(commands, folder)
     print(said)
     check(said, 1000)
-    assert said["processes"] == 2  # one core an executor
-    assert snapshots(server) == said["processes"] + 1  # and the driver's own Clone
+    # Each executor has one core.
+    assert said["processes"] == 2
+    # The driver has its own Clone.
+    assert snapshots(server) == said["processes"] + 1
 
 
-@pytest.mark.long  # a minute, for what the standalone cluster shows too
+# The test takes a minute, and the standalone cluster shows most of it too.
+@pytest.mark.long
 def test_local_cluster(server: TestServer, folder: Path) -> None:
     import pyspark
 
-    home = folder / "spark"  # local-cluster writes into its home: give it one of links
+    # local-cluster writes into its home, so it gets one of links.
+    home = folder / "spark"
     home.mkdir()
     for each in Path(pyspark.__file__).parent.iterdir():
         (home / each.name).symlink_to(each)

@@ -46,7 +46,7 @@ def stream_read(spark: Any, folder: Path, options: dict[str, str]) -> None:
 
 
 def rows(spark: Any, folder: Path) -> Any:
-    """A stream of one row."""
+    """Return a stream of one row."""
     (folder / "in").mkdir()
     (folder / "in" / "1.txt").write_text("1\n")
     lines = spark.readStream.schema("id string").text(str(folder / "in"))
@@ -82,7 +82,7 @@ def test_no_servers_at_all(spark: Any, tmp_path: Path, way: Callable[[Any, Path,
 
 
 def test_a_stream_s_columns(spark: Any, filled: TestServer, tmp_path: Path) -> None:
-    """Known before its first batch."""
+    """Wrong columns of a stream are refused before its first batch."""
     stream = rows(spark, tmp_path).selectExpr("key", "cast(value as double) value")
     wrong = [
         (stream.selectExpr("value"), {}, "no column 'key' for the key; the frame has value"),
@@ -96,7 +96,7 @@ def test_a_stream_s_columns(spark: Any, filled: TestServer, tmp_path: Path) -> N
 
 
 def test_a_stream_s_values(spark: Any, filled: TestServer, tmp_path: Path) -> None:
-    """A batch that has one is not written, not in part either."""
+    """A batch with a wrong value is not written, and no part of it is."""
     with pytest.raises(PySparkException, match="key 'key' is null in row"):
         frame = rows(spark, tmp_path).selectExpr("if(value = '1', null, key) key", "value")
         run(frame.writeStream.format("chp").options(servers=filled.address), tmp_path / "1")
@@ -138,7 +138,7 @@ def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path)
 
 
 def test_an_error_of_ours_is_the_first_line(spark: Any, server: TestServer, tmp_path: Path) -> None:
-    """Spark's own head stands before it, and is a line of its own where a task failed."""
+    """Only Spark's own head comes before our error, on its own line if a task failed."""
     there = {"servers": server.address}
     for line, act, said in (
         (0, lambda: batch_read(spark, tmp_path, {**there, "sbutree": "/"}), "BadOption: option sbutree"),

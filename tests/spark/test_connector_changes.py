@@ -64,7 +64,7 @@ def test_changes_by_time(spark: Any, server: TestServer, clone: Clone) -> None:
 
 
 def moment() -> str:
-    """Now, with nothing of this or the last few milliseconds on the wrong side."""
+    """Return the present time, some milliseconds away from all updates."""
     threading.Event().wait(0.02)
     now = dt.datetime.now(dt.UTC).isoformat()
     threading.Event().wait(0.02)

@@ -35,7 +35,7 @@ class Source:
         self._clone.flush(60)
 
     def held(self) -> dict[str, bytes]:
-        """What it holds, by the keys that the copy has."""
+        """Return the contents, with the keys that the copy has."""
         return {key.replace("/src/", "/copy/"): value for key, value in self._clone.items()}
 
     def let_expire(self) -> None:
@@ -44,12 +44,12 @@ class Source:
 
 
 def points(folder: Path, where: dict[str, tuple[int, str]]) -> Callable[[], bool]:
-    """Whether each write has come to its point."""
+    """Return a function that is True once each write has come to its point."""
     return lambda: all((folder / f"at.{name}.{version}.{point}").exists() for name, (version, point) in where.items())
 
 
 def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_commit(spark: Any, tmp_path: Path) -> None:
-    """Every way to write, at the same time; and a copy that begins with everything held, killed in that first batch."""
+    """All ways to write run at the same time, with a copy that is killed in its first batch."""
     write_files(tmp_path, 3, A_FILE)
     faults = json.dumps(
         {name: {0: ["staged"], 1: ["committed"]} for name in INCREMENTS} | {"copy": {0: ["staging", "committed"]}}
@@ -79,12 +79,13 @@ def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_comm
         assert server.server is not None
         core = server.server.core
         assert core.commits.counts["commits"] == 3 * len(INCREMENTS) + 2
-        assert core.commits.counts["commits_repeated"] >= 5  # of `save` the first two; of the others the last one
+        # These are the first two of `save`, and the last one of each other part.
+        assert core.commits.counts["commits_repeated"] >= 5
         assert not core.state.staging.transactions
 
 
 def check_copy(server: str, unchanged: dict[str, bytes], held: dict[str, bytes]) -> None:
-    """Its first batch is what had not changed when it was run again; the rest came as changes, and nothing is lost."""
+    """Check that the first batch has the unchanged keys, that the rest came as changes, and that nothing is lost."""
     with Clone(server, subtree="/copy/") as copy:
         copy.wait_until_synced(60)
         assert dict(copy) == held
@@ -114,7 +115,8 @@ def test_a_worker_killed_in_a_task_and_the_active_while_staging_and_committing(t
                 job.until(in_sync, "the pair is in sync")
                 assert active.server is not None and active.server.core.active
                 if faults[batch] == "staged":
-                    (tmp_path / f"go.{which}").touch()  # the commit comes while the active goes
+                    # The commit comes while the active is killed.
+                    (tmp_path / f"go.{which}").touch()
                 active.kill()
                 (tmp_path / f"go.{which}").touch()
                 job.until(

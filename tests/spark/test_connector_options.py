@@ -171,7 +171,7 @@ def test_codecs_take_the_other_columns() -> None:
 
 @pytest.mark.parametrize(("codec", "decode"), [("json", json.loads), ("msgpack", msgpack.unpackb)])
 def test_a_map_is_an_object(codec: str, decode: Callable[[bytes], object]) -> None:
-    """As one of several columns, and as the only one."""
+    """A map is an object as one of several columns, and as the only one."""
     maps = pa.array([[("EUR", 1.5)], None], pa.map_(pa.string(), pa.float64()))
     columns = {"key": ["/a", "/b"], "m": maps}
     assert [decode(v) for v in segments({"codec": codec}, **columns)[0][1]] == [{"m": {"EUR": 1.5}}, {"m": None}]

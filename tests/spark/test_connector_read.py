@@ -118,11 +118,14 @@ def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: Test
     try:
         for condition, n, held in (
             ("key like '/a/%'", 20, 20),
-            ("key = '/a/1'", 1, 11),  # it begins eleven keys
-            ("key in ('/a/12', '/a/1')", 2, 11),  # so does what these have in common
+            # Eleven keys begin with this one.
+            ("key = '/a/1'", 1, 11),
+            # Eleven keys begin with the common part of these.
+            ("key in ('/a/12', '/a/1')", 2, 11),
             ("key in ('/a/1', '/a/12', '/b/1')", 3, 40),
             ("key > '/b/'", 20, 40),
-            ("value = '/b'", 40, 40),  # says nothing of keys
+            # This filter says nothing of keys.
+            ("value = '/b'", 40, 40),
         ):
             assert reader.load().where(condition).count() == n, condition
             images = core_of(server).requests.images._shared.values()
@@ -162,7 +165,7 @@ def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: 
 
 
 def test_a_failover_between_plan_and_task(spark: Any) -> None:
-    """A frame stays with the snapshot that is gone, and says so each time; a new one is of the new active."""
+    """A frame of a lost snapshot fails each time, and a new frame reads from the new active."""
     with Pair(heartbeat_s=0.1) as pair, Clone(pair.servers) as clone:
         clone.set("/a", b"1").wait(60)
         options = {"servers": ",".join(pair.servers), "timeout": 60}
@@ -198,7 +201,7 @@ class Changes:
         ]
 
     def run(self) -> "Changes":
-        """Up to what is there now."""
+        """Run the query up to the present changes."""
         query = self._writer.trigger(availableNow=True).start()
         query.awaitTermination(120)
         return self
@@ -284,7 +287,7 @@ def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Cl
 
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, tmp_path: Path, start: str) -> None:
-    """The checkpoint says where the batch ends, in the numbers of a store that is gone."""
+    """The checkpoint names the end of the batch in numbers of a store that is gone."""
 
     class Failing(Changes):
         def _take(self, frame: Any, _: int) -> None:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def attempts(folder: Path, which: str) -> list[tuple[int, int]]:
-    """Partition and attempt number of each task that began."""
+    """Return the partition and attempt number of each task that began."""
     names = [path.name.removeprefix(f"began.{which}.") for path in folder.glob(f"began.{which}.*")]
     return sorted((int(name.split(".")[0]), int(name.split(".")[1])) for name in names)
 

@@ -1,15 +1,15 @@
-"""kill -9 of the active server's process, at chosen points of a Spark write: each write is there once, and whole.
+"""Tests that kill the active at chosen points of a Spark write: each write is there once, and whole.
 
-The servers are processes with journals. The job stops in the middle of a task, or when everything is staged; then the
-active is told at which point of its next turn it has to die (tests/process/dying_server.py). Nobody else writes, so
-that turn is the one that stages, or commits.
+The servers are processes with journals. The job stops in the middle of a task, or when everything is staged. Then the
+test names the point of the next turn at which the active dies (tests/process/dying_server.py). No other program writes,
+so that turn stages or commits.
 
-    staging     before-sync        a staged batch is written, and not durable
-                before-publish     durable; its task does not know
-    staged      before-append      the commit has come; the passive may have it, the journal not
-                before-sync        written, not durable
-                before-publish     durable; no reader knows
-                before-ack         readers know; the job does not
+    staging     before-sync        A staged batch is written, and not durable.
+                before-publish     The batch is durable, and its task does not know.
+    staged      before-append      The commit has come. The passive may have it, and the journal has not.
+                before-sync        The commit is written, and not durable.
+                before-publish     The commit is durable, and no reader knows.
+                before-ack         Readers know of the commit, and the job does not.
 """
 
 import threading
@@ -29,7 +29,8 @@ from .kills import Readers, numbers, once, sum_of_increments, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ROWS = 1000
-WIDTH = 1200  # of a batch write's values: its record is published in several parts
+# The width of a batch write's values, whose record is published in several parts.
+WIDTH = 1200
 SAVES = [
     ("staging", "before-publish"),
     ("staged", "before-append"),
@@ -47,7 +48,7 @@ BATCHES = [
 
 @pytest.fixture(autouse=True)
 def small_arrow_batches(spark: Any) -> Iterator[None]:
-    """So that a task has a middle."""
+    """Set small Arrow batches, so that a task has a middle."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "100")
@@ -63,7 +64,7 @@ class Killing:
         self._pair, self._folder, self._name = pair, folder, name
 
     def at(self, version: int, where: tuple[str, str], alive: Callable[[], object]) -> DyingServer:
-        """When the write has stopped, let it go on into an active that dies at the point; the server that died."""
+        """Let a stopped write go on into an active that dies at the point, and return the dead server."""
         stop, point = where
         what = f"{self._name}.{version}.{stop}"
         until(lambda: (self._folder / f"at.{what}").exists() or not alive(), f"{what} to be reached")
@@ -79,7 +80,7 @@ class Killing:
 
 
 def nothing_staged(pair: DyingPair) -> bool:
-    """On both."""
+    """Return True if neither server has a staged transaction."""
     return all(status is not None and status["transactions"] == 0 for status in pair.statuses())
 
 
@@ -95,7 +96,8 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
             given = faulty.options(tmp_path, "save", pair.servers, {n: [where[0]]})
             given |= {"subtree": "/save/", "applicationId": "job", "version": str(n)}
             ended = threading.Event()
-            with ThreadPoolExecutor(1) as beside:  # the write stays here: a session is a thread's
+            # The write stays in this thread, because a session belongs to a thread.
+            with ThreadPoolExecutor(1) as beside:
                 killing = beside.submit(Killing(pair, tmp_path, "save").at, n, where, partial(going_on, ended))
                 try:
                     frame.write.format("faulty").mode("append").options(**given).save()

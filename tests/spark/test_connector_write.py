@@ -136,7 +136,7 @@ def test_bad_input(  # noqa: PLR0917
 
 
 def _split(columns: str) -> list[str]:
-    """At commas outside of parentheses."""
+    """Split a text at commas outside of parentheses."""
     parts, depth = [""], 0
     for c in columns:
         depth += (c == "(") - (c == ")")
@@ -154,7 +154,7 @@ def test_no_server_is_there(spark: Any) -> None:
 
 
 def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
-    """Each writes; one that would be taken for a repetition of the other is refused, not skipped."""
+    """Both sinks write; a sink that would count as a repetition of the other is refused and not skipped."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.txt").write_text("1\n2\n")
     lines = spark.readStream.schema("id string").text(str(tmp_path / "in"))
@@ -178,7 +178,7 @@ def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tm
 
 
 def test_no_server_is_there_for_foreach_batch(spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """The log says early what it waits for; the error is the servers' silence, in few lines."""
+    """The log says early what it waits for, and the error names the servers' silence in a few lines."""
     monkeypatch.setattr(staging, "SILENCE_S", 0.5)
     sink = foreach_batch(servers="tcp://127.0.0.1:9", timeout=2, applicationId="test")
     with pytest.raises(staging.StagingFailed, match=r"gave no answer for 2 s \(option timeout\)") as failed:

@@ -22,7 +22,7 @@ LAST = re.compile(r"demo: (\d+) published, 3 applications agree, 0 lost, failove
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo, with a temporary folder and a mark in its environment, by which its processes are known."""
+    """Start the demo with a temporary folder, and with a mark in its environment that names its processes."""
     env = {**os.environ, "TMPDIR": str(tmp_path), "CHP_DEMO_TEST": str(tmp_path)}
     command = [sys.executable, "-m", "examples.rates.demo"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
@@ -31,14 +31,15 @@ def run(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_behind(mark: Path) -> list[str]:
-    """Processes that were started with this mark, and files in the temporary folder."""
+    """Return the processes that were started with this mark, and the files in the temporary folder."""
     found = [f"file {path.name}" for path in mark.iterdir() if path.name.startswith("chp-demo-")]
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"CHP_DEMO_TEST={mark}".encode() in (entry / "environ").read_bytes():
                 found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:100])
         except OSError:
-            continue  # it ended meanwhile, or is not ours
+            # The process ended meanwhile, or belongs to another user.
+            continue
     return found
 
 

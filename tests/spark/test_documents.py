@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf
 
 
 def program() -> str:
-    """Its Python, and its commands but for the set-up, in the order of the page."""
+    """Return the page's Python, and its commands without the set-up, in order."""
     parts = []
     for language, name, text in re.findall(r"^```(python|bash) ?(\w*)\n(.*?)^```", PAGE, re.S | re.M):
         if language == "python":
@@ -45,11 +45,16 @@ def test_the_page_is_a_program_that_runs(process_pair: ProcessPair, tmp_path: Pa
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     for wanted in (
-        r"\|/rates/EUR/USD\|\[7B 22 62 69 64 22",  # the value, binary
-        r"\|/rates/EUR/SEK\|10\.95 *\|",  # the view
-        r"\|/rates/USD/JPY\|0\.0\d+\|",  # the spread
-        r"\|\s*2\.1664\|",  # 2 euros in dollars
-        r"\|\s*1\|\s*\d+\|\s*3\|",  # the recording: three rates in one record
+        # The value is binary.
+        r"\|/rates/EUR/USD\|\[7B 22 62 69 64 22",
+        # This row comes from the view.
+        r"\|/rates/EUR/SEK\|10\.95 *\|",
+        # This row has the spread.
+        r"\|/rates/USD/JPY\|0\.0\d+\|",
+        # This row has 2 euros in dollars.
+        r"\|\s*2\.1664\|",
+        # This row comes from the recording, with three rates in one record.
+        r"\|\s*1\|\s*\d+\|\s*3\|",
     ):
         assert re.search(wanted, done.stdout), f"{wanted} is not in\n{done.stdout}\n{done.stderr[-3000:]}"
     shown = subprocess.run(

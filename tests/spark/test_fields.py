@@ -1,4 +1,4 @@
-"""What a column may be: every kind of text and bytes that Spark hands over; the rest is refused by name."""
+"""Tests of the types of columns: each kind of text and bytes that Spark hands over; others are refused by name."""
 
 import datetime as dt
 import decimal
@@ -12,7 +12,7 @@ from chp_client.spark.values.rows import PART_BYTES, Shape
 
 
 def written(frame: pa.RecordBatch, **options: object) -> tuple[dict[str, bytes], object]:
-    """Keys and values of a batch that fits a segment, and its extras."""
+    """Return the keys and values of a batch that fits a segment, and its extras."""
     texts = {name.replace("_", "."): str(value) for name, value in options.items()}
     shape = Shape(parse({"servers": "tcp://a:5556", **texts}), frame.schema.names)
     (segment,) = shape.segments(frame)

@@ -32,16 +32,19 @@ def assert_same(spark: Any, rates: list[Rate]) -> dict[figures.Pair, Figures]:
 
 
 def run_of(days: int, currency: str = "USD", start: dt.date = START, step: int = 1) -> list[Rate]:
-    """A rate a day that goes up and down."""
+    """Return one rate for each day, which goes up and down."""
     return [(start + dt.timedelta(days=step * n), currency, 1.0 + n % 7 / 10) for n in range(days)]
 
 
 @pytest.mark.parametrize(
     ("first", "last"),
     [
-        (dt.date(2024, 11, 1), dt.date(2026, 1, 20)),  # Bulgaria joins the euro on 1 January
-        (dt.date(2007, 11, 1), dt.date(2009, 1, 16)),  # Slovakia joins; Iceland's krona is suspended
-        (dt.date(1999, 1, 1), dt.date(1999, 2, 17)),  # the beginning: 30 averages, few returns
+        # Bulgaria joins the euro on 1 January.
+        (dt.date(2024, 11, 1), dt.date(2026, 1, 20)),
+        # Slovakia joins, and Iceland's krona is suspended.
+        (dt.date(2007, 11, 1), dt.date(2009, 1, 16)),
+        # The beginning has 30 averages and few returns.
+        (dt.date(1999, 1, 1), dt.date(1999, 2, 17)),
     ],
 )
 def test_real_rates(spark: Any, first: dt.date, last: dt.date) -> None:

@@ -94,14 +94,15 @@ def test_a_batch_run_again_publishes_the_same(spark: Any, tmp_path: Path) -> Non
 def test_a_batch_that_was_published_is_published_once(
     spark: Any, server: TestServer, held: Clone, tmp_path: Path
 ) -> None:
-    """As when the job dies after the commit, before Spark notes that the batch is done."""
+    """A job may die after the commit, before Spark notes that the batch is done; the batch still counts once."""
     (tmp_path / "days").mkdir()
     feeder.write_days(tmp_path / "days", "day", ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 5)))
     publish, revisions = job.publisher(server.address), []
 
     def twice(rows: Any, batch_id: int) -> None:
         for _ in range(2):
-            foreach._sent.clear()  # as in a process of its own
+            # A new process would have none of these.
+            foreach._sent.clear()
             publish(rows, batch_id)
             until(lambda: "/rates/EUR/USD/last" in held, "the figures")
             revisions.append(entry_of(held, "/rates/EUR/USD/last").revision)

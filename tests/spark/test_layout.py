@@ -1,4 +1,4 @@
-"""What a reader makes of values by a schema: what fits, and what does not is refused by name."""
+"""Tests of a reader that decodes values by a schema: a value that does not fit is refused by name."""
 
 import datetime as dt
 import json
@@ -39,7 +39,7 @@ def read(codec: str, field: StructField, *values: bytes | None) -> list[object]:
 
 
 def test_a_map_with_numbers_as_keys() -> None:
-    """Which msgpack has, and json has not."""
+    """msgpack has maps with numbers as keys, and json has not."""
     field = StructField("m", MapType(IntegerType(), StringType()))
     assert read("msgpack", field, msgpack.packb({"m": {7: "x"}})) == [[(7, "x")]]
     with pytest.raises(BadDataFrame, match="column 'm' can't be map<int32"):

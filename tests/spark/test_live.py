@@ -23,14 +23,14 @@ from tests.talk import WAIT_S, join_all, until
 
 @pytest.fixture
 def table(server: TestServer) -> Iterator[Live]:
-    """A live table in this process, its replica closed at the end."""
+    """Open a live table in this process, and close its replica at the end."""
     made = live([server.address], "/rates/", codec="text")
     yield made
     made.close()
 
 
 def snapshots(server: TestServer) -> int:
-    """How many replicas have asked for a snapshot so far."""
+    """Return the number of snapshots that replicas have asked for so far."""
     with Admin([server.address]) as admin:
         return int(admin.ask(server.address, "status").facts["counts"].get("snapshots", 0))
 
@@ -233,7 +233,8 @@ def test_many_tasks_share_the_replicas_of_their_workers(spark: Any, server: Test
     rows = spark.range(0, 150, numPartitions=150).mapInPandas(task, "id long, pid long, rate string").collect()
     pids = {row.pid for row in rows}
     assert {row.rate for row in rows} == {"1"} and len(rows) == 150
-    assert snapshots(server) == len(pids) <= 4  # two cores; a worker may have been replaced
+    # There are two cores, and a worker may have been replaced.
+    assert snapshots(server) == len(pids) <= 4
 
 
 @pytest.mark.spark

@@ -85,7 +85,8 @@ def test_bars_with_late_ticks_are_those_of_the_reference(spark: Any, tmp_path: P
     query = bars.write(bars.compute(bars.read(changes)), sink, tmp_path)
     try:
         first = made[0].arrival_ms
-        for part in range(4):  # six minutes each
+        # Each part has six minutes.
+        for part in range(4):
             put(f"part{part}", [t for t in made if part == min((t.arrival_ms - first) // (6 * MINUTE), 3)])
             query.processAllAvailable()
         whole = bars.reference(made)
@@ -95,7 +96,8 @@ def test_bars_with_late_ticks_are_those_of_the_reference(spark: Any, tmp_path: P
     finally:
         query.stop()
     assert published == whole and sum(bar["ticks"] for bar in published.values()) == len(made)
-    assert sum(seen) > len(whole)  # delayed ticks changed bars that had been published
+    # Delayed ticks changed bars that had been published.
+    assert sum(seen) > len(whole)
     assert bars.reference([*made, *late]) != whole
 
 

@@ -20,7 +20,7 @@ PARTS = 3
 
 
 def record(folder: Path, made: list[ticks.Tick]) -> list[Path]:
-    """The ticks in the order of their arrival, as recordings that follow one another; then those that are too late."""
+    """Write the ticks as consecutive recordings in the order of arrival, and then those that are too late."""
     size, last, found = -(-len(made) // PARTS), 1, []
     shares = [made[i * size : (i + 1) * size] for i in range(PARTS)] + [ticks.too_late(made, every=10)]
     for i, share in enumerate(shares):
@@ -58,7 +58,7 @@ def test_bars_after_kills_between_staging_and_commit_and_after_commit(server: Te
 
 
 def check_increments(server: str, ticks_made: int) -> None:
-    """A bar's ticks only ever grow, and in the end they are all the ticks: none was counted twice on the way."""
+    """Check that the ticks of a bar only grow, and that in the end each tick was counted once."""
     counts: dict[str, list[int]] = {}
     for _, key, value in changes([server], "/bars/"):
         counts.setdefault(key, []).append(json.loads(value or b"{}")["ticks"])

@@ -1,6 +1,6 @@
-"""With a client file no secret is in what Spark shows of a job: its pages, its REST answers, its event logs.
+"""Tests that with a client file Spark shows no secret of a job: in its pages, REST answers and event logs.
 
-covers: the option `clientFile` (docs/spark.md), and what of SPEC.md, section 25, concerns Spark
+covers: the option `clientFile` (docs/spark.md), and the part of SPEC.md, section 25, that concerns Spark
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.long,
     pytest.mark.timeout(300),
-]  # a JVM with its pages: two minutes on two cores
+    # A JVM with its pages takes two minutes on two cores.
+]
 ALICE, EVE = keys.new_pair(), keys.new_pair()
 
 

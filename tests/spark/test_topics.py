@@ -1,7 +1,7 @@
 """covers: format("chp") with the option topic: rows become messages, all at once and once; messages become rows.
 
-The driver that dies between its commit and its checkpoint is played by taking the checkpoint's word of the commit away:
-Spark runs the batch again, as it would then.
+A test removes the commit from the checkpoint, as if the driver had died between its commit and its checkpoint. Spark
+then runs the batch again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark's own Python processes share. covers: chp_client.spark.worker"""
+"""Tests of the state that Spark's own Python processes share. covers: chp_client.spark.worker"""
 
 import traceback
 from collections.abc import Iterator
@@ -56,7 +56,8 @@ def test_a_read_notes_that_a_server_has_answered(tmp_path: Path, monkeypatch: py
         assert not has_answered(given["servers"])
         assert BatchReader(given, KEYS).partitions()
         assert has_answered(given["servers"])
-    monkeypatch.setattr(worker, "_answered", set())  # as in the planner that follows
+    # The next planner process has no such memory.
+    monkeypatch.setattr(worker, "_answered", set())
     assert has_answered(given["servers"]) and not has_answered(["tcp://a:1"])
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "other session"))
     assert not has_answered(given["servers"])
@@ -66,7 +67,7 @@ def test_a_read_notes_that_a_server_has_answered(tmp_path: Path, monkeypatch: py
 
 @errors_first
 class Source:
-    """Raises in each of the ways in which a reader does."""
+    """A source that raises in each way in which a reader does."""
 
     def plan(self) -> None:
         self._fail()
@@ -89,7 +90,8 @@ class Source:
 def test_an_error_of_ours_comes_before_the_trace(act: Any) -> None:
     with pytest.raises(Refused) as told:
         act()
-    told.value.__cause__ = None  # as Spark does where it shortens the trace
+    # Spark does this where it shortens the trace.
+    told.value.__cause__ = None
     lines = "".join(traceback.format_exception(told.value)).splitlines()
     assert lines[0] == lines[-1] == "chp_client.errors.Refused: tcp://a:1: no room"
     assert (told.value.code, told.value.detail) == ("busy", 7) and "inside" not in "".join(lines)

@@ -18,13 +18,16 @@ from chp_client.errors import Conflict
 
 @dataclass
 class Shared:
-    """What the pair would hold, and how it would behave."""
+    """The contents and the behaviour of the stand-in for a pair."""
 
     entries: dict[str, SimpleNamespace] = field(default_factory=dict)
-    changes: list[SimpleNamespace] = field(default_factory=list)  # what a watch gives
-    opened: list[Any] = field(default_factory=list)  # the subtree each Clone was opened with
+    # The changes that a watch gives.
+    changes: list[SimpleNamespace] = field(default_factory=list)
+    # The subtree of each Clone that was opened.
+    opened: list[Any] = field(default_factory=list)
     closed: int = 0
-    many: list[tuple[int, float | None]] = field(default_factory=list)  # each set_many: keys, ttl
+    # (keys, ttl) of each set_many
+    many: list[tuple[int, float | None]] = field(default_factory=list)
     synced: bool = True
     acknowledges: bool = True
     next: Iterator[int] = field(default_factory=lambda: itertools.count(1))

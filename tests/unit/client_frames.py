@@ -1,7 +1,7 @@
-"""A server's side of CHP/2 for the client's core, as frames made by hand, and a core to say them to.
+"""A server's side of CHP/2 as frames made by hand, and a client's core that hears them.
 
-`Talk` holds a `ClientCore` and a clock. What a server says is a method here; what the core wants done is gathered in
-lists by kind, so a test reads like a conversation.
+`Talk` holds a `ClientCore` and a clock. Each message of a server is a method. `Talk` gathers the core's effects in
+lists by kind, so that a test reads like a conversation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from chp_client.core.events import Ack, Changed, State
 
 ACTIVE, PASSIVE = 3, 4
 SECRET = b"s" * 16
-SESSION = sha256(b"chp session" + SECRET[:12]).digest()[:12] + SECRET[12:]  # the id by which others know it
+# The public id of the session.
+SESSION = sha256(b"chp session" + SECRET[:12]).digest()[:12] + SECRET[12:]
 OTHER = b"o" * 16
-WHOSE = [b"T" * 16, b"S" * 16]  # the store and the opener, as KTHXBAI tells them
+# The store and the opener, as KTHXBAI tells them.
+WHOSE = [b"T" * 16, b"S" * 16]
 
 
 def n(sequence: int, epoch: int = 1) -> int:
-    """A number of the first epoch."""
+    """Return a number, of epoch 1 by default."""
     return number(epoch, sequence)
 
 
@@ -46,7 +48,7 @@ def message(where: bytes, told: int, header: list[Any], *items: Any) -> list[byt
 
 
 def segment(items: Mapping[str, bytes | None], **extras: Any) -> list[Any]:
-    """A segment as a list; a value of None is a delete."""
+    """Return a segment as a list. A value of None is a delete."""
     deletes = [i for i, value in enumerate(items.values()) if value is None]
     more = {**extras, **({"d": deletes} if deletes else {})}
     return [list(items), [value or b"" for value in items.values()], more or None]
@@ -65,8 +67,10 @@ class Talk:
         )
         self.requests: list[tuple[int, str, dict[str, Any]]] = []
         self.chp1_asked: list[tuple[int, list[bytes]]] = []
-        self.sent: list[tuple[int, int, bytes, Segment]] = []  # server, batch number, session, what
-        self.oldest: list[int] = []  # the numbers of those that were told to be the oldest that is held
+        # (server, batch number, session, segment)
+        self.sent: list[tuple[int, int, bytes, Segment]] = []
+        # The numbers of batches that the client called its oldest.
+        self.oldest: list[int] = []
         self.sent_chp1: list[tuple[int, list[bytes]]] = []
         self.settled: list[tuple[Any, Ack | Exception]] = []
         self.changes: list[Changed] = []
@@ -105,7 +109,7 @@ class Talk:
         self.core.check()
 
     def wait(self, seconds: float) -> None:
-        """Time passes; the timer is called whenever it falls due."""
+        """Let time pass, and call the timer whenever it falls due."""
         end = self.now + seconds
         while (due := self.core.next_deadline()) <= end:
             self.now = max(self.now, due)
@@ -123,7 +127,7 @@ class Talk:
         self.take()
 
     def greet(self, state: int = ACTIVE, told: int = n(0), server: int = 0, uuid: bytes = b"S" * 16) -> None:
-        """A greeting on every topic the client subscribed to."""
+        """Send a greeting on each topic to which the client subscribed."""
         for where in sorted(self.topics[server] - {b"HUGZ"}):
             self.update(message(where, told, [0, VERSION, state, told, 250, uuid, f"server{server}"]), server)
 
@@ -136,7 +140,7 @@ class Talk:
         self.take()
 
     def batch(self, prev: int, first: int, *items: Mapping[str, bytes | None] | list[Any], **more: Any) -> None:
-        """A BATCH on the first channel (or `on`), with as many numbers as updates."""
+        """Send a BATCH on the first channel (or `on`), with as many numbers as updates."""
         segments = [item if isinstance(item, list) else segment(item) for item in items]
         last = more.get("last", first + max(1, sum(len(s[0]) for s in segments)) - 1)
         where = topic(more.get("on", self.subtrees[0] if self.subtrees else ""))
@@ -144,7 +148,7 @@ class Talk:
         self.update(message(where, last, header, *segments), more.get("server", 0))
 
     def heartbeat(self, told: int, channel_last: int | None = None, **more: Any) -> None:
-        """A HEARTBEAT that agrees with the client's own map unless told otherwise."""
+        """Send a HEARTBEAT that agrees with the client's own map unless arguments say otherwise."""
         subtree = more.get("on", self.core.channels[0].subtree)
         channel = next(c for c in self.core.channels if c.subtree == subtree)
         have = channel.replica.map.fingerprint()
@@ -203,7 +207,7 @@ class Talk:
         return {name: value for name, value in self.core.stats.items() if value}
 
     def joined(self, told: int = n(0), **keys: int) -> Self:
-        """Greeted, synced with these keys at these revisions, collector up."""
+        """Greet the client, sync it with these keys at these revisions, and connect its collector."""
         self.greet(told=told)
         self.up()
         for request in list(self.requests):

@@ -3,8 +3,8 @@
 talk = GroupTalk()
 talk.publish("t", [b"1", b"2"], keys=["a", "b"])
 one = talk.member("billing")          opens a lease, joins (the group is made if need be), asks
-talk.turn(0.05)                       everybody gets what there is: one.got, [(offset, key, value)], and one.chunks
-one.ack()                             the first chunk that is not acknowledged; the code of the refusal, or ""
+talk.turn(0.05)                       each member gets its messages: one.got, [(offset, key, value)], and one.chunks
+one.ack()                             acknowledges the first open chunk; returns the code of the refusal, or ""
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PUBLISHER = b"p" * 16
 
 
 def messages_of(items: list[Any], spans: list[Any]) -> list[tuple[int, str, bytes]]:
-    """Offset, key and value of each message in a chunk."""
+    """Return the offset, key and value of each message in a chunk."""
     found = []
     for first, n, _, _, bodies, *mask in items:
         keys: list[str] = []
@@ -44,7 +44,7 @@ def messages_of(items: list[Any], spans: list[Any]) -> list[tuple[int, str, byte
 
 
 class Hand:
-    """One member."""
+    """A member of a group, driven by hand."""
 
     def __init__(self, talk: GroupTalk, topic: str, group: str, n: int) -> None:
         self.talk, self.topic, self.group = talk, topic, group
@@ -58,7 +58,7 @@ class Hand:
         self.proof: list[Any] | None = None
 
     def send(self, **extras: Any) -> str:
-        """A batch; the code of its refusal."""
+        """Send a batch, and return the code of its refusal, or ""."""
         self.no += 1
         self.talk.set(self.session, self.no, {}, **extras)
         self.talk.turn(0.0)
@@ -76,12 +76,12 @@ class Hand:
         self.talk.core.request([self.identity, ICANHAZ, b"", told])
 
     def grant(self, more: int = 1) -> None:
-        """Room for more."""
+        """Grant credit for more chunks."""
         told = packb({"id": self.request, "chp": VERSION, "more": more})
         self.talk.core.request([self.identity, ICANHAZ, b"", told])
 
     def hear(self, header: Any, items: list[Any]) -> None:
-        """An answer."""
+        """Take a message of an answer."""
         if isinstance(header, Refused):
             self.refused.append(header.code)
         elif isinstance(header, Messages) and header.request == self.request and header.spans:
@@ -93,7 +93,7 @@ class Hand:
 
     @property
     def have(self) -> list[list[Any]]:
-        """What it has in hand."""
+        """The steps that the member has in hand."""
         return [move for moves, _ in self.chunks for move in moves]
 
     def ack(self, **more: Any) -> str:
@@ -105,14 +105,14 @@ class Hand:
 
     @property
     def slots(self) -> int:
-        """How many it has."""
+        """The number of slots that the member has."""
         group = self.talk.core.state.topics.groups.get(self.topic, self.group)
         assert group is not None
         return group.slots_of(self.lease).bit_count() if self.lease in group.members else 0
 
 
 class GroupTalk(Talk):
-    """See the module."""
+    """A server's core with messages and members of groups."""
 
     def __init__(self, limits: Limits = DEFAULT, **config: Any) -> None:
         self.shelf = MessageShelf()
@@ -121,7 +121,7 @@ class GroupTalk(Talk):
         super().__init__(limits, durability=1, **config)
 
     def publish(self, topic: str, values: list[bytes], keys: list[str] | None = None) -> None:
-        """One batch."""
+        """Publish messages in one batch."""
         self._published += 1
         told = [[topic, len(values), pack_messages(keys, values)]]
         self.set(PUBLISHER, self._published, {}, publish=told)
@@ -160,7 +160,7 @@ class GroupTalk(Talk):
         return maker.send(group=[topic, name, {"start": 0, **settings}])
 
     def member(self, name: str = "g", topic: str = "t", *, ttl_ms: int = 1_000_000, ask: bool = True) -> Hand:
-        """One more."""
+        """Return a new member, which has a lease and has joined."""
         if self.core.state.topics.groups.get(topic, name) is None:
             assert self.group(topic, name) == ""
         hand = Hand(self, topic, name, next(self._names))
@@ -172,12 +172,12 @@ class GroupTalk(Talk):
         return hand
 
     def refresh(self, *members: Hand) -> None:
-        """Their leases live on."""
+        """Refresh the leases of members."""
         for member in members:
             member.send(refresh=member.lease)
 
     def owner(self, member: Hand) -> bytes:
-        """The client of a member's session, as the state knows it."""
+        """Return the client of a member's session, as the state knows it."""
         return public_session(member.session)[:8]
 
 

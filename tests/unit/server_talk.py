@@ -2,14 +2,14 @@
 
 talk = Talk(limits)
 talk.set(ONE, 1, {"/a": b"1", "/b": None}, c=[[0], [0]])     a KVSET into the turn under way; None deletes
-talk.send(ONE, 2, body)                                      the same of any body
+talk.send(ONE, 2, body)                                      a KVSET with any body
 talk.turn()                                                  a second passes, and the turn is performed: `Turn`
-talk.do(Segment(...), seen=Measured(...))                    ONE's next batches in a turn of their own, before which the
-                                                             shell has measured; what it is told
-talk.acks(ONE)                                               [(batch, revision)], of what was told since it was asked
-talk.refusals(ONE)                                           [(batch, code, detail)], likewise
-talk.told(ONE)                                               the headers of both, in their order, likewise
-talk.map                                                     what the server holds
+talk.do(Segment(...), seen=ResourceUsage(...))               ONE's next batches in a turn of their own, after a
+                                                             measurement; returns ONE's answers
+talk.acks(ONE)                                               [(batch, revision)] since the last call
+talk.refusals(ONE)                                           [(batch, code, detail)] since the last call
+talk.told(ONE)                                               the headers of both, in order, since the last call
+talk.map                                                     the contents of the server
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONE, TWO = b"1" * 16, b"2" * 16  # sessions
 
 
 def kvset(session: bytes, no: int, items: Mapping[str, bytes | None], **extras: Any) -> Frames:
-    """A KVSET of CHP/2."""
+    """Return a KVSET of CHP/2."""
     gone = [i for i, value in enumerate(items.values()) if value is None]
     columns = {**extras, "d": gone} if gone else extras
     body = Segment(list(items), [value or b"" for value in items.values()], columns or None).encode()
@@ -43,13 +43,14 @@ class Talk:
         self.core = ServerCore(CoreConfig(**config), b"s" * 16, 0.0, limits)
         self.now = 0.0
         self._told: list[Frames] = []
-        self._no = 0  # of ONE's last batch by `do`
+        # The number of ONE's last batch by `do`.
+        self._no = 0
         self.core.begin_turn(self.now, self.now)
         self.turn()
 
     @property
     def map(self) -> dict[str, bytes]:
-        """What it holds."""
+        """The contents of the server."""
         return self.core.state.map.values
 
     @property
@@ -58,15 +59,15 @@ class Talk:
         return self.core.state.map.revisions
 
     def set(self, session: bytes, no: int, items: Mapping[str, bytes | None], **extras: Any) -> None:
-        """A batch of a session's."""
+        """Send a batch of a session."""
         self.core.collect(kvset(session, no, items, **extras))
 
     def send(self, session: bytes, no: int, body: bytes) -> None:
-        """A batch of a session's, whatever it is."""
+        """Send a batch of a session with any body."""
         self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
 
     def do(self, *segments: Segment, seen: ResourceUsage | None = None) -> list[list[Any]]:
-        """A turn with batches of ONE, which begins with a measurement; what it is told."""
+        """Take a turn with batches of ONE after a measurement, and return the answers to ONE."""
         if seen is not None:
             self.core.measured(seen)
         for segment in segments:
@@ -76,7 +77,7 @@ class Talk:
         return self.told(ONE)
 
     def set_chp1(self, key: str, value: bytes, uuid: bytes = b"u" * 16) -> None:
-        """A KVSET as RFC 12 has it."""
+        """Send a KVSET of CHP/1 (RFC 12)."""
         self.core.collect([key.encode(), bytes(8), uuid, b"", value])
 
     def turn(self, seconds: float = 1.0) -> Turn:
@@ -88,7 +89,7 @@ class Talk:
         return turn
 
     def told(self, session: bytes, *kinds: int) -> list[list[Any]]:
-        """The headers of what a session was told since it was asked; of some kinds, or all."""
+        """Return the headers of a session's messages since the last call, of some kinds or all."""
         topic = session_topic(public_session(session))
         heard, rest = [], []
         for frames in self._told:
@@ -101,10 +102,10 @@ class Talk:
         return heard
 
     def acks(self, session: bytes) -> list[tuple[int, int]]:
-        """Each batch that was acknowledged, and its revision."""
+        """Return each acknowledged batch with its revision."""
         runs = [run for header in self.told(session, ACK) for run in header[1]]
         return [(no, revision) for first, last, revision in runs for no in range(first, last + 1)]
 
     def refusals(self, session: bytes) -> list[tuple[int, str, Any]]:
-        """Each batch that was refused, and why."""
+        """Return each refused batch with its code and detail."""
         return [(header[1], header[2], header[3]) for header in self.told(session, REFUSED)]

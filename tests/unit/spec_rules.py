@@ -1,6 +1,6 @@
-"""Which test holds which rule of the specification: file -> test -> ids, as pages in spec/ have them in brackets.
+"""A table of the tests that hold the rules of the specification: file -> test -> ids of rules in spec/.
 
-`test_spec_rules.py` fails for a rule that stands here nowhere, for an id that no page has, and for a test that is gone.
+`test_spec_rules.py` fails for a rule without a test, for an id that no page has, and for a test that does not exist.
 """
 
 HELD: dict[str, dict[str, str]] = {

@@ -28,20 +28,25 @@ RULES = Rules.of(
     ("user", "verb", "where", "may"),
     [
         ("alice", "read", "/pub/x", True),
-        ("alice", "read", "/pub/secret/x", False),  # a role denies it
-        ("alice", "read", "/pub/", False),  # a part of it is denied
+        # A role denies this key.
+        ("alice", "read", "/pub/secret/x", False),
+        # A part of this subtree is denied.
+        ("alice", "read", "/pub/", False),
         ("alice", "read", "/ref/", True),
-        ("alice", "read", "/ref", False),  # /reference begins so too
+        # /reference begins with this prefix too.
+        ("alice", "read", "/ref", False),
         ("alice", "read", "", False),
         ("alice", "write", "/ref/x", False),
         ("alice", "write", "/pub/x", True),
         ("alice", "write", "/pub/a/x", False),
-        ("alice", "write", "/pub/a", True),  # a key, which does not lie in what is denied
+        # This key does not lie in a denied subtree.
+        ("alice", "write", "/pub/a", True),
         ("alice", "admin", "status", True),
         ("alice", "admin", "access", False),
         ("root", "read", "", True),
         ("root", "write", "/pub/secret/x", True),
-        ("root", "write", "HUGZ of mine", False),  # who may hear nothing but HUGZ would be sent it
+        # A client that may hear only HUGZ would get this key.
+        ("root", "write", "HUGZ of mine", False),
         ("eve", "read", "/ref/x", False),
         ("", "admin", "status", False),
     ],
@@ -70,7 +75,8 @@ NEW = {
 @pytest.mark.parametrize(
     ("users", "user", "uses", "loses"),
     [
-        (OLD, "reader", "", "write topic 't'"),  # no rule names consume: all is as before there was such a right
+        # No rule names consume, so the rights are those from before it existed.
+        (OLD, "reader", "", "write topic 't'"),
         (OLD, "writer", "", ""),
         (OLD, "eve", "read topic 't'", "write topic 't'"),
         (NEW, "reader", "consume by group 'g' of topic 't'", "consume by group 'g' of topic 't'"),
@@ -130,7 +136,8 @@ def test_granting_and_revoking_edit_a_copy() -> None:
     assert Rules.of(more).may("alice", "read", "/more/") and not RULES.may("alice", "read", "/more/")
     assert access.revoked(more, "users", "alice", "read", ["/more/"]) == before
     with pytest.raises(BadInput, match="'/ref/'"):
-        access.revoked(before, "users", "alice", "read", ["/ref/"])  # that is its role's
+        # The right belongs to the user's role.
+        access.revoked(before, "users", "alice", "read", ["/ref/"])
     assert "alice" not in access.without(before, "users", "alice")["users"]
     assert access.lines(before)[0] == "role reader deny-read /pub/secret/"
 

@@ -36,13 +36,13 @@ ALICE, ROOT = b"a" * 16, b"r" * 16
 
 
 def ask(core: ServerCore, user: str, command: str = "access", **options: Any) -> None:
-    """An admin request by a user."""
+    """Send an admin request of a user."""
     body = packb({"chp": 4, "id": 7, **options})
     core.request(Signed([b"them", ICANHAZ, STX + command.encode() + ETX, body], user))
 
 
 def answers(cores: Cores, name: str = "P") -> list[Any]:
-    """What was told on P."""
+    """Return the headers of a server's answers on P."""
     out: list[Any] = []
     for turn in cores.turns[name]:
         out += [decode(frames[4])[0] for _, messages in (*turn.promises, *turn.replies) for frames in messages]
@@ -55,7 +55,7 @@ def put(cores: Cores, user: str, session: bytes, no: int, key: str, **extras: An
 
 
 def ruled(rules: dict[str, Any] = RULES) -> Cores:
-    """A pair whose rules have been given by root."""
+    """Return a pair whose rules root has given."""
     cores = Cores(keyed=True)
     ask(cores.p, "root", rules=rules, on=0)
     cores.run(1.0)
@@ -95,7 +95,7 @@ def test_who_is_denied_is_refused_and_told_whom_to_ask() -> None:
 
 
 def test_new_rules_are_asked_before_the_first_part_of_what_was_asked_under_the_old_ones() -> None:
-    """Both come in one turn, and whoever speaks last in it is not the one who is answered (found by seed 40382)."""
+    """New rules and a question may come in one turn, and the rules must be those of the asking user (seed 40382)."""
     cores = ruled()
     changed = cores.p.state.access.changed
     cores.p.request(Signed([b"alice", ICANHAZ, b"/pub/", packb({"chp": 4, "id": 9, "from": 0, "credit": 8})], "alice"))
@@ -150,7 +150,8 @@ GROUPED: dict[str, Any] = {
 }
 BY_READ = {name: {what: at for what, at in entry.items() if what != "consume"} for name, entry in GROUPED.items()}
 ACK = [["t", "g", b"l" * 16, [[b"\xff" * 32, 0, 1]]]]
-OF_GROUPS: list[tuple[dict[str, Any], str]] = [  # the columns, and who may by rules that name consume, or do not
+# (columns, users that may by rules with consume / by rules without it)
+OF_GROUPS: list[tuple[dict[str, Any], str]] = [
     ({"group": ["t", "own", {}]}, "worker one / reader writer"),
     ({"group": ["t", "g", {}]}, "worker / reader writer"),
     ({"group": ["t", "g", {"again": True}]}, "worker / writer"),
@@ -282,7 +283,7 @@ def test_after_a_failover_the_rules_hold_for_what_was_pending_too() -> None:
 
 
 def test_what_the_rules_deny_waits_for_no_others_and_nor_does_what_follows_on_it() -> None:
-    """Who serves may have refused it, and have died with that; and of CHP/1 nobody is told."""
+    """The active may have refused such a set and died before it could tell; a CHP/1 client is never told."""
     cores = ruled()
     for no, key in enumerate(("/pub/a", "/secret/a", "/pub/b"), 1):
         body = Segment([key], [b"v"]).encode()
@@ -311,7 +312,8 @@ def test_with_a_whole_state_of_other_rules_stays_only_what_it_can_have_the_refus
     cores.late("B")
     ask(cores.p, "root", rules=RULES, on=cores.p.state.access.changed)
     cores.run(0.1)
-    cores.p.commits.log.clear()  # the record of the rules is not sent any more
+    # The record of the rules is not sent any more.
+    cores.p.commits.log.clear()
     put(cores, "root", ROOT, 1, "/secret/a")
     cores.linked = True
     cores.run(3.0)
@@ -401,7 +403,7 @@ def test_an_older_server_is_no_peer_of_one_with_rules() -> None:
 
 
 def split(both: bool) -> Cores:
-    """P and B were active at once; P gave other rules, and so did B if `both`."""
+    """Return a pair of which both were active at once. P has new rules, and so has B if `both`."""
     cores = ruled()
     cores.linked = False
     cores.run(3.0)

@@ -127,7 +127,8 @@ def test_one_that_is_silent_is_told_from_one_that_is_away(fake: Callable[..., Fa
     with Admin([server.address], 1.0) as admin, pytest.raises(Unreachable, match="does not answer") as error:
         admin.ask(server.address, "switch")
     assert error.value.connected
-    assert len(server.requests) == 1  # never a second switch
+    # A second switch is never sent.
+    assert len(server.requests) == 1
 
 
 def test_a_status_that_got_lost_is_asked_again(fake: Callable[..., Fake]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a server lets us in, and at which address of its name.
+"""Tests of a client's admission by a server, and of the address of a name that it uses.
 
 covers: chp_client.port.admission, and `in_turn` of chp.addresses
 """
@@ -18,7 +18,7 @@ NOT_REACHED, SUCCEEDED = int(zmq.EVENT_CONNECT_RETRIED), int(zmq.EVENT_HANDSHAKE
 
 
 def told(event: int) -> list[bytes]:
-    """As libzmq's monitor tells it."""
+    """Return an event as libzmq's monitor tells it."""
     return [event.to_bytes(2, sys.byteorder) + bytes(4), b"tcp://x:1"]
 
 
@@ -59,7 +59,8 @@ def test_a_name_that_is_not_reached_is_tried_as_ipv6_and_the_other_ports_follow(
 ) -> None:
     each = admission("a.invalid", sockets)
     each.heard(told(NOT_REACHED), 1.0)
-    each.heard(told(NOT_REACHED), 1.1)  # of the same try
+    # This event belongs to the same try.
+    each.heard(told(NOT_REACHED), 1.1)
     assert 1.0 < each.due < 2.0 and not sockets[0].ipv6
     each.step(each.due)
     assert sockets[0].ipv6 and not sockets[1].ipv6

@@ -1,4 +1,4 @@
-"""The lease's node outlives its certainty: a server that stopped serving lets it go, or nobody could serve."""
+"""Tests that a server which stopped serving releases the lease's node, since no server could serve otherwise."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -62,9 +62,11 @@ def test_a_lease_in_doubt_that_is_not_wanted_any_more_is_released(arbiter: Arbit
     arbiter.want(True)
     arbiter.check()
     assert arbiter.until > 0 and keeper.owner == OURS
-    arbiter.on_connection("SUSPENDED")  # the server steps down at once, and no longer wants it
+    # The server steps down at once, and no longer wants the lease.
+    arbiter.on_connection("SUSPENDED")
     arbiter.want(False)
-    arbiter.on_connection("CONNECTED")  # in the same session, so the node is still there
+    # The session is the same, so the node is still there.
+    arbiter.on_connection("CONNECTED")
     arbiter.check()
     assert keeper.owner is None
 

@@ -16,8 +16,9 @@ from chp_client.clone.mapping import Entry
 
 
 class Late:
-    """A copy that is late, its servers, and a `Waits` whose steps bring the copy up to date: all that
-    `AtomicOperations` uses.
+    """A stand-in for all that `AtomicOperations` uses.
+
+    It has a late copy, its servers, and a `Waits` whose steps bring the copy up to date.
     """
 
     def __init__(self, copy: dict[str, bytes], servers: dict[str, bytes], subtrees: tuple[str, ...] = ("",)) -> None:

@@ -33,7 +33,7 @@ def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
 
 
 def test_who_takes_no_processor_time_is_not_busy() -> None:
-    """It waits: for a disk, or a database."""
+    """Such a server waits for a disk or a database."""
     beats = pulse()
     assert beats.due(102.0, 5.0) is not None
     assert beats.due(102.1, 5.0005) is None
@@ -64,7 +64,7 @@ def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
 
 
 def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
-    """P does not turn for so long; B does, and hears what P's thread says."""
+    """Let P take no turn for so long, while B goes on and hears the BEATs of P's thread."""
     end = pair.now + seconds
     pair.p.pulse.done(pair.p.bstate, pair.p.state.proof())
     pair.stopped = "P"

@@ -42,7 +42,8 @@ def test_contenders_take_turns() -> None:
         return {"rate": next(numbers)}
 
     results = in_turn({name: partial(run, name) for name in "ab"}, 3)
-    assert order == ["a", "b", "b", "a", "a", "b"]  # who comes second finds the machine as the first left it
+    # The second system finds the machine as the first left it.
+    assert order == ["a", "b", "b", "a", "a", "b"]
     assert [r["rate"] for r in results["b"]] == [1, 2, 5]
 
 
@@ -72,7 +73,8 @@ def test_the_table_shows_median_spread_and_ratio() -> None:
 def test_messages_out_of_order_or_missing_end_a_benchmark_of_topics() -> None:
     assert in_order([(["a", "b"], [b"1", b"1"]), (["a"], [b"2"])])
     assert not in_order([(["a", "b"], [b"2", b"1"]), (["b", "a"], [b"2", b"1"])])
-    assert not in_order([(["a", "a"], [b"2", b"2"])])  # the same once more
+    # This is the same message once more.
+    assert not in_order([(["a", "a"], [b"2", b"2"])])
     published = {"begin": 10.0, "end": 11.0, "rate": 100.0}
     took = {"count": 50, "last": 12.0, "in_order": True}
     assert figures(published, [took, took], 100)["rate"] == 50

@@ -29,7 +29,7 @@ class Published:
         self.end(keys)
 
     def end(self, keys: dict[str, int]) -> None:
-        """KTHXBAI of a snapshot at the channel's last number, with the digest so far."""
+        """Send the KTHXBAI of a snapshot at the channel's last number, with the digest so far."""
         request_id = self.talk.last_id()
         if keys:
             chunk = [list(keys), [b"0"] * len(keys), {"r": [[r, 1] for r in keys.values()]}]
@@ -40,7 +40,7 @@ class Published:
     def batch(
         self, items: dict[str, bytes | None], arrives: dict[str, bytes | None] | None = None, **more: Any
     ) -> None:
-        """A BATCH, which may arrive as another than it was sent."""
+        """Send a BATCH, which may arrive with other contents."""
         first = self.last + 1
         last = first + len(items) - 1
         header = [1, self.last, first, last, 0, [], more.get("more", False)]
@@ -49,14 +49,14 @@ class Published:
         self.talk.update(sent if arrives is None else message(topic(""), last, header, segment(arrives)))
 
     def heartbeat(self, since: int = SINCE) -> None:
-        """A HEARTBEAT whose fingerprint is the client's own."""
+        """Send a HEARTBEAT whose fingerprint is the client's own."""
         have = self.talk.core.channels[0].replica.map.fingerprint()
         header = [2, ACTIVE, self.last, self.last, *have, 250, 0, since, self.digest]
         self.talk.update(message(topic(""), self.last, header))
 
     @property
     def asked(self) -> int:
-        """How many requests the client has made."""
+        """The number of requests that the client has made."""
         return len(self.talk.requests)
 
 
@@ -65,7 +65,8 @@ def test_what_arrives_as_another_is_found_by_the_next_heartbeat_and_healed() -> 
     server.batch({"/a": b"1"})
     server.heartbeat()
     assert "digest_mismatches" not in talk.stats and server.asked == 1
-    server.batch({"/a": b"2"}, arrives={"/a": b"3"})  # one flipped bit: count and revisions are what they should be
+    # One bit is flipped, while count and revisions are right.
+    server.batch({"/a": b"2"}, arrives={"/a": b"3"})
     server.heartbeat()
     assert talk.stats["digest_mismatches"] == 1 and talk.requests[-1][2]["from"] == 0
     server.end({"/a": n(11)})
@@ -80,7 +81,8 @@ def test_parts_and_what_is_held_back_are_counted_in_their_order() -> None:
     talk.batch(n(19), n(20), {"/x": b"hole"})
     assert server.asked == 2
     held = server.digest
-    server.batch({"/c": b"1"})  # while the answer is on its way
+    # This BATCH comes while the answer is on its way.
+    server.batch({"/c": b"1"})
     server.batch({"/d": b"1"})
     after, server.digest, server.last = server.digest, held, n(11)
     request_id = talk.last_id()
@@ -92,7 +94,8 @@ def test_parts_and_what_is_held_back_are_counted_in_their_order() -> None:
 
 def test_what_counts_from_elsewhere_is_taken_over() -> None:
     server = Published(talk := Talk())
-    server.digest = 5  # the channel had no subscriber for a moment, and was made anew
+    # The channel had no subscriber for a moment, and was made anew.
+    server.digest = 5
     server.heartbeat(since=n(9))
     server.batch({"/a": b"1"})
     server.heartbeat(since=n(9))
@@ -133,11 +136,11 @@ class Lone:
         self.core.subscription([b"1", frames[0]])
 
     def told(self, subtree: str, kind: int) -> list[list[Any]]:
-        """The headers of a kind on a subtree's channel."""
+        """Return the headers of a kind on a subtree's channel."""
         return [h for body in self.bodies[channel_topic(subtree)] if (h := split(body)[0])[0] == kind]
 
     def digest(self, subtree: str, since: int) -> int:
-        """Of the BATCHes after a number, as a reader makes it."""
+        """Return the digest of the BATCHes after a number, as a reader computes it."""
         digest = 0
         for body in self.bodies[channel_topic(subtree)]:
             header = split(body)[0]
@@ -165,7 +168,8 @@ def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(
     for no in range(1, 4):
         server.turn(kvset(no, {"/a/x": b"%d" % no, "/b/x": b"-"}))
     assert server.told(subtree, HEARTBEAT)[-1][8:] == [start, server.digest(subtree, start)]
-    for after in (0, start):  # a snapshot, a resume
+    # The two questions are for a snapshot and for a resume.
+    for after in (0, start):
         server.turn(asks(subtree, after))
         server.turn()
         end = msgpack.unpackb(server.replies[-1])[0]

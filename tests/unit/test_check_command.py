@@ -93,7 +93,7 @@ def test_a_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """A journal as a kill leaves it: all of it in the log."""
+    """Return a journal as a kill leaves it, with all of it in the log."""
     journal = open_journal(f"sqlite:{tmp_path / 'live'}")
     journal.load()
     journal.append([LoggedRow(1, 1, b"one")])

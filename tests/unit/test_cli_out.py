@@ -1,4 +1,4 @@
-"""What the command line says beside its answer, and what it takes at its limits."""
+"""Tests of the command line's output beside its answer, and of its input at the limits."""
 
 import json
 from itertools import islice

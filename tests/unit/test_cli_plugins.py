@@ -11,7 +11,7 @@ from tests.talk import run
 
 
 def greet(args: list[str]) -> int:
-    """Greet somebody."""
+    """Greet the given words."""
     print("hello", *args)
     return 3
 
@@ -29,7 +29,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plug_in_is_listed_after_our_own() -> None:
     shown = run("--help").stdout
     words = " ".join(shown.split())
-    assert "greet Greet somebody." in words
+    assert "greet Greet the given words." in words
     assert "broken (can't be loaded)" in words
     assert shown.index("restore") < shown.index("greet")
 

@@ -1,4 +1,4 @@
-"""What `chp status` makes of what servers say: verdicts, rows, JSON, tables of two sizes."""
+"""Tests of `chp status`: verdicts, rows, JSON and tables of two sizes from the servers' answers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CONNECT = socket.create_connection
 
 @pytest.fixture(autouse=True)
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs on this machine."""
+    """Make all ports of this machine look closed."""
     monkeypatch.setattr(socket, "create_connection", lambda *args: CONNECT(("127.0.0.1", free_port())))
 
 
 def says(server: str, state: str, **facts: Any) -> AdminReply:
-    """A server's answer, as a healthy one of a pair gives it."""
+    """Return the answer of a healthy server of a pair."""
     role = "primary" if server == A else "backup"
     usual = {
         "name": f"{role}-1", "role": role, "state": state, "epoch": 3, "sequence": 1042, "in_sync": True,
@@ -163,7 +163,8 @@ def test_a_passive_tells_who_is_active() -> None:
 
 
 def test_a_stopped_server_and_an_unknown_host_are_not_taken_for_an_empty_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as stopped:  # its kernel takes connections, and nobody answers
+    # The kernel of a stopped server takes connections, and no answer comes.
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
         there = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
         unknown = "tcp://no-such-host.invalid:5556"
         monkeypatch.setattr(probe, "CONNECT_S", 30.0)
@@ -248,7 +249,7 @@ class Admin:
 
 
 def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.Look:
-    """Looks a second apart."""
+    """Return a `Look` after some answers that are a second apart."""
     clock = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     made = status.Look(Admin(*looks), named=True)  # type: ignore[arg-type]
@@ -271,7 +272,8 @@ def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> Non
     seen = look(
         {A: says(A, "active", counts={"updates": 100}), B: gone(B)},
         {A: says(A, "active", counts={"updates": 350, "records": 5}), B: gone(B)},
-        {A: says(A, "active", counts={"updates": 10}), B: gone(B)},  # it has started anew
+        # The server has started anew.
+        {A: says(A, "active", counts={"updates": 10}), B: gone(B)},
         monkeypatch=monkeypatch,
     )
     assert list(seen.history[A]) == [250.0, 0.0]
@@ -293,7 +295,8 @@ def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["sync p50, p99"] == ["1.1 ms, 4.2 ms"] * 2
     assert rows["in state, up"] == ["12m, 1d 1h"] * 2
     assert rows["refused"] == ["3 revision, 1 garbage on collector"] * 2
-    assert "updates/s" not in rows  # one look tells no rate
+    # One look tells no rate.
+    assert "updates/s" not in rows
 
 
 def test_in_json_a_line_a_server_and_the_verdict(

@@ -1,4 +1,4 @@
-"""How the command line shows and reads things: values, revisions, durations, subtrees, trees, columns."""
+"""Tests of how the command line shows and reads values, revisions, durations, subtrees, trees and columns."""
 
 import json
 

@@ -16,12 +16,13 @@ class TestAsking:
     """A copy that differs is mended at once, then ever more rarely, and not by all clients at the same time."""
 
     def wrong(self, told: dict[str, Any], chance: float = 0.5) -> list[float]:
-        """When a snapshot is asked for in a minute, of a server whose heartbeats or counts never fit."""
+        """Return the times of snapshot requests in a minute, if heartbeats or counts never fit."""
         talk = Talk(chance=lambda: chance).joined(n(1), **{"/a": n(1)})
         asked: list[float] = []
         answered, until = len(talk.requests), talk.now + 60
         while talk.now < until:
-            while len(talk.requests) > answered and len(asked) < 50:  # as fast as answers come
+            # The client asks as fast as answers come.
+            while len(talk.requests) > answered and len(asked) < 50:
                 answered = len(talk.requests)
                 asked.append(talk.now)
                 talk.snapshot(n(1), {"/a": (b"", n(1))})
@@ -98,10 +99,10 @@ class TestStrangers:
 
 
 class TestMemory:
-    """What never ends is not gathered for ever."""
+    """Tests that an answer without an end is not gathered without a bound."""
 
     def chunks(self, talk: Talk, made: Any) -> int:
-        """How many chunks of a snapshot are taken."""
+        """Return the number of chunks of a snapshot that the client takes."""
         request_id = talk.last_id()
         for i in range(200):
             talk.reply(n(9), [3, request_id, i], made(i))
@@ -165,7 +166,7 @@ class TestMemory:
 
 
 class TestDeaf:
-    """Who hears nothing on a channel subscribes to it again, before it turns to another server."""
+    """Tests that a client which hears nothing on a channel subscribes again before it tries another server."""
 
     def test_the_active_fell_silent_and_is_heard_again(self) -> None:
         talk = Talk(servers=2).joined()

@@ -23,12 +23,17 @@ def channel() -> CopyChannel:
 @pytest.mark.parametrize(
     ("prev", "first", "verdict", "held"),
     [
-        (2 * EPOCH | 4, 2 * EPOCH | 5, BatchVerdict.FINE, {}),  # seen already
-        (1 * EPOCH | 8, 1 * EPOCH | 9, BatchVerdict.FINE, {}),  # a stale server's
-        (3 * EPOCH | 5, 3 * EPOCH | 6, BatchVerdict.RESUME, {}),  # history may have changed
-        (2 * EPOCH | 6, 2 * EPOCH | 7, BatchVerdict.RESUME, {}),  # a hole
+        # This batch was seen already.
+        (2 * EPOCH | 4, 2 * EPOCH | 5, BatchVerdict.FINE, {}),
+        # This batch comes from a stale server.
+        (1 * EPOCH | 8, 1 * EPOCH | 9, BatchVerdict.FINE, {}),
+        # The history may have changed.
+        (3 * EPOCH | 5, 3 * EPOCH | 6, BatchVerdict.RESUME, {}),
+        # There is a hole before this batch.
+        (2 * EPOCH | 6, 2 * EPOCH | 7, BatchVerdict.RESUME, {}),
         (2 * EPOCH | 5, 2 * EPOCH | 6, BatchVerdict.FINE, {"/a": b"1"}),
-        (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),  # what is between concerns others
+        # The numbers between belong to other subtrees.
+        (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),
     ],
 )
 def test_a_batch_is_applied_if_it_follows(
@@ -54,7 +59,7 @@ def test_what_a_later_version_adds_to_a_header_is_let_be(channel: CopyChannel) -
 
 
 def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
-    """Its server was parted with: the next one says that the batch is over, and its records do not have it."""
+    """The server's answer was lost with its suffix; the next server says that the batch is over, and lacks it."""
     made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     own = Segment(["/a"], [b"own"], None)

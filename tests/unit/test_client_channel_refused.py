@@ -1,4 +1,4 @@
-"""A channel that the server has no room for: the client says so, asks ever later, and comes in when there is room.
+"""Tests of a channel that the server has no room for: the client reports it, and asks ever later until there is room.
 
 covers: REFUSED `busy` on a subtree's topic (SPEC.md, section 15), in the client's core.
 """

@@ -17,7 +17,7 @@ class Chp1Talk(Talk):
         self.update(hugz(number, **more), server)
 
     def found(self, server: int = 0) -> None:
-        """Its HUGZ has been heard before and after the subscription."""
+        """Let the client hear a HUGZ before and after its subscription."""
         self.hugz(server=server)
         self.now += 1.0
         self.hugz(server=server)
@@ -119,7 +119,7 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
 
 
 def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come() -> None:
-    """Three frames stop the classic programs; a server of CHP/2 whose greeting was lost has to be asked some day."""
+    """Three frames stop a classic server, but a CHP/2 server whose greeting was lost must be asked at some time."""
     talk = Chp1Talk(servers=2)
     for server in (0, 1):
         talk.up(server)

@@ -7,7 +7,7 @@ DEAF_S = Timing().deaf_s
 
 
 class Deaf(Talk):
-    """A talk that also gathers whose P+1 is to be connected anew, and when."""
+    """A talk that also gathers the servers whose P+1 is to be connected anew, with the times."""
 
     def take(self) -> None:
         taken = self.core.take()
@@ -52,7 +52,8 @@ def test_a_passive_that_had_no_reason_to_speak_keeps_its_connection_at_a_failove
     for _ in range(20):
         talk.wait(DEAF_S / 4)
         talk.heartbeat(n(1))
-    talk.wait(DEAF_S - 0.1)  # silence, and votes
+    # The client hears silence, and votes.
+    talk.wait(DEAF_S - 0.1)
     assert talk.anew == []
     talk.wait(DEAF_S)
     assert {i for i, _ in talk.anew} == {0, 1}

@@ -1,4 +1,4 @@
-"""How the client's core comes to hold a channel and keeps it complete: greetings, snapshots, holes, epochs, silence."""
+"""Tests of a client that joins a channel and keeps it complete: greetings, snapshots, holes, epochs, silence."""
 
 from __future__ import annotations
 
@@ -233,7 +233,10 @@ class TestFailover:
         assert talk.core.state is State.SYNCED and len(talk.map) == 6
 
     def test_an_active_of_a_lower_epoch_is_all_there_is_after_three_times_the_silence(self) -> None:
-        """Its number was never ours: a memory store that began anew, while nobody of our epoch is left."""
+        """A client follows such an active in the end.
+
+        A memory store began anew, and no server has the old epoch.
+        """
         talk = Talk(servers=2)
         talk.greet(told=n(0, 2))
         talk.snapshot(n(0, 2), {})
@@ -282,7 +285,10 @@ def test_a_refused_request_is_told_and_asked_again_later() -> None:
 
 
 def test_what_the_rules_deny_is_asked_for_ever_later_up_to_a_bound() -> None:
-    """So that whoever is granted it anew has it soon, and who is not makes no work (seeds 512, 40182, 40744)."""
+    """A denied client asks ever later, up to a bound.
+
+    So it makes little work, and soon sees a new grant (seeds 512, 40182, 40744).
+    """
     talk = Talk("/a/", "/secret/")
     talk.greet()
     talk.snapshot(n(0), {}, id=next(asked["id"] for _, subtree, asked in talk.requests if subtree == "/a/"))

@@ -32,13 +32,14 @@ def test_immediate_is_set_only_where_messages_have_one_frame() -> None:
 
 @pytest.fixture
 def asleep() -> Iterator[Agent]:
-    """An agent that sleeps, its core synced; nobody runs it."""
+    """Make a sleeping agent with a synced core, which no thread runs."""
     agent = Agent(Mailbox(Talk().joined().core, "block"), [("tcp://127.0.0.1:1",) * 3], Dispatcher(), "test")
     agent.sockets.open()
     agent.mailbox.batch.sleeping = True
     yield agent
     os.close(agent.bell)
-    agent.sockets.context.destroy(linger=0)  # with whatever sockets a test made
+    # This closes the sockets that a test made too.
+    agent.sockets.context.destroy(linger=0)
 
 
 def put(agent: Agent, *keys: str) -> list[int]:
@@ -92,7 +93,8 @@ def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkey
 
 
 def test_a_batch_is_sent_again_in_time_though_the_agent_sleeps_long(asleep: Agent) -> None:
-    asleep.due = float("inf")  # it would wake too late to see that no answer came
+    # The agent would wake too late to see that no answer came.
+    asleep.due = float("inf")
     assert put(asleep, "/a") == []
     assert is_rung(asleep)
 

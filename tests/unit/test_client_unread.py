@@ -12,11 +12,12 @@ from chp_client.core.question import Question
 
 from .client_frames import Talk, n, segment
 
-HEAVY: list[Any] = [[[]] * 60_000] * 20  # in one item: more than a reader takes
+# One item has more objects than a reader takes.
+HEAVY: list[Any] = [[[]] * 60_000] * 20
 
 
 def heavy(request: int) -> list[Any]:
-    """The header and an item of RECORDS that weigh too much."""
+    """Return the header and an item of RECORDS that weigh too much."""
     return [[4, request, 0, b"S" * 16], HEAVY]
 
 
@@ -32,7 +33,7 @@ class Heard(Talk):
         super().take()
 
     def joined(self, told: int = n(0), **keys: int) -> Heard:
-        """As of `Talk`."""
+        """Join as `Talk` does."""
         super().joined(told, **keys)
         return self
 

@@ -62,7 +62,8 @@ class TestWhatTheCoreTells:
         talk = Talk().joined(n(100), **held)
         talk.core.holding.watch(True)
         talk.greet(told=n(150, 2))
-        again = {k: (f"{k}={r}".encode(), n(120 + i, 2)) for i, (k, r) in enumerate(held.items())}  # by a replay, say
+        # A replay may have set these keys again.
+        again = {k: (f"{k}={r}".encode(), n(120 + i, 2)) for i, (k, r) in enumerate(held.items())}
         news = {f"/new/{i}": (b"new", n(120 - i, 2)) for i in range(9)}
         talk.snapshot(n(150, 2), {**news, **again, "/3": (b"other", n(115, 2))})
         told = all_of(talk)
@@ -118,7 +119,7 @@ class TestWhatTheCoreTells:
 
 class TestWhereAWatchBegins:
     def watched(self, start: str | int, conflate: bool = False) -> tuple[Talk, WatchQueue]:
-        """A watch made before anything is held; then a snapshot comes, and a batch."""
+        """Return a watch that was made before a snapshot and a batch came, with its talk."""
         talk, queue = Talk(), WatchQueue("", conflate, 3, start)
         talk.core.holding.watch(True)
         if start == "begin" or isinstance(start, int):
@@ -167,7 +168,8 @@ class TestWhereAWatchBegins:
         talk, queue = self.watched("begin")
         talk.wait(0.01)
         assert talk.requests[-1][2]["from"] == 0 and self.told(talk, queue) == []
-        for oldest in (n(1), n(2)):  # it lets go of more before it is asked again
+        # The server drops more records before it is asked again.
+        for oldest in (n(1), n(2)):
             talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", oldest])
             talk.wait(0.01)
             assert talk.requests[-1][2]["from"] == oldest and self.told(talk, queue) == []
@@ -325,7 +327,7 @@ class TestQueue:
         other = threading.Thread(target=lambda: taken.append(next(watch).key))
 
         class Between(WatchQueue):
-            """In which another thread reads, before what one took has been kept."""
+            """A queue in which another thread reads before the taken changes were kept."""
 
             def take(self, timeout: float | None) -> Changed | None:
                 columns = super().take(timeout)
@@ -424,7 +426,8 @@ class TestQueue:
             watch = AsyncWatch(watch_of(queue), asyncio.get_running_loop())
             queue.offer(Changed(["/a", "/b"], [b"1", None], 1))
             assert (await anext(watch)).key == "/a"
-            got = [await anext(watch.batches())]  # what was taken and not read
+            # These changes were taken and not read.
+            got = [await anext(watch.batches())]
             queue.offer(Changed(["/c"], [b"3"], 2))
             queue.close()
             return got + [changes async for changes in watch.batches()]

@@ -1,4 +1,4 @@
-"""Client files: what is read, what is said of a wrong one, and that nothing shows or hands on a secret.
+"""Tests of client files: what is read, what is said of a wrong one, and that no output shows a secret.
 
 covers: chp_client/clientfile.py, `chp --client-file`, `chp keygen --server`, Spark's clientFile
 """
@@ -24,7 +24,7 @@ VARIABLES = ("CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT")
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A good one."""
+    """Write a valid client file."""
     return keys.client_file(tmp_path / "alice.toml", ALICE, dict.fromkeys(SERVERS, OTHER.public))
 
 

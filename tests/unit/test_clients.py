@@ -1,4 +1,4 @@
-"""covers: who is connected: what clients tell of themselves, what a server keeps of that, and for how long."""
+"""covers: the list of connected clients: what clients report, what a server keeps of that, and for how long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(talk: Talk, identity: bytes = b"one", **said: Any) -> None:
 
 
 def listed(talk: Talk, **options: Any) -> list[Any]:
-    """The header of the answer to an operator: a REPLY or a REFUSED."""
+    """Return the header of the answer to an operator, which is a REPLY or a REFUSED."""
     talk.core.request([b"op", ICANHAZ, b"\x02clients\x03", packb({"chp": VERSION, "id": 7, **options})])
     replies = [frames for identity, frames in talk.turn(0.0).replies if identity == b"op"]
     header: list[Any] = split(replies[-1][0][4])[0]

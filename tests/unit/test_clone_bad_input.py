@@ -1,6 +1,6 @@
-"""What an application may get wrong, and is told at once: by an error that names the thing and the remedy.
+"""Tests of an application's mistakes: it is told at once, by an error that names the mistake and the remedy.
 
-No server is there; nothing that is refused here is shown, queued or half done.
+There is no server. A refused call is not shown, not queued and not half done.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
                 clone["/a"] = deep
             internals(clone).mailbox.core.shown["/a"] = (
                 b"[" if codec == "json" else b"\x91"
-            ) * 100_000  # somebody else's
+                # Another client has set this value.
+            ) * 100_000
             with pytest.raises(BadValue, match=f"(?i)is not {codec}"):
                 clone.snapshot()
 

@@ -273,7 +273,7 @@ class TestEntry:
 
     @pytest.fixture
     def held(self, empty: Clone) -> Clone:
-        """With keys that a server confirmed."""
+        """Return a Clone with keys that a server confirmed."""
         internals(empty).mailbox.core.channels[0].replica.apply(
             [Segment(["/a", "/b"], [b"1", b"2"])], number(1, 7), 0, False, 0.0
         )

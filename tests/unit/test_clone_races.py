@@ -1,4 +1,4 @@
-"""What others do to a Clone's map in the middle of what an application does with it; no server is there.
+"""Tests of changes that come in the middle of an application's use of a Clone's map, without a server.
 
 A codec that acts while it decodes stands for another program, whose change may come between any two steps.
 """
@@ -164,7 +164,8 @@ def test_an_async_clone_iterates_over_what_there_was() -> None:
             seen = []
             for each in view():
                 seen.append(each)
-                internals(clone).writer.delete_many(list(clone))  # another program, while this one awaits
+                # Another program deletes keys while this one awaits.
+                internals(clone).writer.delete_many(list(clone))
                 await asyncio.sleep(0)
             assert len(seen) == 3
         await clone.close(0.0)
@@ -193,7 +194,8 @@ def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
     mailbox.refused.extend([Settled(), Settled()])  # type: ignore[list-item]
     clone["/b"] = b"2"
     try:
-        with pytest.raises(TimeoutError):  # for the last one
+        # The last set has no answer.
+        with pytest.raises(TimeoutError):
             clone.flush(0.0)
     finally:
         mailbox.batch.outstanding.clear()
@@ -203,7 +205,8 @@ def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
 def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
     kept = clone.watch()
     for _ in range(10):
-        assert isinstance(clone.watch(), Watch)  # and it is gone
+        # The watch is garbage at once.
+        assert isinstance(clone.watch(), Watch)
     gc.collect()
     internals(clone).mailbox.command(lambda now: None)
     until_done(clone)
@@ -233,7 +236,7 @@ def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: 
     both, made, called = threading.Barrier(2), [], threading.Semaphore(0)
 
     class Slow(threading.Thread):
-        """Is made by two at a time, if they get that far."""
+        """A thread that two callers would make at the same time, if they could."""
 
         def __init__(self, **options: Any) -> None:
             with contextlib.suppress(threading.BrokenBarrierError):
@@ -252,7 +255,7 @@ def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: 
 
 
 def until_done(clone: Clone) -> None:
-    """Until the agent has done what it was told so far."""
+    """Wait until the agent has done all its commands so far."""
     mailbox = internals(clone).mailbox
     with mailbox.lock:
         mailbox.wait_for(lambda: not mailbox.commands, 60.0, lambda: "the agent")

@@ -1,4 +1,4 @@
-"""covers: codecs.Decoding and agent/changes.py: values that the codec can't take, and which deletes nobody made."""
+"""covers: codecs.Decoding and agent/changes.py: values that the codec can't decode, and deletes that are expiries."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from tests.talk import unconnected
 
 
 def told(key: str, data: bytes, error: Exception) -> Any:
-    """A callable for `on_bad`."""
+    """Return the arguments of an `on_bad` call."""
     return (key, data, type(error))
 
 
@@ -105,7 +105,8 @@ def test_an_expiry_is_told_from_a_delete() -> None:
         ("delete", False), ("delete", True), ("set", False)
     ]  # fmt: skip
     next(watch)
-    [rest] = watch.batches()  # begins in the middle of what came together
+    # The batch begins in the middle of changes that came together.
+    [rest] = watch.batches()
     assert (rest.keys, rest.deletes, rest.expiries) == (["/b", "/c"], [0], [0])
 
 

@@ -39,14 +39,14 @@ def test_a_client_that_writes_its_own_key_twice_does_not_split_the_record() -> N
 
 
 def told_again(talk: Talk, no: int) -> list[tuple[int, int]]:
-    """What a session is told of a batch that comes once more."""
+    """Send a batch once more, and return its acknowledgements."""
     talk.set(ONE, no, {"/k": b"again"})
     talk.turn()
     return talk.acks(ONE)
 
 
 def test_a_batch_that_comes_again_is_told_its_own_revision() -> None:
-    """Told its session's last one, it could set /k on that condition, over the second client's value."""
+    """With its session's last revision, the client could overwrite the second client's value of /k by a condition."""
     talk = Talk()
     for no in (1, 2, 3):
         talk.set(TWO, no, {"/k": b"two"})

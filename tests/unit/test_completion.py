@@ -28,7 +28,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Shared:
 
 
 def offered(*args: str) -> list[str]:
-    """What is offered for the last word."""
+    """Return the completions of the last word."""
     found = ShellComplete(chp, {}, "chp", "_CHP_COMPLETE").get_completions(list(args[:-1]), args[-1])
     return [str(each.value) for each in found]
 
@@ -84,7 +84,7 @@ def test_an_unknown_shell_is_refused_by_name() -> None:
 
 
 def test_bash_takes_it_and_asks(tmp_path: Path) -> None:
-    """The script is read by a bash, whose function then has the words."""
+    """A bash that reads the script completes words by its function."""
     program = tmp_path / "chp"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m chp_client.cli "$@"\n')
     program.chmod(0o755)

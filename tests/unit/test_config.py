@@ -1,4 +1,4 @@
-"""The server's configuration: the four sources, who wins, and one message for each way to be wrong."""
+"""Tests of the server's configuration: the four sources, their order, and one message for each mistake."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +14,7 @@ PAIR = ["--primary", "--bind", "tcp://*:5556", "--insecure", "--peer", "tcp://b:
 
 
 def problems(*argv: str, **environ: str) -> tuple[str, ...]:
-    """What is wrong with this command line and these variables."""
+    """Return the problems of a command line and its environment variables."""
     with pytest.raises(ConfigError) as caught:
         load(argv, environ)
     return caught.value.problems

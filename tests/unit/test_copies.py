@@ -20,7 +20,7 @@ from chp_server.shell.copies import Copies, reading
 
 
 def read_backup(path: str) -> Committed:
-    """All of it at once."""
+    """Return the state of a whole backup."""
     steps = reading(path, DEFAULT, 0.0)
     while True:
         try:
@@ -48,7 +48,7 @@ class Backed:
         self.core.end_turn()
 
     def end_backup(self) -> list[object]:
-        """The answer's header."""
+        """Finish the backup, and return the header of its answer."""
         while self.copies.busy:
             self.copies.step()
         (reply,) = [messages[0] for _, messages in self.core.end_turn().replies]
@@ -62,7 +62,7 @@ def backed(tmp_path: Path) -> Backed:
 
 
 def test_a_ttl_is_that_of_the_backup_s_number(backed: Backed, tmp_path: Path) -> None:
-    """What follows a journal's snapshot puts a ttl right that has changed since; nothing follows a backup."""
+    """A backup must have the ttls of its own number, since no rows follow that could correct them."""
     path = str(tmp_path / "b.db")
     backed.set(1.0)
     backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
@@ -112,7 +112,7 @@ def test_a_server_that_ends_leaves_no_part_of_a_backup(backed: Backed, tmp_path:
     ],
 )
 def test_a_backup_has_a_name_that_leads_nowhere_else(tmp_path: Path, name: object) -> None:
-    """Anybody could have `.db` files written anywhere on the host, and learn which files it has."""
+    """A path would let a user write `.db` files anywhere on the host, and learn which files exist."""
     backed = Backed(tmp_path / "backups")
     (tmp_path / "x.db").write_bytes(b"")
     for ask in (backed.copies.backup, backed.copies.restore):
@@ -157,7 +157,7 @@ def test_a_restore_keeps_what_it_replaces(backed: Backed, tmp_path: Path) -> Non
 
 
 def test_a_restore_leaves_out_what_lived_with_a_lease_and_ends_those_that_live(backed: Backed) -> None:
-    """A lock that was held when the backup was made was held for ever, by nobody."""
+    """A lock that was held when the backup was made would be held for ever, without a holder."""
     lease = b"L" * 16
     backed.set(1.0, lease=[lease, 3000], l=lease)
     backed.copies.backup(b"i", {"id": 1, "name": "b.db"})

@@ -1,4 +1,4 @@
-"""A large commit leaves the server before it is in the map, and nobody can tell: who looks finds all of it."""
+"""Tests that a large commit may leave the server before it is in the map, while each reader finds all of it."""
 
 import os
 from typing import Any
@@ -84,7 +84,8 @@ def test_a_ttl_that_ends_in_the_same_turn_does_not_delete_what_replaced_its_key(
 def test_the_fingerprint_of_a_channel_is_that_of_its_map() -> None:
     server, topic = Server(), channel_topic("/bench/")
     server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]), subscribe=topic)
-    server.turn(after_s=1.0)  # a heartbeat: the sum is known from here on
+    # This turn has a heartbeat, so the sum is known from here on.
+    server.turn(after_s=1.0)
     server.stage(b"1")
     server.turn(server.commit())
     beats = bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
@@ -113,9 +114,11 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
         assert server.core.state.deferred and server.core.next_deadline() == server.now
         assert bodies(published, topic, GREETING) and not bodies(published, topic, HEARTBEAT)
     server.turn()
-    server.turn()  # the last of it, which has no items
+    # The last turn of the commit has no items.
+    server.turn()
     assert not server.core.state.deferred
-    server.turn(after_s=1.0)  # a pass over the map is begun, a slice a turn
+    # A pass over the map begins here, with one slice in each turn.
+    server.turn(after_s=1.0)
     while server.core.state.gathering:
         server.turn()
     assert bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)

@@ -1,4 +1,4 @@
-"""Who may import whom, as docs/architecture.md says, and what a pure module may not: sockets, clocks, files, chance."""
+"""Tests of imports: their one direction, and pure modules without sockets, clocks, files and chance."""
 
 import ast
 import re
@@ -16,15 +16,17 @@ IMPURE = {
     "zmq", "socket", "threading", "asyncio", "time", "os", "random", "uuid", "logging", "datetime", "secrets", "select",
     "selectors", "subprocess", "sqlite3", "pathlib", "io", "multiprocessing", "concurrent", "queue", "signal",
 }  # fmt: skip
-PURE = ("chp/chp", "server/chp_server/core", "client/chp_client/core")  # everything under these folders
-PURE_BESIDES = {  # modules outside these folders that the cores may import
+# All modules under these folders are pure.
+PURE = ("chp/chp", "server/chp_server/core", "client/chp_client/core")
+# Modules outside these folders that the cores may import.
+PURE_BESIDES = {
     "chp_server": {"chp_server.settings.config", "chp_server.settings.readers"},
     "chp_client": {"chp_client.errors"},
 }
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """The full name of each module that a file imports, as far as the file says; and the line."""
+    """Yield the full name of each module that a file imports, and the line."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -33,18 +35,18 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def files(package: str) -> list[Path]:
-    """All of a package."""
+    """Return all files of a package."""
     return sorted(PACKAGES[package].rglob("*.py"))
 
 
 def pure_files() -> list[Path]:
-    """The modules that have to be pure."""
+    """Return the files of all pure modules."""
     folders = [path for folder in PURE for path in sorted((ROOT / folder).rglob("*.py"))]
     return [*folders, *(MODULES[name] for names in PURE_BESIDES.values() for name in sorted(names))]
 
 
 def name_of(path: Path) -> str:
-    """The dotted name of a module; of a package, for its `__init__`."""
+    """Return the dotted name of a module, or of a package for its `__init__`."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
@@ -52,7 +54,7 @@ MODULES = {name_of(path): path for package in PACKAGES for path in files(package
 
 
 def knows(path: Path) -> set[str]:
-    """The modules of its own package that a file imports, for its types only too."""
+    """Return the modules of its own package that a file imports, also for types only."""
     here = list(path.relative_to(ROOT).parts[1:-1])
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -78,7 +80,7 @@ def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["chp_server", "chp_client"])
 def test_pure_modules_lean_on_nothing_impure(package: str) -> None:
-    """A relative import may not bring in by the back door what the front door refuses."""
+    """A pure module may not get an impure one by a relative import either."""
     pure = {name_of(path) for path in pure_files()}
     for path in [*(PACKAGES[package] / "core").rglob("*.py"), *(MODULES[name] for name in PURE_BESIDES[package])]:
         assert knows(path) <= pure, f"{path} imports {knows(path) - pure}"
@@ -92,7 +94,7 @@ def test_each_folder_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_leads_back_to_itself(package: str) -> None:
-    """Who knows whom has one direction, also where only a type is named."""
+    """Imports go in one direction, also where they only name a type."""
     arrows = {name: knows(path) for name, path in MODULES.items() if name.startswith(f"{package}.")}
     for start in arrows:
         seen: set[str] = set()
@@ -105,7 +107,7 @@ def test_no_module_leads_back_to_itself(package: str) -> None:
 
 
 def beside(folder: str) -> dict[str, set[str]]:
-    """Who knows whom of what lies in a folder: its modules, and its folders with all that is in them."""
+    """Return the imports among the modules and the subfolders of a folder."""
     found: dict[str, set[str]] = {}
     for name, path in MODULES.items():
         if name.startswith(f"{folder}."):
@@ -116,7 +118,7 @@ def beside(folder: str) -> dict[str, set[str]]:
 
 
 def circle(arrows: dict[str, set[str]]) -> set[str]:
-    """What is left when all that knows nobody, or that nobody knows, has been taken away, again and again."""
+    """Return what is left when all without imports or importers is taken away again and again."""
     left = set(arrows)
     while True:
         known = set().union(*(arrows[name] for name in left)) if left else set()
@@ -142,7 +144,8 @@ KNOW_THE_CONTEXT = {
     "core.core", "core.heartbeats", "peer.handshake", "peer.peerlink", "peer.replay", "questions.access_changes",
     "questions.requests", "questions.status", "questions.topic_readers",
 }  # fmt: skip
-GIVEN_MAX = 8  # things that a part is given when it is made
+# The number of arguments that a part may have when it is made.
+GIVEN_MAX = 8
 
 
 def test_parts_of_the_server_s_core_are_given_what_they_need_and_no_context() -> None:
@@ -165,7 +168,7 @@ FOLDERS = sorted(name for name, path in MODULES.items() if path.stem == "__init_
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_lies_in_a_folder_has_one_direction(folder: str) -> None:
-    """Rooms too: of two folders beside each other, or of a folder and a module, only one knows the other."""
+    """Of two folders side by side, or of a folder and a module, only one imports the other."""
     assert circle(beside(folder)) == set()
 
 
@@ -182,7 +185,7 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
-    """They are told, and ask (context.py); who knows it stands around it."""
+    """A part of the core uses context.py; only modules around the core import it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
     assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores"}
 
@@ -219,7 +222,7 @@ def test_the_page_on_the_architecture_names_every_module() -> None:
 
 
 def defined() -> dict[str, set[str]]:
-    """What each module and each class defines, by the module's last name and the class's; its fields too."""
+    """Return the names that each module and each class defines, with fields, by its last name."""
     found: dict[str, set[str]] = {}
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -234,7 +237,7 @@ def defined() -> dict[str, set[str]]:
 
 
 def test_what_the_journeys_name_exists() -> None:
-    """Of `A.b`, A is a class or a module that has b; a name alone is that of a class, a function or a field."""
+    """In `A.b`, A is a class or a module that has b; a single name is a class, a function or a field."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]
     names = [name for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", journeys) if not name.endswith(".py")]
@@ -248,7 +251,7 @@ def test_what_the_journeys_name_exists() -> None:
 
 
 def test_the_journeys_name_the_file_of_what_stands_in_several() -> None:
-    """Who looks for `class Channels` finds three: each paragraph or step that has such a name says which is meant."""
+    """A paragraph that names an ambiguous class, such as `Channels`, says which file is meant."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]
     places: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""When keys fall due: never early, never forgotten, in slices, and at the price of a reference.
+"""Tests that keys fall due never early, are never forgotten, go in slices, and cost one reference each.
 
 covers: chp/due.py
 """

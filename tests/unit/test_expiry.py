@@ -1,4 +1,4 @@
-"""covers: deletes by time (ttls, leases): who was stopped listens first, and what is over by time is no suffix."""
+"""covers: expiry by ttls and leases: a server that was stopped listens first, and an expiry is no suffix."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ X, LEASE = b"x" * 16, b"L" * 16
 
 
 def deleted(pair: Cores, name: str, since: int) -> list[str]:
-    """The keys that a server's records delete, of its turns from `since` on."""
+    """Return the keys that a server's records delete in its turns from `since` on."""
     gone: list[str] = []
     for turn in pair.turns[name][since:]:
         for op in (op for op in turn.journal if isinstance(op, Append)):
@@ -21,7 +21,7 @@ def deleted(pair: Cores, name: str, since: int) -> list[str]:
 
 
 def held_pair(**extras: Any) -> Cores:
-    """A pair in sync with a key that would be over 1.5 s from now."""
+    """Return a pair in sync with a key that would expire 1.5 s from now."""
     pair = Cores()
     pair.put("P", X, 1, {"/k": b"1"}, **extras)
     pair.run(0.2)
@@ -38,7 +38,8 @@ def test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say()
         pair.stopped = "P"
         pair.run(1.2)
         pair.vote("B")
-        pair.put("B", X, 2, {"/k": b"2"}, **longer)  # it lives on at the successor
+        # The key lives on at the successor.
+        pair.put("B", X, 2, {"/k": b"2"}, **longer)
         pair.run(1.0)
         since = len(pair.turns["P"])
         pair.late("P")
@@ -63,7 +64,7 @@ def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
 
 
 def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_began() -> None:
-    """A turn may take some time before it looks at the collector: 2.0 s were over after 1.979."""
+    """A turn may take some time before it reads the collector, so a ttl of 2.0 s once expired after 1.979 s."""
     pair = Cores()
     pair.p.begin_turn(pair.now, pair.now)
     pair.p.arrived(pair.now + 0.3)
@@ -81,7 +82,7 @@ def test_what_is_left_of_a_ttl_is_rounded_up() -> None:
 
 
 def test_what_is_over_by_time_is_no_suffix() -> None:
-    """Both are active; what ended on the side that gives way lives on the other, where its holder refreshed it."""
+    """A lease that expired on the losing side lives on the other side, where its holder refreshed it."""
     for extras in ({"t": 900}, {"lease": [LEASE, 900], "l": LEASE}):
         pair = held_pair(**extras)
         pair.linked = False

@@ -1,4 +1,4 @@
-"""Leases and ttls end a slice a turn: how many keys a turn deletes, and who goes on after a failover.
+"""Tests that leases and ttls end in slices: the keys that each turn deletes, and the rest after a failover.
 
 covers: core/expiry.py; the end of a lease in leases.py and commit.py
 """
@@ -26,7 +26,7 @@ def pair_with_a_lease(keys: list[str] = KEYS, **limits: int) -> Cores:
 
 
 def deleted_by(turn: Turn) -> list[str]:
-    """The keys that a turn's records delete."""
+    """Return the keys that a turn's records delete."""
     gone: list[str] = []
     for op in (op for op in turn.journal if isinstance(op, Append)):
         for keys, _, extras in split(op.body)[1:]:
@@ -35,12 +35,12 @@ def deleted_by(turn: Turn) -> list[str]:
 
 
 def deleted(pair: Cores, name: str, since: int) -> list[str]:
-    """Those of a server's turns from `since` on."""
+    """Return the keys that a server deletes in its turns from `since` on."""
     return [key for turn in pair.turns[name][since:] for key in deleted_by(turn)]
 
 
 def most_deleted(turns: list[Turn]) -> int:
-    """Of one turn."""
+    """Return the largest number of keys that one turn deletes."""
     return max(len(deleted_by(turn)) for turn in turns)
 
 
@@ -111,7 +111,8 @@ def test_a_successor_goes_on_with_the_rest_and_nothing_is_a_suffix() -> None:
     assert pair.b.state.leases.ending and 0 < left < len(KEYS)
     pair.linked = False
     pair.stopped = "B"
-    pair.run(0.2)  # the old active goes on alone
+    # The old active goes on alone.
+    pair.run(0.2)
     pair.stopped = "P"
     pair.run(1.5)
     pair.vote("B")

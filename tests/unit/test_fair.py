@@ -1,4 +1,4 @@
-"""covers: chp/fair.py: who makes room in a table that users share."""
+"""covers: chp/fair.py: the user that makes room in a table that users share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from chp.fair import FairTable, crowding
         ({"a": 100}, None, "a"),
         ({"a": 100}, "b", "a"),
         ({"a": 60, "b": 40}, "b", "a"),
-        ({"a": 50, "b": 50}, "b", "b"),  # who asks for more has most
-        ({"a": 50, "b": 50}, None, "a"),  # as on the other server
+        # The user that asks for more has most.
+        ({"a": 50, "b": 50}, "b", "b"),
+        # The other server decides the same.
+        ({"a": 50, "b": 50}, None, "a"),
         ({"a": 25, "b": 25, "c": 25, "d": 25}, "e", "a"),
-        ({"a": 24, "b": 24, "c": 24, "d": 24}, "e", None),  # nobody has a quarter
+        # No user has a quarter.
+        ({"a": 24, "b": 24, "c": 24, "d": 24}, "e", None),
         ({"a": 76, "b": 24}, "b", "a"),
     ],
 )

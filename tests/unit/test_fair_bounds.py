@@ -1,6 +1,6 @@
-"""At each bound the user who has most makes room, and one below a quarter never does (SPEC.md, section 38).
+"""Tests that at each bound the user with most makes room, and one below a quarter never does (SPEC.md, section 38).
 
-covers: leases.py, staging.py and groups.py by users; images, requests and readers on P; what both servers have of it.
+covers: leases.py, staging.py and groups.py by users; images, requests and readers on P; the equality of both servers.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def request(cores: Cores, user: str, **options: Any) -> None:
 
 
 def refused(cores: Cores, user: str) -> set[int]:
-    """The requests of a user that are refused `busy`."""
+    """Return the requests of a user that were refused as `busy`."""
     told = [
         decode(frames[4])[0]
         for turn in cores.turns["P"]
@@ -218,7 +218,7 @@ def test_a_user_who_has_all_requests_under_way_makes_room_for_another() -> None:
 
 
 def refused_now(cores: Cores, user: str) -> set[int]:
-    """As `refused`, of the turn that goes on."""
+    """Return the requests of a user that the present turn refuses as `busy`."""
     told = [
         decode(frames[4])[0]
         for who, messages in cores.p.ctx.turn.replies

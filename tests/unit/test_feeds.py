@@ -19,7 +19,8 @@ from chp_server.core.questions.feeds import READS_A_TURN
 from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append, Read, Turn
 
-SHORT = replace(DEFAULT, log_records_max=2)  # the log in memory; the rest only the journal has
+# The log in memory is short, and only the journal has the rest.
+SHORT = replace(DEFAULT, log_records_max=2)
 READER, SESSION = b"reader", b"1" * 16
 
 
@@ -53,7 +54,7 @@ class Fed:
         return self.end()
 
     def give(self, turn: Turn, *, retained: bool = True) -> None:
-        """What performing does with a turn's reads."""
+        """Answer the reads of a turn, as performing does."""
         for read in turn.reads:
             assert isinstance(read, Read)
             rows = [row for row in self.rows if row.last > read.after] if retained else None
@@ -61,7 +62,7 @@ class Fed:
 
 
 def said(turn: Turn) -> list[Any]:
-    """The headers of a turn's answers."""
+    """Return the headers of a turn's answers."""
     return [split(frames[4])[0] for _, messages in turn.replies for frames in messages]
 
 

@@ -1,4 +1,4 @@
-"""The fingerprint is that of the map, whether it was kept up to date or added up when somebody asked."""
+"""Tests that the fingerprint is that of the map, whether it was kept up to date or added up on demand."""
 
 import random
 
@@ -16,7 +16,7 @@ EPOCH = 1 << 48
 
 
 def segment(rng: random.Random, keys: int) -> Segment:
-    """A few sets and deletes, some keys twice."""
+    """Return a few sets and deletes, with some keys twice."""
     chosen = [f"/{rng.choice('ab')}/{rng.randrange(keys)}" for _ in range(rng.randrange(1, 20))]
     deletes = [i for i in range(len(chosen)) if rng.random() < 0.2]
     values = [b"" if i in deletes else b"%d" % i for i in range(len(chosen))]
@@ -24,7 +24,7 @@ def segment(rng: random.Random, keys: int) -> Segment:
 
 
 def added_up(hashmap: Hashmap, subtree: str) -> tuple[int, int]:
-    """The fingerprint by its definition."""
+    """Return the fingerprint by its definition."""
     revisions = [r for k, r in hashmap.revisions.items() if k.startswith(subtree)]
     return len(revisions), sum(revisions) & U64_MASK
 

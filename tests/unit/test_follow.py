@@ -1,4 +1,4 @@
-"""How a passive gets in sync: what it says first, when it asks again, and when an active gives it up."""
+"""Tests of how a passive gets in sync: its first messages, its repeated question, and the active that gives it up."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def kinds(messages: list[list[bytes]]) -> list[bytes]:
 
 
 def active_that_was_left() -> ServerCore:
-    """P is active; a B was there, and said that it leaves."""
+    """Return an active P whose passive B said that it leaves."""
     active, gone = server("P"), server("B")
     gone.server = b"b" * 16
     turn(active, 0.0, turn(gone, 0.0).to_peer)
@@ -53,7 +53,8 @@ def active_that_was_left() -> ServerCore:
 def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks() -> None:
     active, back = active_that_was_left(), server("B")
     asks = turn(back, 1.0, [active.link.state_message()])
-    assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]  # who asks comes first
+    # The message that names the sender comes first.
+    assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]
     answer = turn(active, 1.0, asks.to_peer)
     assert follow.RECORD in kinds(answer.to_peer)
     assert active.ctx.follower is not None
@@ -61,7 +62,8 @@ def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks()
 
 def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
     active, back = active_that_was_left(), server("B")
-    turn(back, 1.0, [active.link.state_message()])  # its WANT is lost
+    # Its WANT is lost.
+    turn(back, 1.0, [active.link.state_message()])
     assert unpackb(active.link.state_message()[1], "STATE")["follows"] == 0
     again = turn(back, 1.0 + HEARTBEAT_S * 1.1, [active.link.state_message()])
     assert follow.WANT in kinds(again.to_peer)
@@ -69,7 +71,8 @@ def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sen
 
 def test_a_passive_that_is_being_served_does_not_ask_again_before_the_timeout() -> None:
     active, back = active_that_was_left(), server("B")
-    turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)  # the records are still on their way
+    # The records are still on their way.
+    turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     assert unpackb(active.link.state_message()[1], "STATE")["follows"] == 1
     again = turn(back, 1.0 + HEARTBEAT_S * 1.1, [active.link.state_message()])
     assert follow.WANT not in kinds(again.to_peer)
@@ -78,12 +81,13 @@ def test_a_passive_that_is_being_served_does_not_ask_again_before_the_timeout() 
 def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confirm() -> None:
     active, back = active_that_was_left(), server("B")
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
-    turn(active, 9.0, [back.link.state_message()])  # replica_timeout_s is 1: it has a lot to write
+    # The passive takes longer than replica_timeout_s (1 s), since it has a lot to write.
+    turn(active, 9.0, [back.link.state_message()])
     assert active.ctx.follower is not None
 
 
 class Wire:
-    """Joins an active that has a large state and a passive that has none; what one says the other hears later."""
+    """A link with a delay between an active with a large state and a passive without one."""
 
     def __init__(self, later_s: float, n: int) -> None:
         limits = replace(DEFAULT, sync_chunk_bytes=100)
@@ -94,7 +98,8 @@ class Wire:
         keys = [f"/{i:03}" for i in range(n)]
         self.active.state.map.apply(Segment(keys, [b"x" * 50] * len(keys)), self.active.state.number, 0.0)
         number, log = self.active.state.number, self.active.commits.log
-        log.clear()  # so a snapshot it is
+        # The passive needs a snapshot now.
+        log.clear()
         log.append(Record(number - 1, number, number, b""))
 
     def step(self) -> None:
@@ -111,7 +116,7 @@ class Wire:
 @pytest.mark.parametrize("n", [0, 1, 300])
 @pytest.mark.parametrize("later_s", [0.0, 0.1, 0.4, 1.0, 3.0])
 def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
-    """Its question and the first of the answer take longer than it waits before it asks again."""
+    """The question and the first chunk take longer than the passive waits before it asks again."""
     wire = Wire(later_s, n)
     while not wire.passive.ctx.in_sync() and wire.now < 300:
         wire.step()
@@ -138,15 +143,17 @@ def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_
     assert follower.in_sync
 
     late = Follower(DEFAULT, 0, 10, None)
-    late.pump(log, 0.0)  # up to 11, at once
+    # The records up to 11 leave at once.
+    late.pump(log, 0.0)
     late.confirm(10, 5.2, 1.0)
-    assert not late.in_sync  # 11 has waited for five seconds: acknowledgements would wait with it, and it be given up
+    # Record 11 has waited for five seconds, so acknowledgements would wait too, and the passive would be given up.
+    assert not late.in_sync
     late.confirm(11, 5.3, 1.0)
     assert late.in_sync
 
 
 def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it() -> None:
-    """With the records one by one it held a store after the first, and took over with that when its peer was silent."""
+    """With single records it had a store after the first one, and could take over with only that."""
     active, back = active_that_was_left(), server("B")
     for no in (1, 2):
         active.begin_turn(0.2 * no, 0.0)
@@ -156,7 +163,8 @@ def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part
     said = kinds(answer.to_peer)
     assert follow.RECORD not in said and follow.SYNC_CHUNK in said
     first = [frames for frames in answer.to_peer if frames[0] == follow.SYNC_CHUNK]
-    turn(back, 1.1, first)  # and then nothing more comes
+    # After that nothing more comes.
+    turn(back, 1.1, first)
     back.begin_turn(50.0, 50.0)
     assert not back.vote() and not back.active
     turn(back, 50.1, answer.to_peer)
@@ -171,14 +179,16 @@ def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
     pair.put("P", b"x" * 16, 1, {"/k": b"1"})
     turn_of_epoch = pair.turn("P")
     assert pair.p.state.epoch > opened
-    assert len(turn_of_epoch.journal) == 2  # the epoch and the set
+    # The journal gets the epoch and the set.
+    assert len(turn_of_epoch.journal) == 2
     assert follow.RECORD not in kinds(turn_of_epoch.to_peer)
-    assert pair.p.next_deadline() == pair.now  # and they don't wait for anything else
+    # The records wait for nothing else.
+    assert pair.p.next_deadline() == pair.now
     assert kinds(pair.turn("P").to_peer).count(follow.RECORD) == 2
 
 
 def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
-    """Else it gives way to a server that has no room for it, and serves nobody."""
+    """The peer hears of an epoch once it is in the journal, since a server may have no room for the epoch."""
     pair = Cores()
     pair.p.rise_above(pair.p.state.epoch + 1)
     pair.p.ctx.beat_now()
@@ -200,7 +210,7 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
 
 
 def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back() -> None:
-    """It gave way, and the answer to its question of long ago lies before the one to its last (seed 50957)."""
+    """An answer to an old question may come just before the answer to the last one (seed 50957)."""
     active, back = active_that_was_left(), server("B")
     turn(back, 1.1, turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer).to_peer)
     back.link.want_whole()

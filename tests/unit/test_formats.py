@@ -1,7 +1,6 @@
-"""One file of each format that any release wrote is kept in tests/fixtures, and is read by this one.
+"""Tests that this release reads each format of all releases, of which tests/fixtures has one file each.
 
-covers: journal, backup, recording and suffix formats; what is said of a format that is not known; a backup that is
-started is a store of its own
+covers: journal, backup, recording and suffix formats; the error for an unknown format; a started backup is a new store
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ OURS = b"O" * 16
 
 
 def started(file: Path, folder: Path) -> tuple[ServerCore, Journal]:
-    """A server on a copy of the file."""
+    """Return a server on a copy of the file, and its journal."""
     folder.mkdir(exist_ok=True)
     if not (folder / "journal.sqlite").exists():
         shutil.copy(file, folder / "journal.sqlite")
@@ -62,7 +61,8 @@ def test_a_backup_that_is_started_is_another_store_and_a_journal_is_not(tmp_path
     assert core.state.store == SERVER
     journal.close()
     file, folder = HERE / f"backup-{JOURNAL}.db", tmp_path / "copied"
-    for _ in range(2):  # it ends before it has written anything: the next start finds a copy again
+    # The server ends before it has written anything, so the next start finds a copy again.
+    for _ in range(2):
         core, journal = started(file, folder)
         assert core.state.store == OURS
         journal.close()

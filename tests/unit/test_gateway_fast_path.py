@@ -8,7 +8,7 @@ HOST = b"Host: a:1\r\n"
 
 
 def put(path: bytes = b"/v1/keys/a", fields: bytes = HOST, length: bytes = b"3", body: bytes = b"one") -> bytes:
-    """One, of these parts."""
+    """Return a PUT of these parts."""
     return b"PUT %b HTTP/1.1\r\n%bContent-Length: %b\r\n\r\n%b" % (path, fields, length, body)
 
 
@@ -30,7 +30,8 @@ def test_a_get_and_a_put_are_read() -> None:
     [
         b"",
         b"\r\n\r\n",
-        b"\r\n" + put(),  # which a parser passes over
+        # A parser skips these bytes.
+        b"\r\n" + put(),
         put()[:-1],
         put() + b"G",
         put() * 2,

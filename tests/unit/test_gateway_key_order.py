@@ -14,7 +14,7 @@ from chp_client.gateway.shared.key_order import SLICE, KeysInOrder
 
 
 def keys_in_order(given: list[Changed]) -> KeysInOrder:
-    """The keys of a clone that is told `given`."""
+    """Return the ordered keys of a clone that hears `given`."""
     queue = SimpleNamespace(poll=lambda: given.pop(0) if given else None)
     clone: Any = SimpleNamespace(watch=lambda *_, **__: SimpleNamespace(queue=queue))
     return KeysInOrder(clone)

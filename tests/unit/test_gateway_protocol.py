@@ -69,7 +69,7 @@ class Counting(BoundedProtocol):
 
 
 def served(data: bytes, check: Callable[[Counting, FakeTransport], None]) -> tuple[FakeTransport, list[Any]]:
-    """All of `data` received at once, and turns of the loop until it is done; `check` looks after each."""
+    """Receive all of `data` at once, and run the loop until it is done. `check` looks after each turn."""
     told: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -25,7 +25,7 @@ LINES, PACK = "application/x-ndjson", "application/msgpack"
 
 
 def steps_of(steps: Steps[Any]) -> tuple[Any, int]:
-    """What was read, and in how many steps."""
+    """Return what was read, and the number of steps."""
     count = 1
     while True:
         try:
@@ -76,7 +76,7 @@ def test_blocks_are_whole_lines_and_all_of_them() -> None:
 
 
 def filled(head: bytes, unit: bytes, tail: bytes) -> bytes:
-    """A body of the same thing over and over."""
+    """Return a body that repeats one unit."""
     return head + unit * ((LARGE - len(head) - len(tail)) // len(unit)) + tail
 
 

@@ -287,7 +287,7 @@ def test_a_member_that_comes_by_another_connection_goes_on_behind_what_it_was_gi
 
 
 def in_hand_of(talk: GroupTalk, n: int) -> list[list[Any]]:
-    """So many ranges of the messages that are there: one slot, an offset each."""
+    """Return so many ranges, each of one slot and one offset."""
     return [[pack_slots(1 << (i % 256)), i // 256, i // 256 + 1] for i in range(n)]
 
 
@@ -366,7 +366,7 @@ def test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowl
 
 
 def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
-    """An active alone died with its acknowledgements: the member has these messages in hand no more."""
+    """A lone active died with its acknowledgements, so the member has dropped these messages, and gets them again."""
     talk = GroupTalk()
     one = talk.member()
     talk.publish("t", *keyed(10))
@@ -376,7 +376,8 @@ def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
     talk.turn(0.1)
     group = talk.core.state.topics.groups.get("t", "g")
     assert group is not None and group.floor() == 10
-    group.begin(0)  # as a successor knows it
+    # A successor knows the group like this.
+    group.begin(0)
     one.got.clear()
     one.ask(have=one.have, proof=one.proof)
     talk.turn(0.1)
@@ -387,7 +388,8 @@ def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
 def test_who_has_enough_to_do_is_given_no_scraps_but_a_page() -> None:
     talk = GroupTalk(replace(DEFAULT, messages_page_bytes=150))
     one, other = talk.member(), talk.member()
-    for _ in range(2):  # one chunk in hand, and one that waits
+    # One chunk is in hand, and one waits.
+    for _ in range(2):
         talk.publish("t", *keyed(10))
         talk.turn(0.05)
         talk.turn(0.05)
@@ -528,7 +530,7 @@ def test_slots_of_messages() -> None:
 
 
 def test_a_group_waits_for_what_only_the_other_server_has() -> None:
-    """A server that took over before it had all messages gives none behind a gap: acknowledged, they would be lost."""
+    """A server that lacks messages delivers none after the gap, since the missing ones would be lost."""
     talk = GroupTalk()
     for start in (0, 10, 20):
         talk.publish("t", *keyed(10, start))
@@ -565,7 +567,8 @@ class Chaos:
         self.talk.group("t", "g")
         self.living: list[Hand] = []
         self.zombies: list[Hand] = []
-        self.done: dict[int, list[int]] = {}  # offsets by slot, as they were acknowledged
+        # slot -> its offsets in the order of acknowledgement
+        self.done: dict[int, list[int]] = {}
         self.fenced = self.published = self.alive_again = 0
 
     def publish(self) -> None:
@@ -631,7 +634,8 @@ def test_each_message_is_acknowledged_once_in_order_and_by_nobody_who_is_gone(se
     for _ in range(300):
         chaos.step()
     chaos.end()
-    for hand in chaos.living:  # to a member that lives nothing comes twice
+    # A living member gets no message twice.
+    for hand in chaos.living:
         assert len({m[0] for m in hand.got}) == len(hand.got)
 
 

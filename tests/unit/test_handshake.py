@@ -1,6 +1,6 @@
-"""Two servers that meet: whose history it is, proved by who opened its epochs and by the digest, and not by numbers.
+"""Tests of two servers that meet: the openers of epochs and the digest prove a history, and numbers do not.
 
-covers: one store with parted histories, neither active; equal numbers; damage; foreign stores; roles; versions; epochs
+covers: one store with split histories, neither active; equal numbers; damage; foreign stores; roles; versions; epochs
 that others claim; an empty server; a snapshot that replaces rows of higher numbers
 """
 
@@ -48,14 +48,14 @@ def put(core: ServerCore, now: float, no: int, key: str, client: bytes) -> Turn:
 
 
 def alone(name: str, keys: int, run: int = 1) -> list[bytes]:
-    """The records of a server that opened a store of its own and set keys."""
+    """Return the records of a server that opened a new store and set keys."""
     core = ServerCore(CoreConfig(primary=name == "P", name=name), bytes([run]) * 16, 0.0)
     done = [turn(core, 0.0)] + [put(core, no / 10, no, f"/{name}/{no}", client=name.encode()) for no in range(1, keys)]
     return [op.body for each in done for op in each.journal if isinstance(op, Append)]
 
 
 def restarted(name: str, bodies: list[bytes], run: int, **config: Any) -> ServerCore:
-    """A server that finds these records in its journal."""
+    """Return a server that finds these records in its journal."""
     core = server(name, run, **config)
     for body in bodies:
         core.commits.log.append(core.commits.follow(body, 0.0))
@@ -63,7 +63,7 @@ def restarted(name: str, bodies: list[bytes], run: int, **config: Any) -> Server
 
 
 def went_on(bodies: list[bytes], name: str, keys: int, run: int) -> list[bytes]:
-    """What a server of the pair did alone from there on."""
+    """Return the records after these with which a server of the pair went on alone."""
     core = restarted(name, bodies, run, solo_wait_s=0.0)
     done = [turn(core, 0.1)]
     done += [put(core, 1 + no / 10, no, f"/{name}/{no}", client=name.encode()) for no in range(1, keys + 1)]
@@ -96,7 +96,7 @@ def facts(turns: list[Turn], event: str) -> list[dict[str, Any]]:
 def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is_accounted_for(
     ours: int, theirs: int
 ) -> None:
-    """After both had been active, and both had ended: neither serves, and the numbers say nothing of who is right."""
+    """Both were active and have ended, so neither serves, and numbers do not tell the right history."""
     shared = alone("P", 2)
     one = restarted("P", went_on(shared, "P", ours, 5), 7)
     other = restarted("B", went_on(shared, "B", theirs, 6), 8)
@@ -112,10 +112,11 @@ def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is
 
 
 def test_equal_numbers_of_parted_histories_are_not_taken_for_the_same() -> None:
-    """As when an epoch was opened twice: 0.1 said `in sync`, and every key differed."""
+    """An epoch that was opened twice gives equal numbers, for which 0.1 said `in sync` though each key differed."""
     shared = alone("P", 2)
     one = restarted("P", went_on(shared, "P", 3, 5), 7)
-    other = restarted("B", went_on(shared, "P", 3, 6), 8)  # a copy of its disk that went on elsewhere
+    # A copy of its disk went on elsewhere.
+    other = restarted("B", went_on(shared, "P", 3, 6), 8)
     assert one.state.number == other.state.number and one.state.proof() != other.state.proof()
     turns = talk(one, other)
     assert facts(turns, "histories parted")
@@ -250,7 +251,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
 
 class TestClaims:
     def test_one_forged_state_of_a_far_epoch_leaves_a_pair_that_syncs_and_restarts(self) -> None:
-        """0.1 opened 32,767 above it, and could open no other."""
+        """After such a state 0.1 opened epoch 32,767, and could open no other."""
         one, other = server("P"), server("B", 2)
         talk(one, other, 1.0)
         for epoch in (200, 32_765):
@@ -328,7 +329,7 @@ def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() 
 
 
 def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_too(tmp_path: Path) -> None:
-    """0.1 ended with exit code 4: `row 1.3 does not follow 1.41`."""
+    """In 0.1 the server ended with exit code 4: `row 1.3 does not follow 1.41`."""
     for url in (f"sqlite:{tmp_path}", "memory:"):
         journal = open_journal(url)
         journal.load()
@@ -350,7 +351,8 @@ def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_t
 def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> None:
     core = ServerCore(CoreConfig(primary=True, has_peer=True, solo_wait_s=3.0, bootstrap=True), b"s" * 16, 0.0)
     served = []
-    for n in range(16):  # its first turn comes after ten seconds of recovery
+    # Its first turn comes after ten seconds of recovery.
+    for n in range(16):
         core.begin_turn(10.0 + n / 4, 0.0)
         core.end_turn()
         served.append(core.active)
@@ -358,7 +360,7 @@ def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> Non
 
 
 def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -> None:
-    """It was about to serve, died, was back with less, and serves now: the last of these words is to come yet."""
+    """The peer may have died and serve again by now, so its old messages do not count."""
     core, peer = restarted("P", alone("P", 3), 2), restarted("B", alone("P", 2), 3)
     said = peer.link.state_message()
     turn(core, 0.1)
@@ -369,7 +371,7 @@ def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -
 
 
 def test_a_new_disk_is_not_what_the_arbiters_set_means() -> None:
-    """The set names one server alone, whose disk was replaced: it does not begin before the one that has a store."""
+    """A server whose disk was replaced does not begin before the one with a store, though the set names only it."""
     core = server("P", has_arbiter=True)
     core.begin_turn(0.1, 0.1, (10.0, Members(0, frozenset({"primary"}), 0)))
     core.peer_message(restarted("B", alone("P", 3), 2).link.state_message())

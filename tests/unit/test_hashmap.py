@@ -130,14 +130,14 @@ def test_a_map_that_nobody_asks_what_is_due_keeps_no_order_of_it() -> None:
 
 
 class Unread(dict[str, int]):
-    """Revisions that nobody adds up."""
+    """Revisions that must not be added up."""
 
     def values(self) -> NoReturn:
         raise AssertionError("all revisions are added up in one turn")
 
 
 def test_the_sum_of_a_map_that_grew_large_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not added up while a map is filled is, once, when it reaches the bound: a status of millions is short."""
+    """The sum is added up once when a map reaches the bound, so a status of millions of keys is fast."""
     monkeypatch.setattr("chp.hashmap.SUM_KEYS_MAX", 100)
     hashmap = Hashmap()
     for i in range(20):

@@ -132,8 +132,10 @@ def test_nobody_counts_places_or_quotes_columns() -> None:
         for path in (ROOT / folder).rglob("*.py")
     ]
     for path in files:
-        if path.name == "sqlite_files.py":  # SQLite's own headers
+        # This module has SQLite's own headers.
+        if path.name == "sqlite_files.py":
             continue
-        code = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[2]  # the page on the module may
+        # The docstring of the module may name them.
+        code = path.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[2]
         found = BARE.search(code)
         assert found is None, f"{path}: {found[0]!r}: name it, see chp/chp/headers.py and columns.py"

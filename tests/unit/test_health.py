@@ -27,7 +27,7 @@ class Two:
         self.go(3.0)
 
     def go(self, seconds: float) -> None:
-        """Turns of both, a tenth of a second each."""
+        """Let both servers take turns of a tenth of a second."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.1
@@ -42,7 +42,7 @@ class Two:
 
     @property
     def active(self) -> str:
-        """Which of them serve."""
+        """The names of the active servers."""
         return "".join(core.config.name for core in self.cores if core.active)
 
 

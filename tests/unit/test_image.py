@@ -1,4 +1,4 @@
-"""An image is of one number, whatever is written while it is gathered. covers: image.py, and who waits for one."""
+"""Tests that an image is of one number, whatever is written meanwhile. covers: image.py and its waiting readers."""
 
 import random
 from dataclasses import replace
@@ -51,7 +51,8 @@ def test_a_map_of_one_slice_is_there_at_once(subtree: str) -> None:
 def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str) -> None:
     chance, state, revision = random.Random(seed), filled(6 * SLICE + 7), count(10_000)
     image, was = state.image(subtree), content(state, subtree)
-    only_values = seed % 3 == 0  # then the map's own order can be walked to the end
+    # Without deletes the map's own order can be walked to the end.
+    only_values = seed % 3 == 0
     while not image.ready:
         for _ in range(chance.randrange(4)):
             i, n = chance.randrange(400), chance.randrange(1, 5)
@@ -66,7 +67,7 @@ def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str
 
 
 def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> None:
-    """A dict's walk notices that its size has changed, and not that it has changed twice."""
+    """Iteration over a dict notices a changed size, but not a size that has changed twice."""
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
     state.apply(Segment(["/a/0"], [b""], {"d": [0]}), 1000, 0.0)
@@ -143,7 +144,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
 
 
 def test_one_pass_serves_all_who_wait() -> None:
-    """One at a time, so that however many join, a turn has one slice; and a second pass for who came meanwhile."""
+    """One pass serves many readers with one slice in each turn, and a second pass serves later readers."""
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(3 * SLICE)], [b"v"] * (3 * SLICE), None), 1, 0.0)

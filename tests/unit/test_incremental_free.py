@@ -17,7 +17,7 @@ KEYS = [f"/k/{i}" for i in range(100)]
 
 
 class Slice:
-    """Something that is freed."""
+    """An object that is freed."""
 
 
 def test_lists_go_some_slices_a_step() -> None:

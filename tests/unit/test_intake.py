@@ -1,4 +1,4 @@
-"""What a KVSET is judged to be, and that judging it changes nothing. covers: intake.py, verdicts.py"""
+"""Tests of the verdict on a KVSET, and that judging changes nothing. covers: intake.py, verdicts.py"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plain(key: bytes, uuid: bytes, value: bytes = b"v") -> list[bytes]:
 
 @pytest.fixture
 def committer() -> Committer:
-    """/a was set by ONE in a record, /b in the open one; ONE's second batch was refused, and has staged a part."""
+    """Make a committer: ONE has set /a in a record and /b in the open one, and has a refusal and a staged part."""
     made = Committer(Committed(replace(DEFAULT, value_bytes_max=1000)), ResourceLimits(keys_max=4), 0)
     turn = Turn()
     for frames in (batch(ONE, 1, "/a"), batch(ONE, 2, "/a", c=[[0], [0]]), plain(b"/p", b"u" * 16)):
@@ -55,7 +55,7 @@ def committer() -> Committer:
 
 
 def seen(committer: Committer) -> tuple[Any, ...]:
-    """All that a verdict could have changed."""
+    """Return all that a verdict could have changed."""
     state, open_record, room = committer.committed.state, committer.open, committer.room
     return (
         list(state.rest(0.0))[-1], dict(state.map.values), dict(state.map.revisions), repr(state.staging.transactions),

@@ -18,14 +18,14 @@ Opener = Callable[..., Journal]
 
 
 def row(first: int, last: int | None = None, body: bytes | None = None, epoch: int = 1) -> LoggedRow:
-    """A record of `epoch` that covers the sequences first..last."""
+    """Return a row of `epoch` that covers the sequences first..last."""
     last = first if last is None else last
     return LoggedRow(epoch * EPOCH | first, epoch * EPOCH | last, b"row %d" % first if body is None else body)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a new journal may be."""
+    """Return a URL for a new journal."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/data"
     base: str = request.getfixturevalue("postgres")
@@ -34,7 +34,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def opened(url: str) -> Iterator[Opener]:
-    """Opens and loads the journal at `url`; all are closed at the end."""
+    """Return a function that opens and loads the journal at `url`. All are closed at the end."""
     with contextlib.ExitStack() as stack:
 
         def opener(**options: object) -> Journal:
@@ -80,7 +80,8 @@ def test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept(o
         with pytest.raises(JournalError, match="does not follow"):
             journal.append([row(2), wrong] if wrong.first > EPOCH | 2 else [wrong])
     journal.append([row(2)])
-    journal.append([row(2, epoch=2), row(3, epoch=2)])  # an epoch may be opened without an update
+    # An epoch may be opened without an update.
+    journal.append([row(2, epoch=2), row(3, epoch=2)])
     journal.sync()
     assert [r.first for r in found(journal)[1]] == [EPOCH | 1, EPOCH | 2, 2 * EPOCH | 2, 2 * EPOCH | 3]
 

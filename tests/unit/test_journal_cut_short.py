@@ -1,4 +1,4 @@
-"""covers: a server whose journal ends before its mark (core.py): it never serves from what is left of it."""
+"""covers: core.py for a journal that ends before its high-water mark: the server never serves from what is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Short(MemoryStore):
 
 
 def rows() -> list[LoggedRow]:
-    """What a lone server wrote."""
+    """Return the rows that a lone server wrote."""
     core = ServerCore(CoreConfig(), b"o" * 16, 0.0, DEFAULT)
     written: list[LoggedRow] = []
     for no in range(3):
@@ -49,7 +49,7 @@ def started(primary: bool = True, **config: Any) -> ServerCore:
 
 
 def run(seconds: float, *cores: ServerCore) -> None:
-    """Turns, with what the servers tell each other."""
+    """Let the servers take turns, and deliver their messages to each other."""
     mail: list[list[list[bytes]]] = [[] for _ in cores]
     for _ in range(round(seconds / 0.05)):
         for i, core in enumerate(cores):
@@ -104,5 +104,6 @@ def test_one_whose_peer_has_more_catches_up_and_may_serve_then(primary: bool) ->
     run(2.0, core, peer)
     assert peer.active and not core.cut_short and core.ctx.in_sync()
     assert core.state.number == peer.state.number > core.marked
-    run(3.0, core)  # the peer is gone, and a client votes
+    # The peer is gone, and a client votes.
+    run(3.0, core)
     assert core.vote() and core.active

@@ -1,4 +1,4 @@
-"""A journal and its mark, read by hand as spec/server.md has them, with nothing of our stores.
+"""Tests that read a journal and its high-water mark by hand, after spec/server.md, without code of our stores.
 covers: sections 31 to 33 of the specification: the tables, the checksums, the chain of rows, snapshots, the mark
 """
 
@@ -21,7 +21,7 @@ FILES = [FIXTURES / "journal-2.sqlite", FIXTURES / "backup-2.db"]
 
 
 class ByHand:
-    """What a file says, each sum compared on the way."""
+    """A reader of a journal's file, which compares each checksum."""
 
     def __init__(self, path: Path) -> None:
         self.db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -39,7 +39,7 @@ class ByHand:
         return crc32(body, crc32(head, self.seed))
 
     def bodies(self) -> list[Any]:
-        """The chunks of the snapshot."""
+        """Return the chunks of the snapshot."""
         low, high = self.serial << 32, (self.serial + 1) << 32
         found = self.db.execute("SELECT id, crc, body FROM chunks WHERE id >= ? AND id < ? ORDER BY id", (low, high))
         out = []
@@ -50,7 +50,7 @@ class ByHand:
         return out
 
     def rows(self) -> list[Any]:
-        """The rows, those before the snapshot too."""
+        """Return the rows, also those before the snapshot."""
         found = self.db.execute(
             "SELECT first, last, prev, crc, body FROM rows WHERE first > ? ORDER BY first", [self.floor]
         )

@@ -18,7 +18,7 @@ STORE = b"s" * 16
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """A journal that was closed, with two rows."""
+    """Make a closed journal with two rows."""
     made = open_journal(f"sqlite:{tmp_path}")
     made.load()
     made.append([LoggedRow(1, 1, b"one"), LoggedRow(2, 2, b"two")])

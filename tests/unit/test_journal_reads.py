@@ -25,7 +25,7 @@ PUBLISHER = b"p" * 16
 
 
 class Reading(Talk):
-    """A lone server with messages in its journal, whose reads the test answers."""
+    """A lone server with messages in its journal. The test answers its reads."""
 
     def __init__(self) -> None:
         self.shelf, self.published = MessageShelf(), 0
@@ -54,7 +54,7 @@ class Reading(Talk):
 
 
 def given(turn: Turn) -> list[tuple[int, int]]:
-    """The offsets of the rows that a reader is given."""
+    """Return the offsets of the rows that a reader gets."""
     rows = []
     for _, messages in (*turn.deliveries, *turn.replies):
         for frames in messages:
@@ -134,7 +134,7 @@ def test_what_comes_next_is_read_ahead_but_nothing_behind_the_end() -> None:
 
 
 class Parting(Kept):
-    """B follows P; then both are active, and one of them gives way when they meet."""
+    """A pair of which both become active, so that one yields when they meet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Parting(Kept):
         return super().read(name, read)
 
     def until_end(self) -> str:
-        """The one that gives way, once END is in its mail."""
+        """Run until END is in the mail of the server that yields, and return its name."""
         for _ in range(400):
             self.run(0.05)
             for name, mail in self._mail.items():

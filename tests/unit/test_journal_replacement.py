@@ -32,7 +32,7 @@ def server(name: str) -> ServerCore:
 
 
 class Passive:
-    """A core over a real journal, whose turns are performed as a server's are."""
+    """A core over a real journal. Its turns are performed as those of a server."""
 
     def __init__(self, path: Path) -> None:
         self.core, self.journal = server("B"), self.open(path)
@@ -46,7 +46,7 @@ class Passive:
         return open_journal(f"sqlite:{path}")
 
     def turn(self, now: float, heard: list[Frames]) -> list[Frames]:
-        """What it tells its peer."""
+        """Take a turn, and return its messages to the peer."""
         self.told = []
         self.core.begin_turn(now, now)
         for frames in heard:
@@ -65,7 +65,8 @@ class Passive:
         self.journal.sync()
 
     def __getattr__(self, name: str) -> object:
-        return lambda *_: None  # what else a turn does is of no account here
+        # The other effects of a turn do not matter here.
+        return lambda *_: None
 
 
 class Pair:
@@ -82,14 +83,14 @@ class Pair:
         self._mail = [self.active.link.state_message()]
 
     def put(self, keys: list[str]) -> None:
-        """A set, at the active."""
+        """Set keys at the active."""
         self._no += 1
         body = Segment(keys, [b"%d" % self._no] * len(keys)).encode()
         self.active.collect([RESERVED_KEY, pack(self._no), b"c" * 16, b"", body])
         self._mail += self.active.end_turn().to_peer
 
     def step(self) -> list[Frames]:
-        """A turn of each; what the passive said."""
+        """Let each server take a turn, and return the messages of the passive."""
         self.now += 0.01
         said = self.passive.turn(self.now, self._mail)
         self.active.begin_turn(self.now, self.now)
@@ -100,7 +101,7 @@ class Pair:
         return said
 
     def until_taken_over(self) -> list[Frames]:
-        """Until the passive has the whole state; what it said in that turn."""
+        """Run until the passive has the whole state, and return its messages of that turn."""
         said: list[Frames] = []
         while self.passive.core.ctx.replacing is None:
             said = self.step()
@@ -108,7 +109,7 @@ class Pair:
         return said
 
     def restarted(self) -> ServerCore:
-        """What a start would find now."""
+        """Return the core that a start would make now."""
         self.passive.journal.close()
         journal, core = self.passive.open(self.path), server("B")
         recover(core, journal, 0.0, 0.0)
@@ -146,7 +147,7 @@ def test_a_start_in_the_middle_finds_what_was_there_before(tmp_path: Path) -> No
 
 
 def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
-    """To write it at once takes as long, and nobody is heard meanwhile; the active may be busy, and not dead."""
+    """A passive that writes a whole state is not elected, since the active may be busy and not dead."""
     pair = Pair(tmp_path)
     pair.until_taken_over()
     core = pair.passive.core
@@ -161,7 +162,8 @@ def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.until_taken_over()
     pair.passive.core.begin_turn(pair.now + 2, pair.now + 2)
-    pair.passive.core.step(PairEvent.FORCED)  # by a person
+    # An operator forces it.
+    pair.passive.core.step(PairEvent.FORCED)
     pair.passive.turn(pair.now + 2.2, [])
     assert pair.passive.core.bstate is State.ACTIVE
     assert pair.passive.core.ctx.replacing is None
@@ -187,7 +189,8 @@ def test_a_disk_that_is_full_in_the_middle_gets_it_from_the_beginning_later(
     with pytest.raises(JournalFull):
         passive.snapshotter.step(passive.core)
     monkeypatch.setattr(passive.journal, "put_snapshot", put)
-    passive.snapshotter.give_up(pair.now + 1)  # as the reactor does
+    # The reactor does the same.
+    passive.snapshotter.give_up(pair.now + 1)
     assert not confirmed(pair.step())
     pair.now += 1
     pair.step()

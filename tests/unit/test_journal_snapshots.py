@@ -1,4 +1,4 @@
-"""When the journal's snapshots are made, and what they say of ttls: the snapshotter over a real store, turn by turn."""
+"""Tests of the snapshotter over a real store, turn by turn: when snapshots are made, and the ttls in them."""
 
 from pathlib import Path
 

@@ -74,7 +74,7 @@ def test_the_bounds_of_a_range(prefix: str, after: str | None, until: str | None
 
 
 def set_as_an_application_does(talk: Talk, items: dict[str, bytes | None]) -> None:
-    """Shown by its own thread; the core hears of it when the agent submits it."""
+    """Show a set as the application's thread does. The core hears of it when the agent submits it."""
     for key, value in items.items():
         if value is None:
             talk.core.shown.pop(key, None)

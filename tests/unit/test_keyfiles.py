@@ -26,7 +26,8 @@ OTHER = keys.new_pair()
 
 def test_z85_is_that_of_zeromq() -> None:
     raw = bytes.fromhex("8E0BDD697628B91D8F245587EE95C5B04D48963F79259877B49CD9063AEAD3B7")
-    assert keyfiles.encode(raw) == b"JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"  # RFC 32's own example
+    # This is the example of RFC 32.
+    assert keyfiles.encode(raw) == b"JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
     assert keyfiles.decode(keyfiles.encode(raw).decode()) == raw
 
 
@@ -49,13 +50,13 @@ def test_a_pair_shows_no_secret_and_goes_nowhere() -> None:
 
 
 def directory(tmp_path: Path) -> Path:
-    """The keys of a server with a peer and a client."""
+    """Return the directory of keys of a server with a peer and a client."""
     a, _ = keys.pair_of_directories(tmp_path, ("alice", PAIR))
     return a
 
 
 def raw(pair: KeyPair) -> bytes:
-    """A public key as a handshake has it."""
+    """Return a public key in the form of a handshake."""
     return keyfiles.decode(pair.public.decode())
 
 

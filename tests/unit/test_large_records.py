@@ -1,4 +1,4 @@
-"""What the server writes by itself may be as large as the map: it goes in parts that fit a frame and a row."""
+"""Tests that a record which a server makes by itself, as large as the map, goes in parts that fit a frame and a row."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,19 +18,21 @@ from chp_server.store.journal_rows import stored
 
 SECRET, LEASE, TX = b"1" * 16, b"L" * 16, b"T" * 16
 SESSION = public_session(SECRET)
-KEYS = [f"/{i:06d}/".ljust(1000, "x") for i in range(20_000)]  # 20 MB of keys
+# These are 20 MB of keys.
+KEYS = [f"/{i:06d}/".ljust(1000, "x") for i in range(20_000)]
 A_BATCH = 10_000
 
 
 class Lone:
-    """A server alone, whose records are followed by a replica and stored as a journal would."""
+    """A lone server. A replica follows its records, and a list keeps them as a journal would."""
 
     def __init__(self, limits: Limits = DEFAULT) -> None:
         self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0, limits)
         self.replica = Committed(DEFAULT)
         self.no = 0
         self.largest = 0
-        self.published: list[list[Any]] = []  # the headers of the last turn's BATCHes
+        # The headers of the last turn's BATCHes.
+        self.published: list[list[Any]] = []
         self.core.begin_turn(0.0, 0.0)
         self.core.subscription([b"1", b"\x01" + channel_topic("/")])
         self.end(0.0)
@@ -52,7 +54,7 @@ class Lone:
         self.end(now)
 
     def to_the_end(self, now: float) -> None:
-        """Turns for as long as there is something to do at once."""
+        """Take turns as long as there is something to do at once."""
         while self.core.next_deadline() <= now:
             self.turn(now)
 
@@ -97,7 +99,7 @@ def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
 
 
 def test_the_last_part_of_a_large_record_says_whose_batches_it_holds() -> None:
-    """Who is not told goes on holding its own value of a key over what others set after it."""
+    """The last part must name its batches, since a client would otherwise go on showing its own older value."""
     lone = Lone(replace(DEFAULT, ending_keys_max=1 << 20))
     lone.fill(l=LEASE, lease=[LEASE, 60_000])
     lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
@@ -120,7 +122,8 @@ def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> No
         core.collect([RESERVED_KEY, pack(1), i.to_bytes(12) + bytes(4), b"", body])
     core.end_turn()
     turns = []
-    for n in range(1, 8):  # it hears all the time, and nobody comes
+    # The server hears all the time, and no peer comes.
+    for n in range(1, 8):
         core.begin_turn(n / 4, n / 4)
         turns.append(core.end_turn())
     assert len(core.state.sessions) == 5000

@@ -1,4 +1,4 @@
-"""Whom a client follows: each cell of the table, by what servers say; and the tables of the documents are the code's.
+"""Tests of the server that a client follows: each cell of the table, and the equal tables of code and documents.
 
 covers: leadership.py, freshness.py
 """
@@ -22,7 +22,7 @@ SILENCE_S = 1.0
 
 
 def place(standing: FollowState, *, late: bool) -> tuple[Leadership, ServerView, ServerView, float]:
-    """Of epoch 5; the server followed (or that was), another, and the time."""
+    """Return the leadership of a client in epoch 5, the followed server, the other one, and the time."""
     links = [ServerView(0, "a", heartbeat_s=0.1), ServerView(1, "b")]
     lead, now = Leadership(links, Timing(silence_s=SILENCE_S), 0.0), 100.0
     assert lead.learned(links[0], S.ACTIVE, number(5, 1), now) is Move.FOLLOW
@@ -40,7 +40,8 @@ def test_each_cell_of_the_table(event: FollowEvent, standing: FollowState) -> No
     lead, ours, other, now = place(standing, late=event is FollowEvent.LATE)
     if event in (FollowEvent.SAME, FollowEvent.AGAIN, FollowEvent.GONE):
         if standing is FollowState.NOBODY:
-            return  # nobody is the one that we follow
+            # There is no followed server.
+            return
         state = S.PASSIVE if event is FollowEvent.GONE else S.ACTIVE
         move = lead.learned(ours, state, number(5, 9), now, restarted=event is FollowEvent.AGAIN)
     else:

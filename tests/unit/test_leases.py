@@ -1,4 +1,4 @@
-"""Whose a lease is: in the state, in records, and for an operator.
+"""Tests of the owner of a lease: in the state, in records, and for an operator.
 
 covers: leases.py, `chp leases`.
 """
@@ -35,7 +35,7 @@ def opened() -> LeaseTable:
 
 
 def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> None:
-    """As a suffix may bring it: the name is taken there by now."""
+    """A suffix may bring a lease whose name another client has by now."""
     leases = opened()
     leases.keep(LEASE, 60_000, B, 1.0)
     assert (leases[LEASE].owner, leases[LEASE].deadline) == (A, 5.0)
@@ -50,7 +50,8 @@ def test_a_client_has_its_share_of_leases_and_no_more() -> None:
     leases.keep(ANOTHER, 5000, A, 0.0)
     with pytest.raises(Refusal, match="share"):
         leases.check({"lease": [b"N" * 16, 5000]}, LeaseOwner(A), limits)
-    leases.check({"lease": [LEASE, 5000]}, LeaseOwner(A), limits)  # to refresh one is not to open one
+    # A refresh opens no lease.
+    leases.check({"lease": [LEASE, 5000]}, LeaseOwner(A), limits)
     leases.check({"lease": [b"N" * 16, 5000]}, LeaseOwner(B), limits)
     leases.keep(b"N" * 16, 5000, B, 0.0)
     with pytest.raises(Refusal, match="3 leases are open"):
@@ -74,7 +75,8 @@ def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() ->
         with pytest.raises(Refusal, match="another client's"):
             leases.check(column, other, DEFAULT)
     with pytest.raises(Refusal, match="another client's"):
-        leases.check({"lease": [LEASE, 9000]}, mine, DEFAULT)  # it stays anybody's
+        # The lease stays that of any client.
+        leases.check({"lease": [LEASE, 9000]}, mine, DEFAULT)
     with pytest.raises(Refusal, match="has no keys"):
         leases.check({"l": LEASE}, mine, DEFAULT)
     with pytest.raises(Refusal, match="has no keys"):
@@ -150,7 +152,8 @@ def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() 
         lease.set("/a", b"1").wait(20)
         kept.set("/b", b"1").wait(20)
         lease.on_lost(lambda lost: told.set() if lost is lease else None)
-        with internals(clone).mailbox.lock:  # the agent stands still
+        # The agent stands still while the lock is held.
+        with internals(clone).mailbox.lock:
             Event().wait(1.5)
         assert told.wait(20) and lease.lost and not kept.lost
         with pytest.raises(Closed, match="lost"):

@@ -1,4 +1,4 @@
-"""What goes on where a limit is reached: who was let in may go on, and who was refused is not told that it was done."""
+"""Tests at reached limits: an admitted client may go on, and a refused batch is never acknowledged."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from .server_talk import ONE, TWO, Talk
 
 
 def kinds(talk: Talk, session: bytes, *batches: tuple[int, dict[str, Any]]) -> list[int]:
-    """The kinds of what a client is told of its batches."""
+    """Return the kinds of the answers to a client's batches."""
     for no, extras in batches:
         talk.set(session, no, {"/k": b"v"}, **extras)
     talk.turn(0.01)
@@ -22,7 +22,7 @@ def kinds(talk: Talk, session: bytes, *batches: tuple[int, dict[str, Any]]) -> l
 
 
 def test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others() -> None:
-    """A client whose answer was lost would take a lock for its own that it was refused."""
+    """A client whose refusal was lost must be refused again; else it would think that it holds a lock."""
     talk, never = Talk(), {"c": [[0], [7]]}
     assert kinds(talk, ONE, (1, never)) == [REFUSED]
     for start in range(1, 5000, 500):
@@ -49,7 +49,8 @@ def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_
     }  # fmt: skip
     server.peer_message([b"STATE", packb(said)])
     server.end_turn()
-    for n in range(9):  # it hears all the time, and nobody comes
+    # The server hears all the time, and no peer comes.
+    for n in range(9):
         server.begin_turn(n / 4, n / 4)
         server.end_turn()
     assert server.active

@@ -55,13 +55,14 @@ def test_what_no_register_would_allow_is_found(calls: list[Call]) -> None:
 
 
 def history(rng: random.Random, length: int) -> list[Call]:
-    """What four processes see of a real register: each call has its effect between its two times."""
+    """Return the calls of four processes at a real register, where each call has its effect between its two times."""
     calls: list[Call] = []
     state, free = None, [0.0] * 4
     for n in range(length):
         i = rng.randrange(4)
         called, answered = max(free[i], n - rng.random() * 3), n + rng.random() * 3
-        if called > n:  # still at its last one
+        # The process is still busy with its last call.
+        if called > n:
             continue
         free[i] = answered
         cas = rng.random() < 0.6

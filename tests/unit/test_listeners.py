@@ -1,4 +1,4 @@
-"""Each connection speaks for itself alone: what it never had it can't cancel, and what it had goes with it.
+"""Tests that a connection can cancel only its own subscriptions, and that they end with it.
 
 covers: listeners.py, the subscriptions of channels.py and core.py.
 """
@@ -28,7 +28,7 @@ class Server(ServerCore):
         self.end_turn()
 
     def hears(self, *messages: list[bytes], at: float = 0.2) -> list[tuple[bytes, int]]:
-        """What it publishes to these: topics and kinds."""
+        """Return the topics and kinds that a turn with these events publishes."""
         self.begin_turn(at, 1e9)
         for frames in messages:
             self.subscription(frames)
@@ -141,7 +141,7 @@ BEAT_S = 0.25
 
 
 def gaps(pace: HeartbeatInterval, listening: list[int]) -> list[tuple[float, float]]:
-    """For each HEARTBEAT but a channel's first: how long after the one before, and what that one had told."""
+    """Return the gap before each HEARTBEAT except a channel's first, and the interval that the one before had told."""
     topics = [channel_topic(f"/{i}/") for i in range(7)]
     heard: dict[bytes, tuple[float, float]] = {}
     out = []

@@ -107,7 +107,7 @@ def test_an_active_does_not_wait_for_a_passive_that_is_slow(pair: Cores) -> None
 
 
 def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -> None:
-    """Its vote lay in a socket of its own; what the active said meanwhile comes a moment later."""
+    """A vote may be read before the messages that the active sent meanwhile."""
     pair.stopped = "B"
     pair.run(5.0)
     pair.late("B")
@@ -138,7 +138,7 @@ def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores
 
 
 def restarted(**config: object) -> ServerCore:
-    """A primary with a store, that was active alone in epoch 1, and starts again at 100 s."""
+    """Return a primary that was active alone in epoch 1, and starts again at 100 s with its store."""
     server = ServerCore(CoreConfig(primary=True, name="P", bootstrap=True), b"P" * 16, 0.0)
     server.begin_turn(0.0, 0.0)
     rows = [op for op in server.end_turn().journal if isinstance(op, Append)]
@@ -150,7 +150,7 @@ def restarted(**config: object) -> ServerCore:
 
 
 def waits(core: ServerCore, until: float, *, connected: bool | None = None) -> float:
-    """Take a turn each 0.1 s; when it became active, or infinity."""
+    """Take a turn each 0.1 s, and return the time when the server became active, or infinity."""
     now = core.ctx.now
     while now < until:
         now += 0.1
@@ -173,7 +173,7 @@ def test_one_whose_connection_stands_waits_for_a_word_of_its_peer() -> None:
 
 
 def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None:
-    """It is busy with a turn since before this server started: so it said no STATE to it."""
+    """The peer is busy with a turn that began before this server started, so it has sent no STATE."""
     core = restarted()
     waits(core, 100.2, connected=True)
     for _ in range(4):

@@ -18,7 +18,7 @@ TOPICS = [channel_topic(f"/{i}/") for i in range(10)]
 
 
 def kinds(core: ServerCore, now: float) -> dict[bytes, list[object]]:
-    """What one heartbeat interval says on each channel."""
+    """Return the header on each channel in one heartbeat interval."""
     core.begin_turn(now, 1e9 + now)
     core.ctx.beat_now()
     return {m[0]: split(m[4])[0] for m in core.end_turn().publish if m[0] in TOPICS}

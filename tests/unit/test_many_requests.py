@@ -30,7 +30,7 @@ def kvset(no: int) -> list[bytes]:
 
 
 def ends(turns: list[Turn]) -> dict[int, int]:
-    """The number of keys that each reader was told at the end."""
+    """Return the number of keys that each reader heard at the end."""
     headers = [split(m[4])[0] for turn in turns for _, messages in turn.replies for m in messages]
     return {header[1]: header[3] for header in headers if header[0] == 5}
 
@@ -74,7 +74,8 @@ def test_those_of_many_subtrees_share_a_pass_over_the_map(made: list[list[str]])
     core.begin_turn(0.1, 1e9)
     for no in range(1, 11):
         core.collect(kvset(no))
-    for reader in range(60):  # ten subtrees, and each asked for six times
+    # Each of ten subtrees is asked for six times.
+    for reader in range(60):
         core.request(icanhaz(reader, b"/%d/" % (reader % 10)))
     turns = []
     for at in range(2):
@@ -105,7 +106,7 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
 
 
 def test_readers_that_stand_still_keep_a_bounded_number_of_keys_alive() -> None:
-    """Each asks at another number and reads nothing: its image keeps the lists, and the values, of that number."""
+    """Each reader asks at another number and reads nothing, so its image keeps the lists and values of that number."""
     limits = replace(DEFAULT, images_items_max=20, images_maps_max=4, sync_chunk_items=1)
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, limits)
     turns, at = [], 0.1

@@ -1,4 +1,4 @@
-"""Of a record, readers of a subtree are told what is in it and who wrote that: not who wrote elsewhere, nor what.
+"""Tests that readers of a subtree hear only its part of a record, and only the writers of that part.
 
 covers: `origins` and `whose` of BATCHes (SPEC.md, section 16) and RECORDS; columns of a batch as a whole
 """
@@ -24,20 +24,20 @@ Told = dict[str, tuple[list[Any], Any, list[list[str]], list[list[str]]]]
 
 
 def of_parts(parts: list[Any]) -> tuple[list[Any], Any, list[list[str]], list[list[str]]]:
-    """Origins, whose, and of each segment the keys and its columns."""
+    """Return the origins, `whose`, and the keys and columns of each segment."""
     (_, _, _, _, _, origins, _, *whose), *items = parts
     segments = [segment_of(item) for item in items]
     return origins, whose, [s.keys for s in segments], [sorted(s.extras or {}) for s in segments]
 
 
 def published(turn: Turn) -> Told:
-    """What each channel is told."""
+    """Return the parts of the BATCH on each channel."""
     bodies = [(frames[0], split(frames[4])) for frames in turn.publish if frames[0][:1] == b"\2"]
     return {topic[1:-1].decode(): of_parts(parts) for topic, parts in bodies if parts[0][0] == BATCH}
 
 
 def resumed(talk: Talk, subtree: str) -> list[Any]:
-    """What a reader of a subtree is told of all there is."""
+    """Return the parts of a resume of a subtree from the beginning."""
     end = Kthxbai(1, 99, 0, 0, None, True)
     records = iter(talk.core.commits.log.after(0, 1 << 20))
     said = [split(frames[4]) for [frames] in resume_parts(records, 0, subtree, end, DEFAULT, opener=lambda _: b"")]
@@ -46,7 +46,7 @@ def resumed(talk: Talk, subtree: str) -> list[Any]:
 
 @pytest.fixture(params=[0, FEW])
 def talk(request: pytest.FixtureRequest) -> Talk:
-    """With few channels, and with more."""
+    """Return a talk with few channels, or with many."""
     made = Talk()
     more = [f"/more/{i}/" for i in range(request.param)]
     for i, subtree in enumerate(["", "/a/", "/b/", *more]):

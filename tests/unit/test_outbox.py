@@ -1,4 +1,4 @@
-"""What is too much for one batch is cut: in order, within the limits, the columns with their items. And echoes."""
+"""Tests that the outbox cuts a large segment into batches, in order, within limits, with its columns; and of echoes."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,8 @@ from chp.keys import public_session
 from chp.limits import DEFAULT, Limits
 from chp_client.core.outbox import Outbox, cut, echoed, size_of
 
-ROOM = 1000  # for items, beside what a batch keeps for its header
+# The bytes for items, beside those that a batch keeps for its header.
+ROOM = 1000
 FEW = replace(DEFAULT, batch_items_max=4)
 SMALL = replace(DEFAULT, batch_bytes_max=65_536 + ROOM)
 
@@ -72,7 +73,7 @@ def test_a_conditional_set_is_not_cut() -> None:
 
 
 def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> None:
-    """The count would begin at 0 again, and a session below one that a server knows is refused for ever."""
+    """Otherwise the count would begin at 0 again, and a server refuses a session below a known one for ever."""
     outbox = Outbox(b"s" * 12 + b"\xff\xff\xff\xfe")
     outbox.reopen()
     assert outbox.session == b"s" * 12 + b"\xff" * 4

@@ -13,7 +13,7 @@ def sent(talk: Talk, server: int = 0) -> list[int]:
 
 
 def unknown(talk: Talk, no: int) -> None:
-    """A server refuses a session for good: it does not take it that this batch is the oldest that is held."""
+    """Let a server refuse a session for good, even if the client names its oldest batch."""
     for _ in range(SKIPS_MAX + 1):
         talk.sent.clear()
         talk.refuse(no, "session", 1)
@@ -159,7 +159,8 @@ class TestSent:
             talk.wait(1.0)
             talk.heartbeat(n(0))
             talk.ack(no, no, n(1)) if step % 2 else talk.refuse(no, "revision", {"/b": 1})
-        assert sent(talk).count(1) >= 20  # every resend_s, neither put off by answers nor less and less often
+        # The batch is sent each resend_s. Answers do not put it off, and the interval does not grow.
+        assert sent(talk).count(1) >= 20
 
     def test_the_pipeline_is_bounded(self) -> None:
         talk = Talk().joined()
@@ -267,14 +268,16 @@ class TestAnswered:
         assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
 
     def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
-        """Its end tells of the session that asked, so it is asked for again in the new one."""
+        """The end of a snapshot tells of the session that asked, so the client asks again in the new session."""
         talk = Talk().joined()
         talk.set({"/a": b"mine"})
         talk.batch(n(0), n(1), {"/a": b"mine"}, origins=[[SESSION, 1]])
         talk.ack(1, 1, n(1))
-        talk.batch(n(5), n(6), {"/b": b"theirs"}, origins=[[OTHER, 1]])  # a gap: it asks
+        # There is a gap, so the client asks.
+        talk.batch(n(5), n(6), {"/b": b"theirs"}, origins=[[OTHER, 1]])
         talk.set({"/c": b"mine"})
-        unknown(talk, 2)  # and begins anew
+        # The client begins a new session.
+        unknown(talk, 2)
         assert talk.requests[-1][2]["session"] == talk.core.outbox.public
         talk.greet()
         talk.snapshot(n(9), {"/a": (b"mine", n(1)), "/c": (b"mine", n(8))}, session_no=1)
@@ -315,10 +318,10 @@ class TestAnswered:
 
 
 class TestSettledOnceTheCopyHoldsIt:
-    """What a ticket says is in the copy when it is settled, at that revision or a later one."""
+    """Tests that a ticket is settled when the copy has its set, at its revision or a later one."""
 
     def lagging(self, *subtrees: str) -> Talk:
-        """A client that is joined and misses what comes next."""
+        """Return a joined client that misses the next batch."""
         talk = Talk(*subtrees).joined()
         for subtree in subtrees or ("",):
             talk.set({f"{subtree}/k": b"mine"})

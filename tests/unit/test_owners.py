@@ -1,4 +1,4 @@
-"""One user's flood takes nothing of another's: neither its application nor its idle sessions (SPEC.md, section 38).
+"""Tests that a flood of one user takes no application and no idle session of another one (SPEC.md, section 38).
 
 covers: core/state/sessions.py; owners in staging.py and access_state.py: on both servers, after a failover, recovered
 """
@@ -56,7 +56,7 @@ def flood(cores: Cores, user: str, sessions: int, *, to: str = "P") -> None:
 
 @pytest.fixture
 def cores() -> Cores:
-    """Bob has an application and an idle session, and then alice opens more sessions than are remembered."""
+    """Return a pair where bob has an application and an idle session, and alice opens too many sessions."""
     made = ruled()
     put(made, "bob", BOB, once=["job", 1, True])
     made.run(1.0)
@@ -108,7 +108,7 @@ def test_applications_do_not_push_out_another_users(cores: Cores) -> None:
 
 
 def test_who_is_heard_again_and_again_is_not_forgotten() -> None:
-    """By last use: of a user alone, the idle sessions go."""
+    """The idle sessions of a lone user go first, by last use."""
     cores = ruled()
     for no in range(1, 9):
         put(cores, "alice", b"a" * 16, no)
@@ -142,7 +142,7 @@ def test_a_journal_and_a_state_bring_them_back_in_their_order(cores: Cores, tmp_
 
 
 def test_a_state_of_an_older_server_has_owners_of_clients_that_are_forgotten() -> None:
-    """It kept them in one table with those of applications, oldest first."""
+    """An older server kept the owners of clients and applications in one table, oldest first."""
     old = ruled().p.state
     (*_, body) = old.rest(1.0)
     _, (*rest, rules, _) = unpackb(body, "state")

@@ -20,7 +20,7 @@ LINE, NEW_LINE = b"stranger", b"new line"
 
 @pytest.fixture
 def pair() -> Cores:
-    """In sync, and each has told the other its secret."""
+    """Return a pair in sync, whose servers know each other's secret."""
     made = Cores()
     for name, core in made.cores.items():
         core.ctx.config = replace(core.config, secret=name.lower().encode() * 16)
@@ -30,7 +30,7 @@ def pair() -> Cores:
 
 
 def forged(of: ServerCore, **said: Any) -> list[bytes]:
-    """A STATE like that of one of the servers."""
+    """Return a forged STATE that looks like that of a server."""
     body = msgpack.unpackb(of.link.state_message()[1])
     return [b"STATE", msgpack.packb({**body, "server": b"f" * 16, **said})]
 
@@ -63,7 +63,8 @@ def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at
 
 
 def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
-    ahead = {"number": pair.b.state.number + 1}  # of which its other one can't know that it is history
+    # The peer can't know that this number is history.
+    ahead = {"number": pair.b.state.number + 1}
     pair.b.peer_message(forged(pair.p, server=pair.p.server, **ahead), NEW_LINE)
     assert pair.b.ctx.peer is not None and pair.b.ctx.peer.number == ahead["number"]
 
@@ -74,7 +75,7 @@ def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cor
 
 
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
-    """It served, alone, while this server stood still with a word of the run before in its socket (seed 70053)."""
+    """The peer's next run may have served alone while this server was stopped (seed 70053)."""
     pair.stopped = "P"
     pair.run(0.5)
     serves = {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}

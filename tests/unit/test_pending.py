@@ -11,7 +11,7 @@ LIMITS = replace(DEFAULT, pending_batches_max=5, pending_bytes_max=100, pending_
 
 
 def all_of(pending: PendingList) -> list[list[bytes]]:
-    """What is taken over, in its order."""
+    """Return the pending sets that are taken over, in order."""
     pending.take(0.0)
     taken = list(pending.taken)
     pending.taken.clear()
@@ -66,7 +66,7 @@ def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
 
 
 def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() -> None:
-    """The oldest is answered with the first turn; what comes meanwhile waits its turn."""
+    """The oldest pending set is answered in the first turn, and later sets wait."""
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     pair.stopped = "P"
     session = b"s" * 16
@@ -84,7 +84,7 @@ def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() ->
 
 
 def test_who_sends_again_what_was_done_is_answered_before_what_is_pending() -> None:
-    """Its answer died with the active; the successor has a second's worth of everybody's sets to apply."""
+    """A client whose answer died with the active is answered before the successor applies a second of pending sets."""
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     done, waiting = b"d" * 16, b"w" * 16
     pair.put("PB", done, 1, {"/done": b"1"})

@@ -24,9 +24,11 @@ class Recorder:
 
     def __init__(self, now: float = 0.0, full: Sequence[str] = ()) -> None:
         self.did: list[str] = []
-        self.cut_after: list[str] | None = None  # what had been done when it was asked for
+        # The steps that were done when the cut was asked for.
+        self.cut_after: list[str] | None = None
         self.time = now
-        self.full = list(full)  # where the journal has no room, one time each
+        # The operations for which the journal has no room, once each.
+        self.full = list(full)
 
     def now(self) -> float:
         return self.time
@@ -80,7 +82,7 @@ class Recorder:
 
 
 def full_turn() -> Turn:
-    """Something in every field."""
+    """Return a turn with something in each field."""
     return Turn(
         saves=[Save("suffix", [])],
         to_peer=[[b"RECORD"]],
@@ -127,7 +129,8 @@ def test_a_turn_that_has_no_room_in_the_journal_goes_no_further_until_it_has() -
 
 
 def test_the_order_is_that_of_the_fields_of_a_turn() -> None:
-    done = [effects for step, effects, _ in ORDER if step is not Step.SYNC]  # a sync belongs to the journal
+    # A sync belongs to the journal.
+    done = [effects for step, effects, _ in ORDER if step is not Step.SYNC]
     assert done == [field.name for field in fields(Turn)]
 
 
@@ -194,7 +197,7 @@ class Told(MemoryStore):
 
 
 def rows_of(core: ServerCore, *segments: list[Segment]) -> list[LoggedRow]:
-    """What a lone server writes to its journal: its epoch, then a record of each list."""
+    """Return the rows of a lone server: its epoch, and then a record of each list."""
     written: list[LoggedRow] = []
     for each in [[], *segments]:
         core.begin_turn(core.now + 0.01, 0.0)

@@ -12,7 +12,8 @@ from chp_server.core.updates.turn import Turn
 from tests.unit.server_talk import ONE, Talk
 
 STEP_S = 0.001
-CALLS_MAX = {  # of our functions, and the files that they enter: a journey goes one way
+# (calls of our functions, files that they enter)
+CALLS_MAX = {
     "the active's turn, which commits": (75, 22),
     "the active's turn, which hears the confirmation": (60, 24),
     "an idle turn of the active": (30, 14),
@@ -21,7 +22,7 @@ CALLS_MAX = {  # of our functions, and the files that they enter: a journey goes
 
 
 class Busy(Talk):
-    """Somebody sets a key each millisecond, and the caller asks when to call again, as the reactor does."""
+    """A server where a client sets a key each millisecond, and whose deadline is asked for as the reactor does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Busy(Talk):
             self.step()
 
     def step(self) -> Turn:
-        """A set, and its turn."""
+        """Set a key, and take the turn."""
         self.no += 1
         self.set(ONE, self.no, {"/a": b"%d" % self.no})
         turn = self.turn(STEP_S)

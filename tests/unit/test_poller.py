@@ -12,12 +12,12 @@ Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes], Poller]
 
 
 def nobody(fd: int | None) -> None:
-    """Whose messages they are is not asked here."""
+    """Ignore the sender of messages."""
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Where messages go in, and where they are waited for; whatever was said at first has been seen to."""
+    """Return a socket for messages, the socket that receives them, and a poller without pending events."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
         one.bind("inproc://waiting")
         other.connect("inproc://waiting")
@@ -33,7 +33,8 @@ def test_what_arrives_is_told_until_it_was_taken(ends: Ends) -> None:
     one, other, waiting = ends
     for _ in range(3):
         one.send(b"x")
-    for _ in range(3):  # its descriptor speaks once
+    # Its descriptor signals only once.
+    for _ in range(3):
         assert waiting.wait(1000) == {other}
         list(receive(other, 1, 1000, waiting.again, nobody))
     assert waiting.wait(0) == set()

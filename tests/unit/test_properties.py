@@ -60,7 +60,8 @@ def test_read(frame: bytes, found: dict[str, str]) -> None:
         (b"a=1\na=2\n", "twice"),
         (b"a=\xff\n", "not UTF-8"),
         (b"a=" + b"x" * DEFAULT.property_bytes_max + b"\n", "put it in the value"),
-        (("a=" + "é" * 600 + "\n").encode(), "put it in the value"),  # counted in bytes, not in characters
+        # The limit counts bytes, not characters.
+        (("a=" + "é" * 600 + "\n").encode(), "put it in the value"),
         (b"a=1\n" * 2000, "send at most 4096"),
     ],
 )
@@ -121,7 +122,8 @@ def test_no_ttl_is_not_an_error() -> None:
         ("1795196542.19", 2190),  # Python: s
         ("1795196539", 0),  # over
         ("1795196539000", 0),
-        ("5", 5000),  # relative, from who knows whom
+        # This ttl is relative, from an unknown program.
+        ("5", 5000),
         ("0", None),
     ],
 )

@@ -41,7 +41,7 @@ def test_what_is_kept_is_the_newest_within_the_bounds(
 
 
 def test_a_reader_may_begin_after_a_whole_record_only() -> None:
-    """Whose first part is gone can't be told: its keys would come with the number of a part (seed 250)."""
+    """A record whose first part is gone cannot be sent, since its keys would have the number of a part (seed 250)."""
     log = RecordLog(replace(DEFAULT, log_records_max=3))
     found = []
     for at, more in enumerate([False, True, True, False, False, True, True, True, True, False]):
@@ -83,7 +83,7 @@ def test_a_record_that_does_not_follow_begins_anew() -> None:
 
 
 def test_a_log_that_a_passive_needed_no_more_is_small_again() -> None:
-    """covers: PeerLink lets go of the log when its passive is gone, in sync with nobody, or when it hands over."""
+    """covers: PeerLink shrinks the log when its passive is gone, when no peer is in sync, or when it hands over."""
     limits = replace(DEFAULT, log_bytes_max=4000, replica_bytes_max=400_000)
     pair = Cores(limits)
 

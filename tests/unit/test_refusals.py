@@ -22,7 +22,7 @@ LITTLE, NOTHING, ROOM = (ResourceUsage(disk_free=n * MIB) for n in (20, 0, 1000)
 
 
 def turn_of(talk: Talk, *batches: tuple[bytes, int, bytes], seen: ResourceUsage = ROOM) -> Turn:
-    """A turn with some batches: session, number, body."""
+    """Take a turn with some batches: (session, number, body)."""
     talk.core.measured(seen)
     for batch in batches:
         talk.send(*batch)
@@ -30,7 +30,7 @@ def turn_of(talk: Talk, *batches: tuple[bytes, int, bytes], seen: ResourceUsage 
 
 
 def told(turn: Turn, session: bytes = ONE) -> list[Any]:
-    """The answers to a session: (batch, code) of what was refused, (first, last) of what was done."""
+    """Return the answers to a session: (batch, code) of each refusal, and (first, last) of each run that was done."""
     answers = [split(m[4])[0] for m in turn.acks if m[0] == session_topic(public_session(session))]
     return [h[1:3] if h[0] == REFUSED else [run[:2] for run in h[1]] for h in answers if h[0] in (ACK, REFUSED)]
 
@@ -94,7 +94,7 @@ SYNC = Segment([], []).encode()
 
 
 def acks(turn: Turn) -> list[Any]:
-    """The runs and durability of each acknowledgement."""
+    """Return the runs and durability of each acknowledgement."""
     return [[header[1], header[2]] for m in turn.acks if (header := split(m[4])[0])[0] == ACK]
 
 
@@ -122,11 +122,12 @@ def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
 
 
 def test_a_pair_without_room_never_calls_it_replicated() -> None:
-    """The passive has confirmed nothing since: behind a cut link it may serve, and have more."""
+    """The passive has confirmed nothing since, and behind a cut link it may serve and have more."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)  # it is not to hand over by itself
+    # The server must not hand over by itself.
+    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)
     pair.p.room.measured(NOTHING)
     pair.put("PB", ONE, 2, {})
     pair.run(0.2)
@@ -145,11 +146,12 @@ def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
 
 
 def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
-    """It has room, and may hold a copy of the set."""
+    """The other server has room, and may hold a copy of the refused set."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
-    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)  # it is not to hand over by itself
+    # The server must not hand over by itself.
+    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)
     pair.p.room.measured(LITTLE)
     pair.put("PB", ONE, 2, {"/b": b"1"})
     pair.run(0.2)

@@ -22,17 +22,17 @@ SET = Segment(["/a"], [b"1"])
 
 
 def refused(talk: Talk, *segments: Segment, seen: ResourceUsage | None = None) -> list[str]:
-    """The codes and details of what a turn that begins with a measurement refuses of some batches."""
+    """Return the codes and details of the refusals of a turn after a measurement."""
     return [f"{header[2]} {header[3]}" for header in talk.do(*segments, seen=seen) if header[0] == REFUSED]
 
 
 def memory(used: int, of: int = 1000) -> ResourceUsage:
-    """So many MiB of memory in use."""
+    """Return a measurement with so many MiB of memory in use."""
     return ResourceUsage(memory=used * MIB, memory_max=of * MIB)
 
 
 def disk(free: int) -> ResourceUsage:
-    """So many MiB free."""
+    """Return a measurement with so many MiB of free disk."""
     return ResourceUsage(disk_free=free * MIB)
 
 
@@ -72,7 +72,7 @@ OTHERS = [
 
 
 def begun(**settings: Any) -> Talk:
-    """One that holds something of each kind."""
+    """Return a server that holds something of each kind."""
     server = Talk(**settings)
     things = [
         Segment(["/kept"], [b"1"]), Segment([], [], {"lease": [LEASE, 5000]}),

@@ -1,4 +1,4 @@
-"""What a subtree missed: a large record in parts keeps its revision, whichever of the parts concern the subtree."""
+"""Tests that a large record in parts keeps its revision in a resume, whichever parts concern the subtree."""
 
 from chp.batch import BATCH, Segment, join, split
 from chp.headers import Kthxbai
@@ -13,7 +13,7 @@ def part(prev: int, first: int, last: int, more: bool, *keys: str) -> Record:
 
 
 def resumed(records: list[Record], subtree: str) -> list[list[object]]:
-    """The headers that a reader of the subtree gets, after number 1."""
+    """Return the headers that a reader of the subtree gets after number 1."""
     chunks = resume_parts(iter(records), 1, subtree, Kthxbai(1, 99, 0, 0, None, True), DEFAULT, opener=lambda _: b"")
     return [body[0] for [frames] in chunks for body in split(frames[4])[1:] if split(frames[4])[0][0] == 4]
 

@@ -1,4 +1,4 @@
-"""covers: what a server makes of the other one's messages that say more, or come when nobody waits for them."""
+"""covers: a server's treatment of peer messages that say more than they should, or that no part waits for."""
 
 from __future__ import annotations
 

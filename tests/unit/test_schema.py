@@ -20,7 +20,8 @@ FILES = ("session", "sets", "updates", "questions", "topics", "peer", "journal",
 VECTORS = [vector for file in FILES for vector in load(f"{file}.json").values()]
 RULES = {"KVSET": "kvset", "ICANHAZ": "question", "MESSAGES": "messages-for-reader"}
 PEER = {"RECORD": "update", "SYNC": "sync", "END": "state"}
-UNSAID = {  # what a schema can't say: how things go together, and what there is
+# A schema cannot express these: how fields go together, and which objects exist.
+UNSAID = {
     "kvset-fewer-values-than-keys", "kvset-a-key-of-ours", "kvset-a-command-as-a-key",
     "kvset-an-item-that-is-not-there", "kvset-an-item-deleted-twice", "kvset-a-lease-that-is-not-there",
     "kvset-a-commit-with-keys", "kvset-a-commit-of-what-is-not-here", "kvset-batch-0", "kvset-a-session-of-15-bytes",

@@ -18,7 +18,7 @@ CLIENT = b"c" * 16
 
 
 def filled(keys: int = 300, **config: Any) -> Cores:
-    """A pair that holds so many keys, some with a ttl, some of a lease."""
+    """Return a pair that holds so many keys, some with a ttl and some with a lease."""
     pair = Cores(**{"scrub_s": 2.0, **config})
     lease = b"l" * 16
     pair.put("PB", CLIENT, 1, {f"/k/{i:05}": b"%d" % i for i in range(keys)})
@@ -56,7 +56,7 @@ def no_lease(state: ReplicatedState) -> None:
 
 
 def renamed(state: ReplicatedState) -> None:
-    """The same count, the same sum of revisions."""
+    """Rename a key, which keeps the count and the sum of revisions."""
     held = state.map
     held.values["/other"], held.revisions["/other"] = held.values.pop("/k/00007"), held.revisions.pop("/k/00007")
 
@@ -140,7 +140,7 @@ def state_of(keys: int, size: int = 3) -> ReplicatedState:
 
 
 def slices(scrub: Scrub, state: ReplicatedState) -> list[list[str]]:
-    """The keys of each slice of one pass."""
+    """Return the keys of each slice of one pass."""
     out: list[list[str]] = []
     for i in range(100_000):
         keys = unpackb((scrub.next(state, float(i)) or [])[1], "")[2]

@@ -21,12 +21,12 @@ PUBLIC = public_session(X)
 
 
 def messages(*values: bytes) -> list[list[Any]]:
-    """The column of a batch that publishes to the topic t."""
+    """Return the column of a batch that publishes to the topic t."""
     return [["t", len(values), pack_messages(None, list(values))]]
 
 
 def split() -> Cores:
-    """Both servers are active. P alone has answered batch 2 of a client that both have heard before."""
+    """Return a pair of which both are active. Only P has answered batch 2 of a client that both know."""
     pair = Cores()
     pair.put("PB", X, 1, {"/one": b"1"})
     pair.run(0.3)
@@ -41,7 +41,7 @@ def split() -> Cores:
 
 
 def meet(pair: Cores) -> None:
-    """The link heals; B stays, and P follows."""
+    """Heal the link, and check that B stays active and P follows."""
     pair.linked = True
     pair.run(3.0)
     assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
@@ -118,7 +118,8 @@ def test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twic
     assert not pair.b.state.sessions[PUBLIC].skipped
     replays = [frames for turn in pair.turns["P"] for frames in turn.to_peer if frames[0] == b"REPLAY"]
     pair.b.begin_turn(pair.now, pair.now)
-    pair.b.link.replay._answered = (b"", 0, [], 0)  # as if it had been started again
+    # The server has forgotten this, as if it had been started again.
+    pair.b.link.replay._answered = (b"", 0, [], 0)
     pair.b.peer_message(replays[-1])
     pair.b.end_turn()
     assert pair.b.state.topics.by_name["t"].next == 1
@@ -151,7 +152,8 @@ def test_a_version_that_a_later_one_followed_is_still_known_as_done() -> None:
     for no, version in ((3, 1), (4, 2)):
         pair.put("P", X, no, {f"/job/{version}": b"1"}, publish=messages(b"m"), once=["job", version, False])
     pair.run(0.1)
-    for no, version in ((1, 2), (2, 3)):  # of another run of the program: 1 was answered
+    # These batches are of another run of the program, after version 1 was answered.
+    for no, version in ((1, 2), (2, 3)):
         pair.put("B", Y, no, {f"/job/{version}": b"1"}, publish=messages(b"m"), once=["job", version, False])
     pair.run(0.1)
     meet(pair)

@@ -1,4 +1,4 @@
-"""What each subtree has of a segment, found by directories, is what a pass finds. covers: shares.py, Channels"""
+"""Tests that the part of a segment in each subtree, found by directories, is right. covers: shares.py, Channels"""
 
 import pytest
 from hypothesis import given

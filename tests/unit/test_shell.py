@@ -35,7 +35,7 @@ def test_stop_after_the_end_writes_to_nobody_s_descriptor() -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What is synced, in order: whether it is a directory."""
+    """Return a list that gets True for each synced directory and False for each synced file."""
     found: list[bool] = []
     monkeypatch.setattr(os, "fsync", lambda fd: found.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
     return found
@@ -55,7 +55,7 @@ def test_the_file_of_a_suffix_lasts_with_its_name(tmp_path: Path, synced: list[b
 
 
 def test_a_connection_whose_host_vanished_is_found_out() -> None:
-    """By the kernel: a timer of the kind keepalive (2) runs on each connection on which nothing is said."""
+    """The kernel finds it out: a keepalive timer (2) runs on each silent connection."""
     with TestServer(heartbeat_s=0.1) as server, Hand(server.address) as hand:
         hand.collector()
         dealer = hand.dealer()
@@ -66,7 +66,7 @@ def test_a_connection_whose_host_vanished_is_found_out() -> None:
 
 
 def timers(port: int) -> set[int]:
-    """Those that run on the established connections that came to a local port."""
+    """Return the kinds of timers that run on the established connections to a local port."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours = [line for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "01"]
     return {int(line[5].partition(":")[0]) for line in ours}

@@ -27,7 +27,8 @@ def made() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def source(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("site") / "source"
-    made["API"].pop("spark", None)  # Spark may not be installed
+    # Spark may not be installed.
+    made["API"].pop("spark", None)
     made["make_source"](to)
     return to
 

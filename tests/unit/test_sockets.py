@@ -1,4 +1,4 @@
-"""What one turn takes of the sets that have arrived. covers: sockets.py"""
+"""Tests of the sets that one turn takes of those that have arrived. covers: sockets.py"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ LIMITS = replace(DEFAULT, turn_bytes_max=100, turn_messages_max=10)
 
 @pytest.fixture
 def ends() -> Iterator[tuple[zmq.Socket[bytes], Intake]]:
-    """Where sets go in, and where they are taken."""
+    """Return a socket that sends sets, and the intake that takes them."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
         one.bind("inproc://intake")
         other.connect("inproc://intake")
@@ -23,7 +23,7 @@ def ends() -> Iterator[tuple[zmq.Socket[bytes], Intake]]:
 
 
 def turns(intake: Intake) -> list[list[Frames]]:
-    """What each turn takes until nothing is left."""
+    """Return the sets that each turn takes until none is left."""
     out = []
     while taken := intake.take():
         out.append(taken)

@@ -9,8 +9,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (?!demand )(\S+) \| ([^|]+) \| ([^|]*)\| ?([^|]*)\|$", PAGE, re.M)
 NAMED = [(demand, *named) for demand, _, _, by in ROWS for named in re.findall(r"`(tests/[a-z0-9_/]+\.py)::(\w+)`", by)]
-REQUIREMENTS = ("1abc", "2", "3abcdefghijkl", "4ab", "5abcd", "6abcd", "7ab", "8", "9")  # R1a and so on
-TESTS = (4, 1, 3, 2, 2, 1, 1, 1, 1, 3)  # T1.1 to T1.4 and so on
+# The demands are R1a and so on.
+REQUIREMENTS = ("1abc", "2", "3abcdefghijkl", "4ab", "5abcd", "6abcd", "7ab", "8", "9")
+# The tests are T1.1 to T1.4 and so on.
+TESTS = (4, 1, 3, 2, 2, 1, 1, 1, 1, 3)
 DEMANDS = [
     *(f"002-{n:02}" for n in range(1, 27)),
     *(f"000-{n:02}" for n in range(1, 20)),

@@ -1,4 +1,4 @@
-"""What the code names is there: a section of the specification by its number, and a page of docs/decisions.
+"""Tests that the sections of the specification and the pages of docs/decisions which the code names exist.
 covers: the references from the code to the sections of SPEC.md and spec/, and to docs/decisions
 """
 

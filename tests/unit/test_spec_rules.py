@@ -1,4 +1,4 @@
-"""Each rule of the specification is held by a test, and stands in one sentence on a line of its own.
+"""Tests that each rule of the specification has a test, and is one sentence on a line of its own.
 covers: the ids of rules in SPEC.md and spec/, and tests/unit/spec_rules.py
 """
 

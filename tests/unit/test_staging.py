@@ -1,4 +1,4 @@
-"""covers: core/state/staging.py: which applications are remembered when there are more than may be, and whose."""
+"""covers: core/state/staging.py: the applications that are remembered when there are too many, and their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers hold beside the map: leases live as long as their last refresh said; what is remembered is bounded."""
+"""Tests of the state beside the map: leases live as long as their last refresh said, and memory is bounded."""
 
 import tracemalloc
 from collections import deque
@@ -34,7 +34,7 @@ def test_no_more_uuids_are_remembered_than_may_be() -> None:
 
 
 def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
-    """One that comes again has fewer runs than were noted of it."""
+    """A forgotten session that comes again has fewer runs than before."""
     state = ReplicatedState(replace(DEFAULT, sessions_max=2, runs_max=4))
     x, y, z = (letter * 16 for letter in (b"x", b"y", b"z"))
     for revision, session in enumerate([x, x, y, z, x, y, z, y, z, y], 1):
@@ -57,7 +57,7 @@ def test_a_session_remembers_its_last_runs_as_a_queue_would() -> None:
 
 
 def test_a_session_of_one_batch_takes_little() -> None:
-    """100,000 are remembered for a day; a deque for each, of a block of its own, was 1.2 KB, in gaps of all else."""
+    """Servers remember 100,000 sessions for a day, and a deque for each would take 1.2 KB."""
     state, n = ReplicatedState(DEFAULT), 5000
     tracemalloc.start()
     try:

@@ -58,7 +58,7 @@ def test_what_was_committed_arrives_too_so_that_what_comes_late_is_kept_by_neith
 
 
 def test_an_older_version_does_not_take_the_place_of_a_newer() -> None:
-    """It comes with the suffix of a server that was active alone; a micro-batch that runs again would be done again."""
+    """A suffix may bring an older version; if it replaced the newer one, a repeated micro-batch would be done again."""
     here = ReplicatedState(DEFAULT)
     for revision, version in enumerate((7, 5), 1):
         here.apply(Segment([], [], {"done": ["job", version, bytes(16)]}), revision, 0.0)

@@ -1,4 +1,4 @@
-"""All of the state but the map is packed a slice a turn, as it was at one moment.
+"""Tests that the state except the map is packed in slices, one in each turn, as it was at one moment.
 
 covers: `rest` and `load_rest` of core/state/state.py
 """

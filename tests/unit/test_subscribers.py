@@ -6,7 +6,7 @@ HERE = ("127.0.0.1", 1)
 
 
 def test_a_topic_that_was_never_subscribed_to_cant_be_taken_back() -> None:
-    """Who cancelled a million bytes first could subscribe to a million more than anybody, unseen."""
+    """Otherwise a client that first cancels a million bytes could subscribe to a million more than its bound."""
     reader = Subscriber(HERE)
     for _ in range(10):
         reader.subscribed(b"x" * 1000, more=False)

@@ -14,12 +14,12 @@ X, Y, Z = (letter * 12 + bytes(4) for letter in (b"x", b"y", b"z"))
 
 
 def revision(pair: Cores, server: str, session: bytes, no: int) -> int:
-    """The revision that a server acknowledged."""
+    """Return the revision that a server acknowledged."""
     return next(int(answer[2]) for answer in pair.answers(session, server) if answer[:2] == (no, "ack"))
 
 
 def in_sync_with(**values: bytes) -> Cores:
-    """A pair whose keys are these."""
+    """Return a pair in sync that holds these keys."""
     pair = Cores()
     pair.put("P", Z, 1, {f"/{name}": value for name, value in values.items()})
     pair.run(0.3)
@@ -27,7 +27,7 @@ def in_sync_with(**values: bytes) -> Cores:
 
 
 def count_up(pair: Cores, times: int, at: int, first: int = 1, session: bytes = X) -> int:
-    """A client that hears both raises a counter on what P acknowledged; returns the last revision."""
+    """Let a client of both servers raise a counter by P's acknowledgements, and return the last revision."""
     for no in range(first, first + times):
         pair.put("PB", session, no, {"/n": b"%d" % no}, c=[[0], [at]])
         pair.run(0.05)
@@ -36,14 +36,14 @@ def count_up(pair: Cores, times: int, at: int, first: int = 1, session: bytes = 
 
 
 def part(pair: Cores) -> None:
-    """The link is cut until P goes on alone."""
+    """Cut the link until P goes on alone."""
     pair.linked = False
     pair.run(1.5)
     assert not pair.p.ctx.in_sync()
 
 
 def take_over(pair: Cores) -> None:
-    """P is stopped, B gets votes."""
+    """Stop P, and let B take over by votes."""
     pair.stopped = "P"
     pair.run(1.2)
     pair.vote("B")
@@ -52,7 +52,7 @@ def take_over(pair: Cores) -> None:
 
 
 def meet(pair: Cores) -> None:
-    """All is whole again."""
+    """Heal all faults, and check that B stays active and P follows."""
     pair.stopped, pair.linked = "", True
     pair.run(3.0)
     assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
@@ -60,7 +60,7 @@ def meet(pair: Cores) -> None:
 
 
 def test_a_chain_of_ones_own_conditions_is_replayed() -> None:
-    """The successor has had all ten from its pending list: it did the first, and could not know what the others are."""
+    """The successor had all ten in its pending list, did the first, and refused the others as parted."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
     part(pair)
@@ -96,7 +96,8 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     pair.put("B", Y, 1, {"/n": b"1"}, c=[[0], [start]])
     pair.stopped = ""
     pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
-    pair.p.ctx.hold_until = 0.0  # it has heard nobody for long
+    # The server has heard no peer for long.
+    pair.p.ctx.hold_until = 0.0
     pair.run(0.2)
     meet(pair)
     assert pair.outcomes() == {"/n": CONFLICT}
@@ -106,7 +107,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
 
 
 def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() -> None:
-    """Y was first at P, X at B: whom one refused for good, the other does not do behind its back."""
+    """A batch that one server refused for good is not done by the other; Y was first at P, X at B."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
     part(pair)
@@ -121,7 +122,7 @@ def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() 
 
 
 def test_of_a_record_of_two_clients_each_batch_has_its_own_outcome() -> None:
-    """One was done by the other server as well, one only here: neither decides over the other."""
+    """One batch was done by both servers and one only here, and each gets its own outcome."""
     pair = in_sync_with(a=b"0", b=b"0")
     part(pair)
     pair.put("PB", X, 1, {"/a": b"x"})
@@ -178,7 +179,7 @@ def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted
 
 
 def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() -> None:
-    """Else it would send the rest in a new session, beside what the suffix brings: done twice in one epoch."""
+    """Otherwise the client would send the rest in a new session, and the suffix would bring it again."""
     pair = in_sync_with(n=b"0")
     part(pair)
     pair.put("P", X, 1, {"/a": b"1"})
@@ -201,10 +202,11 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
 
 
 def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_again() -> None:
-    """The message is not: but the account called such keys replayed, and they were dropped with it (seed 120140)."""
+    """The message stays out, while the keys must be set as the file says; they were once dropped (seed 120140)."""
     batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
     state = in_sync_with(theirs=b"0").p.state
-    common = state.number - 1  # what is there has been written since
+    # The present value has been written since.
+    common = state.number - 1
     taken, updates = Ledger(common).judge(SuffixPart([[X, 1]], True, [batch]), state, lambda _key: False)
     assert [update.outcome for update in updates] == [REPLAYED, CONFLICT]
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
@@ -231,7 +233,7 @@ def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back()
 
 
 def test_what_ended_by_time_where_the_log_does_not_reach_back_is_no_delete() -> None:
-    """It had no time when the histories parted, and had one in a record that is gone (seed 120351)."""
+    """The key got its ttl after the split, in a record that the log has dropped (seed 120351)."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))
     pair.put("PB", Z, 1, {"/ends": b"0", "/deleted": b"0"})
     pair.run(0.3)

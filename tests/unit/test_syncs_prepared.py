@@ -18,7 +18,8 @@ from .client_frames import Talk as ClientTalk
 from .client_frames import n
 from .server_talk import ONE, TWO, Talk
 
-SLOW = replace(DEFAULT, gather_items_max=4)  # keys of one turn: a copy of some hundred takes many turns
+# One turn gathers four keys, so a copy of some hundred takes many turns.
+SLOW = replace(DEFAULT, gather_items_max=4)
 KEYS = {f"/k/{i}": b"v" for i in range(200)}
 
 

@@ -80,7 +80,7 @@ def test_a_ticket_is_a_future_too() -> None:
 
 
 def test_an_error_that_was_raised_goes_with_its_ticket() -> None:
-    """Its traceback had the frame of `wait`, and so the ticket, and so itself, until the collector came by."""
+    """The error's traceback once kept the frame of `wait`, and so the ticket and itself, until a garbage collection."""
     gc.disable()
     try:
         refused().wait(0)
@@ -92,7 +92,7 @@ def test_an_error_that_was_raised_goes_with_its_ticket() -> None:
 
 
 def refused() -> Ticket:
-    """A ticket that was."""
+    """Return a refused ticket."""
     ticket = fresh()
     ticket.settle(Refused("no room", "full", {}))
     return ticket

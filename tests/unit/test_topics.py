@@ -39,7 +39,7 @@ def check(topics: Topics, extras: dict[str, Any]) -> None:
 
 
 def rows(topic: int, *sizes: int) -> list[LoggedMessages]:
-    """One after the other, each with so many messages, of the records 1, 2, ..."""
+    """Return consecutive rows with so many messages each, of the records 1, 2, ..."""
     out, at = [], 0
     for number, n in enumerate(sizes, 1):
         body = packb([pack_messages(None, [b"%d" % i for i in range(at, at + n)])])
@@ -194,7 +194,8 @@ def told(delivery: Delivering, topics: Topics, now: float, number: int, confirme
     written = delivery.written
     given = list(delivery.pump(topics, (), now, number, confirmed))
     while reads := delivery.pages.due():
-        delivery.written = written  # the next turn comes at once, and the journal is asked as it was then
+        # The next turn comes at once, and reads the journal in its state of then.
+        delivery.written = written
         for read in reads:
             delivery.pages.came(read, delivery.kept.read(*astuple(read)))
         given += delivery.pump(topics, (), now, number, confirmed)
@@ -360,7 +361,7 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
 
 
 def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_journal() -> None:
-    """It is written after readers were given what it has: in that turn they would go on behind the gap (seed 164)."""
+    """The journal is written after readers were served, so in that turn they would skip the gap (seed 164)."""
     pair = Kept()
     pair.publish("P", 1, b"a")
     pair.run(0.5)

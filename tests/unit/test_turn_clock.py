@@ -1,4 +1,4 @@
-"""How long turns take, what the long ones did, and how long others wait. covers: turn_clock.py, chp_turn_seconds"""
+"""Tests of the times of turns, and of the waits that they cause. covers: turn_clock.py, chp_turn_seconds"""
 
 import time
 from collections import Counter, deque
@@ -13,7 +13,7 @@ from chp_server.shell.turn_clock import BUCKETS_S, TurnClock, WaitTimes
 
 
 class Clocks:
-    """Both clocks, by hand."""
+    """Both clocks, which a test moves."""
 
     cpu = wall = 100.0
 
@@ -75,7 +75,7 @@ def test_a_long_turn_is_told_with_what_it_did(clocks: Clocks, said: list[dict[st
 
 
 def counted(waits: WaitTimes) -> dict[str, float]:
-    """How many acknowledgements took at most so long, by the bounds at which that changes."""
+    """Return the number of acknowledgements in each bucket that has any."""
     found, before = dict[str, float](), 0.0
     for bound, count in waits.acks.told()[0]:
         if count > before:
@@ -91,7 +91,8 @@ def test_an_answer_is_as_old_as_the_turn_that_took_its_set(clocks: Clocks) -> No
         acks.commit(Turn(), number)
         waits.decided(clocks.wall)
         clocks.wall += 0.2
-    waits.decided(clocks.wall)  # a turn in which nothing is new
+    # Nothing is new in this turn.
+    waits.decided(clocks.wall)
     acks.release(Turn(), 1, 2)
     waits.answered(clocks.wall)
     assert counted(waits) == {"0.5": 1}
@@ -116,7 +117,8 @@ def test_an_answer_of_the_same_turn_is_as_old_as_the_turn_and_one_that_is_owed_n
     assert counted(waits) == {"0.025": 1}
     acks.owe(2)
     waits.decided(clocks.wall)
-    acks.waiting.clear()  # it serves no more
+    # The server is not active any more.
+    acks.waiting.clear()
     waits.decided(clocks.wall)
     clocks.wall += 100
     acks.answered = 3

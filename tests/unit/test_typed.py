@@ -100,7 +100,7 @@ def test_what_json_can_not_carry_is_said_when_the_clone_is_made() -> None:
 
 
 class Model:
-    """As pydantic has it."""
+    """A stand-in for a model of pydantic."""
 
     def __init__(self, bid: float) -> None:
         self.bid = bid

@@ -1,4 +1,4 @@
-"""Columns that no version knows, or that the other server does not, are refused by name and never dropped.
+"""Tests that columns which no version, or not the other server, knows are refused by name and never dropped.
 
 covers: a segment with an unknown column; a pair that works at the lower version of its two
 """
@@ -12,11 +12,12 @@ from chp_server.core.updates.turn import Turn
 
 from .server_talk import ONE, Talk
 
-DEEPEST = 1022  # within a segment msgpack can still read it; within a record it can not
+# msgpack can still read this depth within a segment, but not within a record.
+DEEPEST = 1022
 
 
 def talk_of(extras: bytes, version: int = versions.VERSION) -> tuple[Talk, Turn]:
-    """A turn with one batch that has these columns."""
+    """Take a turn with one batch that has these columns."""
     talk = Talk()
     talk.core.committer.view.version = version
     talk.send(ONE, 1, b"\x93" + msgpack.packb(["/k"]) + msgpack.packb([b"v"]) + extras)
@@ -35,7 +36,7 @@ def test_a_column_that_is_not_known_is_refused_by_name_whatever_is_in_it(depth: 
 def test_a_column_of_a_later_version_is_refused_while_the_other_server_is_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in the middle of an upgrade: the newer server could do it, and the older one would lose it."""
+    """In the middle of an upgrade the older server would lose such a column, though the newer one knows it."""
     monkeypatch.setitem(versions.COLUMN_SINCE, "t", 4)
     monkeypatch.setattr(intake, "VERSION", 4)
     extras = msgpack.packb({"t": 500})

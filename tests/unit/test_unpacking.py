@@ -14,7 +14,8 @@ from chp.limits import DEFAULT, MIB
 from chp.unpacking import BODY, DEPTH_MAX, LIGHT, QUESTION, SEGMENT, SHORT, TEXT_BYTES_MAX, TooMuch, unpack
 
 N = DEFAULT.batch_items_max
-BUILT_BYTES_MAX = 96 * MIB  # what the heaviest legal body takes, and arrays that are begun and never filled
+# The heaviest legal body takes so much, as do arrays that are begun and never filled.
+BUILT_BYTES_MAX = 96 * MIB
 SMALLEST = {
     "nil": b"\xc0", "number": b"\xcd\x10\x00", "text": b"\xa2ab", "bytes": b"\xc4\x02ab", "array": b"\x90",
     "map": b"\x80", "pair": b"\x92\x01\x02", "float": b"\xcb" + b"\x11" * 8, "extension": b"\xc7\x00\x01",
@@ -23,12 +24,12 @@ SMALLEST = {
 
 
 def array(n: int) -> bytes:
-    """The head of an array."""
+    """Return the head of an array."""
     return b"\xdd" + n.to_bytes(4)
 
 
 def built_bytes(body: bytes, weight_max: int = BODY) -> int:
-    """The most memory that unpacking the body took, whatever came of it."""
+    """Return the peak memory of unpacking the body, whether that worked or not."""
     tracemalloc.start()
     try:
         unpack(body, weight_max)
@@ -41,13 +42,13 @@ def built_bytes(body: bytes, weight_max: int = BODY) -> int:
 
 
 def flat(element: bytes, length: int, size: int) -> bytes:
-    """An array of arrays of `length` elements, of about `size` bytes."""
+    """Return an array of arrays of `length` elements, of about `size` bytes."""
     n = max(1, size // (len(element) * length + 5))
     return array(n) + (array(length) + element * length) * n
 
 
 def nested(element: bytes, length: int, size: int) -> bytes:
-    """Arrays of `length` elements in each other, none of which is ever complete."""
+    """Return nested arrays of `length` elements, none of which is complete."""
     one = array(length) + element * (length - 1)
     return one * min(1000, max(1, size // len(one)))
 
@@ -68,7 +69,7 @@ def test_a_frame_of_empty_lists_is_refused_by_what_reads_it() -> None:
 
 @st.composite
 def structures(draw: st.DrawFn) -> bytes:
-    """Arrays beside and in each other, of elements that cost little to send."""
+    """Draw arrays beside and in each other, of elements that are small to send."""
     body, element = b"", st.sampled_from(sorted(SMALLEST.values()))
     for _ in range(draw(st.integers(1, 40))):
         length = draw(st.sampled_from([1, 3, 200, SHORT, SHORT + 1, N, N + 1]))
@@ -92,7 +93,8 @@ def test_whatever_the_structure_no_body_builds_more(body: bytes, weight_max: int
     max_leaves=60,
 ))  # fmt: skip
 def test_what_is_within_the_bounds_is_read_as_msgpack_reads_it(thing: object) -> None:
-    for padding in (0, LIGHT, MIB + 1):  # the ways of reading are chosen by size
+    # The way of reading depends on the size.
+    for padding in (0, LIGHT, MIB + 1):
         body = msgpack.packb([thing, bytes(padding), list(range(SHORT + 1)) if padding else None])
         try:
             assert unpack(body) == msgpack.unpackb(body)
@@ -101,7 +103,7 @@ def test_what_is_within_the_bounds_is_read_as_msgpack_reads_it(thing: object) ->
 
 
 def depth(thing: object) -> int:
-    """How deep containers lie in each other, with the one around it."""
+    """Return the depth of nested containers, with the outer one."""
     inner = thing if isinstance(thing, list) else thing.values() if isinstance(thing, dict) else None
     return 1 if inner is None else 1 + max(map(depth, inner), default=0)
 
@@ -110,7 +112,7 @@ def depth(thing: object) -> int:
 
 
 def every_column(n: int) -> Segment:
-    """The heaviest segment that a client may send: all sparse columns name all items."""
+    """Return the heaviest segment that a client may send: all sparse columns name all items."""
     places = list(range(n))
     extras = {"d": places, "t": [places, [500] * n], "c": [places, [1 << 48] * n], "n": [places, [1 << 48] * n]}
     return Segment([f"/{i}" for i in places], [b""] * n, extras)

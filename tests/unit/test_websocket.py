@@ -27,7 +27,7 @@ MASK = b"\x37\xfa\x21\x3d"
 
 
 def masked(opcode: int, payload: bytes, *, last: bool = True) -> bytes:
-    """As a client sends it."""
+    """Return a frame as a client sends it, with a mask."""
     size = len(payload)
     head = bytes([(0x80 if last else 0) | opcode])
     head += (

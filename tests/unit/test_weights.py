@@ -28,7 +28,8 @@ things: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=4),
     max_leaves=40,
 )
-LONG = bytes(LIGHT)  # a body of so many bytes is weighed
+# A body of so many bytes is weighed.
+LONG = bytes(LIGHT)
 
 
 @given(things)
@@ -72,7 +73,8 @@ def is_read(body: bytes) -> tuple[Any, list[Any]]:
     return decode(body)
 
 
-HEAVY = [[f"/{i % 10}", 0] for i in range(45_000)]  # conditions on keys, of four bytes and a weight of 19 each
+# These conditions on keys have four bytes and a weight of 19 each.
+HEAVY = [[f"/{i % 10}", 0] for i in range(45_000)]
 
 
 def test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_read() -> None:

@@ -1,11 +1,11 @@
-"""A journal as a busy application makes it: transactions with messages, and groups that commit.
+"""The journal of a busy application, with transactions, messages and groups that acknowledge.
 
-    busy = fill(folder / "journal.sqlite", 8 << 20)        so many bytes of records, or a few more
-    busy = shared(tmp_path_factory)                        a copy of one that all processes of a test run share
+    busy = fill(folder / "journal.sqlite", 8 << 20)        A new journal with at least so many bytes of records.
+    busy = shared(tmp_path_factory)                        A copy of the journal that all processes of a run share.
     with TestServer(store=busy.store) as server: ...
 
-Each transaction sets two keys, publishes four messages, and counts once; each of three groups commits now and then. A
-server's core makes the records, without sockets, so that a log of minutes takes seconds.
+Each transaction sets two keys, publishes four messages, and counts one version. Each of three groups acknowledges now
+and then. A server's core makes the records without sockets, so that a log of minutes takes seconds.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from tests.unit.group_talk import GroupTalk
 from tests.unit.server_talk import ONE
 
 TOPIC, GROUPS = "orders", ("billing", "shipping", "audit")
-EVERY = 8  # transactions between two commits of a group
+# The number of transactions between two acknowledgements.
+EVERY = 8
 A_TURN = 400
 MESSAGES = [[TOPIC, 4, pack_messages(None, [b"paid", b"packed", b"sent", b"told"])]]
-LAST = "/o/last"  # each transaction writes its number there
+# Each transaction writes its number to this key.
+LAST = "/o/last"
 # Eight times the size of a chunk (Limits.sync_chunk_bytes), so that each reader gets several
 SHARED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Busy:
-    """What was written: transactions 1, 2, 3 and so on, each of which sets /o/(n % 1000) and `LAST` to n."""
+    """The contents of the journal: transactions 1, 2, 3 and so on, where n sets /o/(n % 1000) and `LAST` to n."""
 
     store: str
     number: int
@@ -73,7 +75,7 @@ def fill(store: Path, record_bytes: int) -> Busy:
 
 
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Busy:
-    """Return a copy of the journal that the first process to ask makes for all of them."""
+    """Return a copy of the shared journal, which the first process that asks makes."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     made, facts = root / "busy-log", root / "busy-log.json"

@@ -1,12 +1,13 @@
-"""What the Guide's last clone programs say and expect, in C and in Python, from the facts of how they are spoken.
+"""Stand-ins for the Guide's last clone programs, in the dialects of C and Python, written from their wire format.
 
-Written by hand from bytes: nothing here uses our codec, so that a mistake in it can't hide. The quirks are theirs and
-kept on purpose where they show on the wire or in the map: HUGZ is numbered and stored like an update, the map is not
-cleared before a new snapshot, a local set shows at once. Left out are their defects that only stop themselves.
+They are written by hand from bytes and share no mistake with our codec. They keep the quirks of the Guide's programs
+that show on the wire or in the map. HUGZ is numbered and stored like an update, the map is not cleared before a new
+snapshot, and a local set shows at once. They do not copy defects that only stop the programs themselves.
 
-    ClassicClient   SUB + DEALER a server, one publisher to all; pumped by the test: `client.until(condition)`
-    ClassicServer   ROUTER, PUB, SUB in a thread; snapshots, publishing, ttl, HUGZ every second; `active` decides
-                    whether it answers and applies
+    ClassicClient   A SUB and a DEALER for each server and one publisher to all; the test pumps it:
+                    `client.until(condition)`.
+    ClassicServer   A ROUTER, PUB and SUB in a thread, with snapshots, updates, ttl, and HUGZ each second. It answers
+                    and applies sets only while `active` is true.
 """
 
 import math
@@ -34,7 +35,7 @@ def at(endpoint: str, offset: int) -> str:
 
 
 def ttl_in(properties: bytes, dialect: str) -> float:
-    """The ttl as a classic program reads it: C as an integer, Python as a float; 0 for none."""
+    """Return the ttl as a classic program reads it, or 0 if there is none. C reads an integer, Python a float."""
     for line in properties.split(b"\n"):
         name, _, text = line.partition(b"=")
         if name == b"ttl":
@@ -43,14 +44,14 @@ def ttl_in(properties: bytes, dialect: str) -> float:
 
 
 def ttl_out(ttl: float, dialect: str) -> bytes:
-    """The properties of a KVSET: C always sends a whole number, Python only what there is."""
+    """Return the properties of a KVSET. C always sends a whole number, and Python sends no ttl of 0."""
     if dialect == "c":
         return b"ttl=%d\n" % int(ttl)
     return f"ttl={ttl}\n".encode() if ttl else b""
 
 
 class ClassicClient:
-    """The Guide's client: the current server's snapshot and feed, the next one when it is silent."""
+    """The Guide's client. It follows one server, and changes to the next one when that is silent."""
 
     def __init__(
         self, servers: Sequence[str], dialect: str = "c", subtree: bytes = b"", *, silent_s: float = 5.0,
@@ -61,17 +62,21 @@ class ClassicClient:
         self.map: dict[bytes, bytes] = {}
         self.sequence = 0
         self.synced = False
-        self.log: list[list[bytes]] = []  # every message that was applied or stored, in order
-        self.discarded = 0  # by the rule of the strictly greater sequence
+        # Every message that was applied or stored, in order.
+        self.log: list[list[bytes]] = []
+        # The number of updates whose sequence was not strictly greater.
+        self.discarded = 0
         self.hugz: list[list[bytes]] = []
-        self.links_up = 0  # collectors whose subscription has arrived
+        # The number of collectors whose subscription has arrived.
+        self.links_up = 0
         self._context = context or zmq.Context.instance()
         self._snapshots = [self._socket(zmq.DEALER, at(s, 0), snapshot_mark) for s in servers]
         self._subscribers = [self._socket(zmq.SUB, at(s, 1), 0) for s in servers]
         for subscriber in self._subscribers:
             subscriber.setsockopt(zmq.SUBSCRIBE, subtree)
             subscriber.setsockopt(zmq.SUBSCRIBE, HUGZ)
-        self._publisher = self._socket(zmq.XPUB, at(servers[0], 2), 0)  # a PUB that tells when it may be used
+        # An XPUB, unlike a PUB, tells when it may be used.
+        self._publisher = self._socket(zmq.XPUB, at(servers[0], 2), 0)
         for server in servers[1:]:
             self._publisher.connect(at(server, 2))
         self.current = 0
@@ -89,18 +94,18 @@ class ClassicClient:
     # -- what an application says
 
     def set(self, key: bytes, value: bytes, ttl: float = 0, uuid: bytes | None = None) -> bytes:
-        """KVSET, to all servers, and into the own map; returns the uuid."""
+        """Send a KVSET to all servers, store it in the own map, and return its uuid."""
         uuid = os.urandom(16) if uuid is None else uuid
         self._publisher.send_multipart([key, ZEROS, uuid, ttl_out(ttl, self.dialect), value])
         self._store(key, value)
         return uuid
 
     def delete(self, key: bytes) -> bytes:
-        """KVSET with an empty value."""
+        """Send a KVSET with an empty value, and return its uuid."""
         return self.set(key, b"")
 
     def send_raw(self, frames: Sequence[bytes]) -> None:
-        """Whatever is wanted, to the collectors."""
+        """Send any frames to the collectors."""
         self._publisher.send_multipart(list(frames))
 
     def _store(self, key: bytes, value: bytes) -> None:
@@ -112,7 +117,7 @@ class ClassicClient:
     # -- turning the wheel
 
     def until(self, condition: Callable[[], object], timeout_s: float = GENEROUS_S) -> None:
-        """Go on until the condition holds; TimeoutError says what was known when it didn't."""
+        """Go on until the condition holds, or raise TimeoutError with the state of the client."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             left = deadline - time.monotonic()
@@ -121,15 +126,15 @@ class ClassicClient:
             self.turn(min(0.1, left))
 
     def until_ready(self, timeout_s: float = GENEROUS_S) -> None:
-        """Until nothing can be lost any more: the feed is heard, and every collector is linked.
+        """Go on until no message can be lost: updates are heard, and each collector is linked.
 
-        A snapshot may be there before the subscription works (the SUB handshake may be slower); what comes
-        between is lost to a classic client for good, so a test waits for the first HUGZ.
+        A snapshot may arrive before the subscription works, because the SUB handshake may be slower. A classic client
+        never sees the updates between, so a test waits for the first HUGZ.
         """
         self.until(lambda: self.synced and self.hugz and self.links_up >= len(self._snapshots), timeout_s)
 
     def turn(self, wait_s: float) -> None:
-        """Ask, change servers, or take what has arrived."""
+        """Ask, change the server, or take the messages that have arrived."""
         now = time.monotonic()
         if self._asked_at == -math.inf:
             self._ask(now)
@@ -176,7 +181,8 @@ class ClassicClient:
         self.sequence = sequence
         if key != HUGZ:
             self.log.append(frames)
-        self._store(key, value)  # a HUGZ with a body would become a key
+        # A HUGZ with a body would become a key.
+        self._store(key, value)
 
     def _checked(self, frames: list[bytes]) -> tuple[bytes, int, bytes]:
         assert len(frames) == 5, f"a classic client takes five frames, not {frames!r:.200}"
@@ -185,7 +191,7 @@ class ClassicClient:
         return frames[0], int(struct.unpack(">Q", frames[1])[0]), frames[4]
 
     def describe(self) -> str:
-        """What it knows, for a failing test."""
+        """Return the state of the client, for a failing test."""
         return (
             f"classic {self.dialect} client of {self.subtree!r}: server {self.current}, synced {self.synced}, "
             f"sequence {self.sequence}, {len(self.map)} keys, {self.links_up} links, {len(self.hugz)} HUGZ"
@@ -213,19 +219,21 @@ def _drain(made: "zmq.Socket[bytes]", most: int = 1000) -> Iterator[list[bytes]]
 
 @dataclass
 class Item:
-    """One key of a classic server, as it keeps the last message."""
+    """A key of a classic server, with its last message."""
 
     sequence: int
     uuid: bytes
     properties: bytes
     value: bytes
-    until_s: float  # 0: for ever
+    # 0 means that the key never expires.
+    until_s: float
 
 
 class ClassicServer:
-    """A CHP/1 server of the old kind, in a thread, between `start` and `stop` (or in a `with`).
+    """A CHP/1 server of the Guide's kind, in a thread, between `start` and `stop` or in a `with` block.
 
-    `active` may be changed at any time: when false, requests and sets are ignored. `hugging` false stops HUGZ.
+    `active` may change at any time. While it is false, the server ignores requests and sets. `hugging` false stops
+    HUGZ.
     """
 
     def __init__(self, port: int | None = None, dialect: str = "c", *, hugz_s: float = 1.0) -> None:
@@ -236,8 +244,10 @@ class ClassicServer:
         self.active, self.hugging = True, True
         self.sequence = 0
         self.items: dict[bytes, Item] = {}
-        self.requests: list[list[bytes]] = []  # what came to the snapshot port, without identity
-        self.sets: list[list[bytes]] = []  # what came to the collector
+        # The requests at the snapshot port, without identities.
+        self.requests: list[list[bytes]] = []
+        # The messages at the collector.
+        self.sets: list[list[bytes]] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._control = f"inproc://classic-{id(self)}"
         self._thread: threading.Thread | None = None
@@ -245,7 +255,7 @@ class ClassicServer:
     # -- from the test's thread
 
     def start(self) -> "ClassicServer":
-        """Bind, and begin to serve; the map and sequence are as they were."""
+        """Bind the ports and begin to serve, with the map and sequence of the last run."""
         self._ours = self._socket(zmq.PAIR)
         self._ours.bind(self._control)
         theirs = self._socket(zmq.PAIR)
@@ -259,7 +269,7 @@ class ClassicServer:
         return self
 
     def stop(self) -> None:
-        """Stop serving and free the ports; twice is fine."""
+        """Stop serving and free the ports. A second call does nothing."""
         if self._thread is not None:
             self._ours.send_multipart([b"STOP"])
             self._thread.join()
@@ -267,11 +277,11 @@ class ClassicServer:
             self._thread = None
 
     def publish_raw(self, frames: Sequence[bytes]) -> None:
-        """Send anything at all on the update port."""
+        """Send any frames on the update port."""
         self._ours.send_multipart([b"RAW", *frames])
 
     def put(self, key: bytes, value: bytes, ttl: float = 0) -> None:
-        """As if a client had set it."""
+        """Set a key as if a client had done it."""
         self._ours.send_multipart([b"SET", key, ZEROS, os.urandom(16), ttl_out(ttl, self.dialect), value])
 
     def __enter__(self) -> "ClassicServer":

@@ -1,4 +1,4 @@
-"""A gateway for all tests of a file, and a pair with keys."""
+"""The fixtures of tests/wire: a gateway for all tests of a file, and a pair with keys."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Gateways to test with: the server that `chp-gateway` runs, in a thread, on a free port of the loopback."""
+"""Gateways for tests: the server that `chp-gateway` runs, in a thread and on a free port of the loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.talk import join_all
 
 
 class RunningGateway:
-    """A gateway at `servers`; `stop` ends it as SIGTERM does, and `client` speaks to it."""
+    """A running gateway to `servers`. `stop` ends it as SIGTERM does, and `client` is an HTTP client of it."""
 
     def __init__(self, servers: list[str], *flags: str, limits: RequestLimits | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

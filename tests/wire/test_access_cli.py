@@ -34,7 +34,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A pair with keys, and root's and bob's client files."""
+    """Start a pair with keys, and write the client files of root and bob."""
     folder = tmp_path_factory.mktemp("access")
     with keys.pair_with_keys(folder, ("root", ROOT), ("bob", BOB)) as pair:
         servers = keys.known(pair)

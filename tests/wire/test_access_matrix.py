@@ -1,14 +1,14 @@
-"""The matrix of doors: what removes, ends, refreshes or resets what others made, and who may (SPEC.md, section 36).
+"""The matrix of access: all ways to change what another user made, and the users that may (SPEC.md, section 36).
 
 covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
-command, route of the gateway, column that a WebSocket may use, and port has a row here, or is named as one that leaves
+command, route of the gateway, column that a WebSocket may use, and port has a row here, or is listed as one that leaves
 other users' things alone. One without a row fails `test_every_door_has_a_row`.
 
-    alice      reads and writes /pub/ and all topics, and consumes by all groups: what is there is hers
-    other      has the same rights
-    mallory    the same, but no consume
-    reader     reads the same, and nothing else
-    root       everything
+    alice      reads and writes /pub/ and all topics, and consumes by all groups; all things here are hers
+    other      has the rights of alice
+    mallory    has the rights of alice without consume
+    reader     reads what alice reads, and has no other right
+    root       has all rights
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ USERS: dict[str, Any] = {
     "reader": {"read": BOTH},
 }
 USERS = {name: {**entry, "tokens": [token_hash(TOKENS[name])]} for name, entry in USERS.items()}
-ASKERS = ("reader", "mallory", "other", "alice")  # in this order, so that what is hers is there until the last
+# Alice comes last, so that her things exist until then.
+ASKERS = ("reader", "mallory", "other", "alice")
 ALL = b"\xff" * 32
 NOT_DONE = {"access", "lease", "fenced", "member", "staged"}
 Request = tuple[str, str, dict[str, Any]]
@@ -71,7 +72,8 @@ class Speaker:
 
     def __init__(self, address: str, server: bytes, name: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.session, self._no, self._id = name.encode().ljust(12, b".") + bytes(4), 0, 0
-        self.why = ""  # the text of the last refusal
+        # The text of the last refusal.
+        self.why = ""
         self._sockets = [keys.socket(context, kind, KEYS[name], server) for kind in (zmq.DEALER, zmq.SUB, zmq.PUB)]
         self._dealer, self._sub, self._pub = (each.__enter__() for each in self._sockets)
         for offset, socket in enumerate((self._dealer, self._sub, self._pub)):
@@ -80,7 +82,7 @@ class Speaker:
         self._sub.recv_multipart()
 
     def set(self, extras: dict[str, Any], key: str = "") -> str:
-        """A batch of a key at most; the code of its refusal, or ""."""
+        """Send a batch with at most one key, and return the code of its refusal, or ""."""
         self._no += 1
         body = Segment([key] if key else [], [b"x"] if key else [], extras or None).encode()
         frames = [RESERVED_KEY, pack(self._no), self.session, b"", body]
@@ -102,7 +104,7 @@ class Speaker:
         return codes[0]
 
     def ask(self, subject: bytes = b"", **options: Any) -> str:
-        """A question on P; the code of its refusal, or ""."""
+        """Ask a question on P, and return the code of its refusal, or ""."""
         self._id += 1
         self._dealer.send_multipart([ICANHAZ, subject, packb({"chp": 4, "id": self._id, **options})])
         while True:
@@ -112,7 +114,7 @@ class Speaker:
                 return header.code if isinstance(header, headers.Refused) else ""
 
     def close(self) -> None:
-        """Its sockets."""
+        """Close the sockets."""
         for each in self._sockets:
             each.__exit__(None, None, None)
 
@@ -128,21 +130,21 @@ class Stage:
         self._names = count()
 
     def unique(self) -> str:
-        """A name that nothing has yet."""
+        """Return a name that is not in use yet."""
         return f"n{next(self._names)}"
 
     def http(self, name: str, method: str, path: str, **given: Any) -> httpx.Response:
-        """A request of a user's."""
+        """Send a request of a user to the gateway."""
         shown = {"Authorization": f"Bearer {TOKENS[name]}", **given.pop("headers", {})}
         with httpx.Client(base_url=self.gateway.url, timeout=WAIT_S, trust_env=False) as client:
             return client.request(method, path, headers=shown, **given)
 
     def make(self, **extras: Any) -> None:
-        """Something of alice's."""
+        """Make something that belongs to alice."""
         assert self.by["alice"].set(extras) == "", extras
 
     def give(self, users: dict[str, Any]) -> None:
-        """New rules, which the gateway has learned, too."""
+        """Give new rules, and wait until the gateway has learned them."""
         with Admin(ClientFile.read(self.file), WAIT_S) as admin:
             now = admin.ask_active("access").facts["number"]
             document = admin.ask_active("access", rules={"users": users, "roles": {}}, on=now).facts["rules"]
@@ -150,12 +152,12 @@ class Stage:
         until(lambda: callers.rules is not None and callers.rules.document == document, "the gateway knows them")
 
     def leases(self) -> dict[str, dict[str, Any]]:
-        """As an operator sees them, by name."""
+        """Return the leases as an operator sees them, by name."""
         with Admin(ClientFile.read(self.file), WAIT_S) as admin:
             return {each["lease"]: each for each in admin.ask_active("leases").facts["leases"]}
 
     def close(self) -> None:
-        """All sockets."""
+        """Close all sockets."""
         for each in self.by.values():
             each.close()
         self.context.term()
@@ -179,12 +181,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 class Act(NamedTuple):
-    """A row: what is done to alice's things. `may`: who may, by both doors."""
+    """A row of the matrix: an act on alice's things. `may` has the users that may do it, by CHP and HTTP."""
 
     what: str
     may: str
-    doors: set[str]  # of which the row is
-    chp: Callable[[Stage, str, Speaker], str] | None = None  # its code
+    # The columns, options, commands, routes and ports that the row is about.
+    doors: set[str]
+    # This act returns the code of its refusal.
+    chp: Callable[[Stage, str, Speaker], str] | None = None
     http: Callable[[Stage, str], Request] | None = None
 
 
@@ -193,7 +197,7 @@ def lease_of(u: str) -> bytes:
 
 
 def sets(made: Callable[[Stage, str], None] | None, extras: Callable[[str], dict[str, Any]], key: str = "") -> Any:
-    """A batch upon what alice made."""
+    """Return an act that sends a batch about a thing of alice."""
 
     def act(stage: Stage, u: str, speaker: Speaker) -> str:
         if made is not None:
@@ -204,7 +208,7 @@ def sets(made: Callable[[Stage, str], None] | None, extras: Callable[[str], dict
 
 
 def asks(subject: bytes, /, **options: Any) -> Any:
-    """A question."""
+    """Return an act that asks a question."""
     return lambda _stage, _u, speaker: speaker.ask(subject, **options)
 
 
@@ -213,7 +217,7 @@ def command(verb: str, /, **options: Any) -> Any:
 
 
 def request(method: str, path: str, made: Callable[[Stage, str], None] | None = None, **given: Any) -> Any:
-    """A request upon what alice made; {u} is its name."""
+    """Return an act that sends a request about a thing of alice, whose name is {u}."""
 
     def act(stage: Stage, u: str) -> Request:
         if made is not None:
@@ -224,7 +228,7 @@ def request(method: str, path: str, made: Callable[[Stage, str], None] | None = 
 
 
 def of_alice(method: str, path: str, **more: Any) -> Any:
-    """A request with the receipt of alice's member w of a group of hers."""
+    """Return an act that sends a request with the receipt of alice's member w."""
 
     def act(stage: Stage, u: str) -> Request:
         group(stage, u)
@@ -252,7 +256,7 @@ def lease(stage: Stage, u: str) -> None:
 
 
 def member(stage: Stage, u: str) -> None:
-    """Alice's lease is the member of a group, and holds all slots of a topic with a message."""
+    """Make a group with a member of alice, which has all slots of a topic with a message."""
     group(stage, u)
     stage.make(lease=[lease_of(u), 600_000], join=[u, "g", lease_of(u), "w"])
     message(stage, u)
@@ -273,14 +277,14 @@ def key(stage: Stage, u: str) -> None:
 
 
 def join_by_its_own(stage: Stage, u: str, speaker: Speaker) -> str:
-    """A new lease of the user's own becomes a member."""
+    """Let a user join a group with a lease of its own."""
     group(stage, u)
     own = (speaker.session + u.encode())[-16:]
     return speaker.set({"lease": [own, 9000], "join": [u, "g", own, "m"]})
 
 
 def take_hers(stage: Stage, u: str, speaker: Speaker) -> str:
-    """The messages that alice's member is given are asked for."""
+    """Ask for the messages of alice's member."""
     member(stage, u)
     return speaker.ask(topic=u, group="g", member=lease_of(u), credit=1)
 
@@ -289,7 +293,7 @@ WRITERS, CONSUMERS = "alice other mallory", "alice other"
 ROWS = {"Content-Type": "application/x-ndjson"}
 G = "/v1/topics/{u}/groups/g"
 ACTS = [
-    # keys: who may write one may overwrite and remove it, whoever set it
+    # Keys: a user that may write a key may overwrite and remove it, whichever user has set it.
     Act("set a key", WRITERS, {"PUT /v1/keys", "PUT /v1/keys/{key}"}, sets(key, lambda u: {}, "/pub/"),
         request("PUT", "/v1/keys/pub/{u}", key, content=b"2")),
     Act("set several", WRITERS, {"POST /v1/batch"}, sets(key, lambda u: {}, "/pub/"),
@@ -318,7 +322,7 @@ ACTS = [
         sets(staged, lambda u: {"commit": [lease_of(u), "", 0, [["0.0", 1]], None]})),
     Act("abort it", "alice", {columns.ABORT}, sets(staged, lambda u: {"abort": lease_of(u)})),
     Act("count her application up", "alice", {columns.ONCE}, sets(application, lambda u: {"once": [u, 9, False]})),
-    # topics: who may write one may remove it
+    # Topics: a user that may write a topic may remove it.
     Act("publish", WRITERS, {columns.PUBLISH, "POST /v1/topics/{topic}/messages"},
         sets(topic, lambda u: {"publish": [[u, 1, packb([None, [b"1"]])]]}),
         request("POST", "/v1/topics/{u}/messages", topic, content=b"1")),
@@ -362,7 +366,8 @@ def test_who_may_by_chp_and_by_http(stage: Stage, act: Act) -> None:
     done_by(stage, act, act.may)
 
 
-BY_READ = {  # who may where no rule names consume: as before there was such a right
+# The users that may do this if no rule names consume, as before that right existed.
+BY_READ = {
     "make a group": "alice other mallory reader", "join a group": "alice other mallory reader",
     "begin a group anew": WRITERS, "remove a group": WRITERS,
 }  # fmt: skip
@@ -380,7 +385,7 @@ def test_rules_that_never_name_consume_mean_by_both_doors_what_they_meant(stage:
 
 
 def done_by(stage: Stage, act: Act, may: str) -> None:
-    """Each user tries it by each door that there is, and all doors say the same."""
+    """Let each user try an act by CHP and HTTP, and check that both answer as wanted."""
     for name in ASKERS:
         wanted, found = name in may.split(), dict[str, bool]()
         if act.chp is not None:
@@ -398,7 +403,8 @@ def done_by(stage: Stage, act: Act, may: str) -> None:
 
 # -- no door without a row
 
-READS = {  # what these ask for they read, and leave as it is; tests/wire/test_gateway_access.py has who may read
+# These routes only read. tests/wire/test_gateway_access.py tests the users that may read.
+READS = {
     "GET /v1/keys", "GET /v1/keys/{key}", "GET /v1/watch", "GET /v1/topics", "GET /v1/topics/{topic}",
     "GET /v1/topics/{topic}/messages", "GET /v1/topics/{topic}/groups", "GET /v1/topics/{topic}/groups/{group}",
     "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
@@ -408,14 +414,16 @@ READS = {  # what these ask for they read, and leave as it is; tests/wire/test_g
         "probe", "session_s", "store", "topic", "topics", "until",
     )),
 }  # fmt: skip
-SERVERS: dict[str, Any] = {  # columns that no client may write: refused for each user, whatever its rights
+# Columns that no client may write. Servers refuse them for each user, whatever its rights.
+SERVERS: dict[str, Any] = {
     columns.REVISIONS: [[1, 1]], columns.UUIDS: [b"u" * 16], columns.PROPERTIES: [[0], [b""]],
     columns.DONE: [b"t" * 16, "a", 1], columns.ENDED: True, columns.REFUSED: [], columns.KEY_BYTES: [6],
     columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
 }  # fmt: skip
-ELSEWHERE: dict[str, Callable[..., object]] = {  # rows that other files have, by the test that is one
+# Rows that other files have: name -> the test.
+ELSEWHERE: dict[str, Callable[..., object]] = {
     "option image": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
     "option part": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
     "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
@@ -423,12 +431,13 @@ ELSEWHERE: dict[str, Callable[..., object]] = {  # rows that other files have, b
     "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
     "port WebSocket": test_gateway_access.test_a_websocket_is_held_to_the_rules,
 }
-OWN = {"option more"}  # grants room to the questions of its own connection, and of no other
+# This option grants credit only to the questions of its own connection.
+OWN = {"option more"}
 OPTION = re.compile(r'options(?:\.get\(|\[)"(\w+)"|_number\(options, "(\w+)"|"(\w+)" (?:not )?in options')
 
 
 def every_door() -> set[str]:
-    """What there is, read from the code itself."""
+    """Return all columns, options, commands, routes and ports, as the code has them."""
     named = {value for name, value in vars(columns).items() if name.isupper() and type(value) is str}
     routes = {f"{route.method} {re.sub('console/.*', 'console/', route.path)}" for route in ROUTES}
     core = Path(str(questions.__file__)).parents[2]
@@ -465,7 +474,7 @@ def test_a_column_of_the_servers_is_nobody_s_to_write(stage: Stage, column: str)
 
 
 def of_member(stage: Stage) -> tuple[str, str, str]:
-    """A topic with a message that alice's member w has in hand; its receipt, and its lease as operators see it."""
+    """Make a topic with a message in hand of alice's member w, and return its name, the receipt and the lease."""
     u, before = stage.unique(), set(stage.leases())
     group(stage, u)
     message(stage, u)
@@ -499,7 +508,7 @@ def test_no_websocket_ends_or_keeps_the_member_of_a_group(stage: Stage, name: st
 
 
 def test_nobody_can_take_the_lease_of_the_next_member(stage: Stage) -> None:
-    """Its name is made of a secret, as well as of what all may know; the name of before was the hash of that."""
+    """The lease's name is made with a secret, since it was once a hash of public facts only."""
     u = stage.unique()
     group(stage, u)
     message(stage, u)
@@ -528,7 +537,7 @@ def test_the_messages_of_a_member_by_http_are_no_other_user_s(stage: Stage, name
 
 @pytest.mark.parametrize("opened", [[], [columns.ANYBODY]])
 def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage: Stage, opened: list[bytes]) -> None:
-    """Whoever reads everything sees it in records; and the member comes again under the same one."""
+    """A user that reads everything sees the name in records, and the member comes again with the same lease."""
     u, receipt, found = of_member(stage)
     assert stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/nack", json={"receipt": receipt}).status_code == 200
     assert found not in stage.leases()

@@ -1,6 +1,6 @@
-"""More doors, by the programs that use them: recordings, feeds, topics, leases, staged parts, conditions, sessions.
+"""Tests of access rules by programs: recordings, feeds, topics, leases, staged parts, conditions, sessions.
 
-covers: the matrix of users, doors and secrets (SPEC.md, section 36), beside tests/wire/test_access.py.
+covers: the matrix of users, ports and secrets (SPEC.md, section 36), beside tests/wire/test_access.py.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TOPIC = "secret-orders"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Who]:
-    """Bob may read and write /pub/, and the topic `open`; root set a secret, and published one to a topic."""
+    """Start a pair where bob may use /pub/ and the topic `open`, and root has set and published a secret."""
     with told_a_secret(tmp_path_factory.mktemp("doors")) as who:
         with who.clone("root") as root:
             root.topic(TOPIC).publish(SECRET).wait(WAIT_S)
@@ -58,7 +58,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Who]:
 
 
 def refused_by(what: Callable[[], Any]) -> Refused:
-    """The refusal that something ends in, which comes soon and tells nothing."""
+    """Return the refusal of an act, and check that it comes soon and tells nothing."""
     began = time.monotonic()
     with pytest.raises(Refused) as refused:
         what()
@@ -68,13 +68,13 @@ def refused_by(what: Callable[[], Any]) -> Refused:
 
 
 def chp(who: Who, user: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, as a user."""
+    """Run `chp` as a user."""
     argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(who.files[user]), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S * 2, check=False)
 
 
 def kvset(who: Who, user_key: Any, session: bytes, no: int, segment: Segment) -> headers.Refused | headers.Ack:
-    """A batch by hand, and what its session is answered."""
+    """Send a batch by hand, and return the answer to its session."""
     with who.socket(zmq.SUB, 1, user_key) as sub, who.socket(zmq.PUB, 2, user_key) as pub:
         sub.subscribe(session_topic(public_session(session)))
         sub.recv_multipart()
@@ -122,10 +122,11 @@ def test_a_feed_of_it_is_refused_and_one_of_what_he_may_read_has_nothing_of_it(t
 
 
 def test_what_is_written_in_one_step_with_a_secret_tells_nothing_of_it(told: Who) -> None:
-    """A batch has keys and topics of all kinds; what says of it as a whole is not for the readers of a part of it."""
+    """A reader of a part of a batch hears no columns about the batch as a whole."""
     with told.socket(zmq.SUB, 1) as sub, told.clone("root") as root:
         sub.subscribe(channel_topic("/pub/"))
-        assert sub.poll(int(WAIT_S * 1000))  # it hears the channel
+        # The socket hears the channel.
+        assert sub.poll(int(WAIT_S * 1000))
         root.wait_until_synced(WAIT_S)
         secret = root.entry(NAME)
         assert secret is not None
@@ -175,7 +176,7 @@ def test_who_records_is_told_within_a_second_when_it_may_not_any_more(who_alone:
 
 @pytest.fixture
 def who_alone(tmp_path: Path) -> Iterator[Who]:
-    """A pair of one's own, whose rules may be changed."""
+    """Start a pair for one test, whose rules may be changed."""
     with keys.pair_with_keys(tmp_path, ("root", ROOT), ("bob", BOB)) as pair:
         found = Who(pair, tmp_path)
         found.give(RULES)
@@ -254,7 +255,7 @@ def test_another_s_staged_part_is_not_committed_and_one_s_own_is_judged_twice(to
 
 
 def test_the_versions_of_somebody_else_s_application_are_not_counted_up(told: Who) -> None:
-    """What is done already is left out in silence, so whoever counts an application up undoes what it does next."""
+    """A server silently skips a version that is done, so a stranger's count would undo the application's next step."""
     with told.clone("root") as root:
         root.wait_until_synced(WAIT_S)
         for version in (1, 2):
@@ -354,7 +355,7 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
 
 
 def test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more(who_alone: Who) -> None:
-    """He takes, acknowledges and resets by his group; he reads no topic, and touches no other group."""
+    """A user with consume takes, acknowledges and resets in its group; it reads no topic and changes no other group."""
     users = {**RULES["users"], "bob": {"consume": [f"/.chp/topics/{TOPIC}/his/"]}}
     users["root"] = {**users["root"], "consume": [""]}
     who_alone.give({**RULES, "users": users})

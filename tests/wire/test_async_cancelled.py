@@ -1,4 +1,4 @@
-"""An AsyncClone whose tasks are cancelled while they wait: nothing is left that others would have to wait for."""
+"""Tests of an AsyncClone whose waiting tasks are cancelled: no other task has to wait for what they leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from chp_client.clone.base import internals
 from chp_server.testing import TestServer
 from tests.talk import WAIT_S
 
-MANY = 100  # more than there are threads of an event loop's executor
+# There are more tasks than threads of an event loop's executor.
+MANY = 100
 
 
 def test_waiting_is_given_up_as_often_as_one_likes() -> None:

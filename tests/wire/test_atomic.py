@@ -24,7 +24,7 @@ KEYS = {f"/{i}": b"%d" % i for i in range(40)}
 
 
 def together(*acts: Callable[[], object]) -> None:
-    """At the same time; what one raises is raised."""
+    """Run acts at the same time, and raise the first error of theirs."""
     failed: list[BaseException] = []
 
     def run(act: Callable[[], object]) -> None:
@@ -213,7 +213,7 @@ def test_a_delete_on_condition(clones: list[Clone]) -> None:
 
 
 def test_what_popitem_costs_does_not_grow_with_the_map(server: TestServer) -> None:
-    """It copies the keys once for all that it takes, not once for each."""
+    """`popitem` copies the keys once for many calls, and not once for each."""
     copies = count()
 
     class Counting(dict[str, bytes]):
@@ -247,7 +247,8 @@ def test_the_same_words_with_await(server: TestServer) -> None:
             await one.set_many(KEYS, timeout=WAIT_S)
             while len(two) < len(KEYS):
                 await asyncio.sleep(0.01)
-            one.submit("/0", b"own")  # and not confirmed yet
+            # The set is not confirmed yet.
+            one.submit("/0", b"own")
 
             async def drain(clone: AsyncClone) -> list[str]:
                 taken = []

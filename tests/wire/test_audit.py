@@ -1,4 +1,4 @@
-"""The audit: who did what, at which number, and what came of it, as JSON lines (docs/operations.md).
+"""Tests of the audit: the user, the act, its number and its outcome, as JSON lines (docs/operations.md).
 
 covers: access/audit.py, questions/audit_log.py, --audit; keys and addresses by ZAP's metadata; a file that is moved
 """
@@ -51,17 +51,17 @@ class Audited:
         }
 
     def lines(self, **wanted: Any) -> Lines:
-        """The lines that have these."""
+        """Return the lines that have these fields."""
         said = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [line for line in said if wanted.items() <= line.items()]
 
     def one(self, **wanted: Any) -> dict[str, Any]:
-        """The first line that has these, once it is there."""
+        """Wait for a line with these fields, and return the first one."""
         until(lambda: self.lines(**wanted), f"a line with {wanted}")
         return self.lines(**wanted)[0]
 
     def ask(self, user: str, command: str, **options: Any) -> dict[str, Any]:
-        """A user's admin command."""
+        """Send an admin command of a user."""
         with Admin(self.files[user], WAIT_S) as admin:
             return admin.ask(self.server.address, command, **options).facts
 
@@ -79,7 +79,7 @@ def audited(tmp_path: Path) -> Iterator[Audited]:
 
 
 def key_of(pair: keyfiles.KeyPair) -> str:
-    """As lines show it."""
+    """Return a public key as lines show it."""
     return pair.public.decode()[: keyfiles.SHOWN]
 
 

@@ -66,7 +66,8 @@ def test_a_watch_begins_at_the_oldest_revision(busy: Busy, busy_server: TestServ
 def test_chp_record_writes_all_of_it(busy: Busy, busy_server: TestServer, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     ends = Event()
-    ends.set()  # what is there by now is written all the same
+    # The records that exist by now are written all the same.
+    ends.set()
     record([busy_server.address], tmp_path, "/o/", start="begin", stop=ends, timeout_s=WAIT_S)
     rows = [row for each in files(tmp_path) for row in pq.read_table(each.path, columns=["key", "value"]).to_pylist()]
     found = [int(row["value"]) for row in rows if row["key"] == LAST]

@@ -1,4 +1,4 @@
-"""A Clone, and an AsyncClone, whose subtree a server has no room for.
+"""Tests of a Clone and an AsyncClone for whose subtree a server has no room.
 
 covers: REFUSED `busy` on a subtree's topic, from the server to what `wait_until_synced` says (SPEC.md, section 15).
 """
@@ -19,7 +19,7 @@ from tests.wire.hand import REFUSED, Hand, parts_of, receive, topic
 
 @pytest.fixture
 def full() -> Iterator[TestServer]:
-    """A server of one channel, which somebody has."""
+    """Start a server with room for one channel, which a Clone has."""
     with TestServer(replace(DEFAULT, channels_max=1)) as server, Clone(server.address, "/first/") as first:
         first.wait_until_synced(WAIT_S)
         yield server

@@ -18,7 +18,7 @@ from tests.talk import WAIT_S, synced
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Iterator[Pair]:
-    """A pair with journals that holds some keys, both in sync; nobody compares on its own."""
+    """Start a pair with journals and some keys, in sync and without a scrub."""
     stores = f"sqlite:{tmp_path / 'a'}", f"sqlite:{tmp_path / 'b'}"
     with Pair(store=stores, scrub_s=0.0) as made, synced(made.servers) as clone:
         while clone.set_many({f"/k/{i}": b"%d" % i for i in range(300)}).wait(WAIT_S).durability != "replicated":
@@ -29,7 +29,7 @@ def filled(tmp_path: Path) -> Iterator[Pair]:
 
 
 def active(pair: Pair) -> tuple[TestServer, TestServer]:
-    """The one that serves, and the other."""
+    """Return the active server and the other one."""
     one, two = sorted((pair.primary, pair.backup), key=lambda s: not (s.server is not None and s.server.core.active))
     return one, two
 
@@ -117,9 +117,12 @@ def contents(number: int, **keys: int) -> Contents:
     ("one", "other", "keys", "left_out", "differing"),
     [
         (contents(5, a=1, b=5), contents(5, a=1, b=5), 2, 0, []),
-        (contents(5, a=1), contents(7, a=6), 0, 1, []),  # written since
-        (contents(5, a=1), contents(7), 0, 1, []),  # maybe deleted since
-        (contents(5), contents(7, a=4), 1, 0, ["a"]),  # the older one should have it
+        # The key was written since.
+        (contents(5, a=1), contents(7, a=6), 0, 1, []),
+        # The key may have been deleted since.
+        (contents(5, a=1), contents(7), 0, 1, []),
+        # The older copy should have the key.
+        (contents(5), contents(7, a=4), 1, 0, ["a"]),
         (contents(7, a=4), contents(5), 1, 0, ["a"]),
         (contents(5, a=1), contents(7, a=2), 1, 0, ["a"]),
         (contents(5, a=1), contents(5), 1, 0, ["a"]),

@@ -1,7 +1,7 @@
-"""The classic C and Python clients against our server: served as RFC 12 has it, with everything listed in SPEC.md.
+"""Tests of the Guide's C and Python clients at our server, which serves them after RFC 12 and SPEC.md.
 
-Each test names what the classic pair of the Guide gets wrong, or what an old client must not notice of CHP/2: the
-updates it sees are plain, its map holds no reserved key, and no number goes back.
+Each test is about a defect of the Guide's pair, or about CHP/2, which an old client must not notice. The updates that
+such a client sees are plain, its map holds no reserved key, and no number goes back.
 """
 
 import struct
@@ -26,7 +26,7 @@ def dialect(request: pytest.FixtureRequest) -> str:
 
 
 def clients(server: TestServer, dialect: str, *subtrees: bytes) -> list[ClassicClient]:
-    """Classic clients that are ready."""
+    """Return classic clients that are ready."""
     made = [ClassicClient([server.address], dialect, subtree) for subtree in subtrees]
     for client in made:
         client.until_ready()
@@ -34,7 +34,7 @@ def clients(server: TestServer, dialect: str, *subtrees: bytes) -> list[ClassicC
 
 
 def sequences(client: ClassicClient) -> list[int]:
-    """Of all it applied, in order."""
+    """Return the sequences of all messages that a client applied, in order."""
     return [struct.unpack(">Q", frames[1])[0] for frames in client.log]
 
 
@@ -143,7 +143,8 @@ def test_a_slow_reader_gets_every_key_and_the_end(server: TestServer, dialect: s
         reader.send_multipart([b"ICANHAZ?", b""])
         assert reader.poll(30_000)
         with ClassicClient([server.address], dialect, b"/none/") as other:
-            other.until_ready()  # the server goes on serving while this reader pauses
+            # The server goes on serving while this reader pauses.
+            other.until_ready()
             seen = len(other.hugz)
             other.until(lambda: len(other.hugz) > seen + 2)
         keys = set()

@@ -1,4 +1,4 @@
-"""Clients with client files: all of them are let in by it, and told within moments why a server does not let them in.
+"""Tests of client files: they admit all kinds of clients, and a refused client soon hears why.
 
 covers: admission.py; Clone, AsyncClone, Admin, Feed, Port and `chp` with a client file; changing a server's key
 """
@@ -71,7 +71,7 @@ def test_a_live_table_and_a_recorder_take_a_client_file(keyed_pair: Pair, tmp_pa
 
 
 def chp(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command."""
+    """Run `chp`."""
     return subprocess.run(
         [sys.executable, "-m", "chp_client.cli", *words], capture_output=True, text=True, timeout=LONG_S, check=False
     )

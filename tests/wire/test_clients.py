@@ -1,4 +1,4 @@
-"""covers: `chp clients`, `chp status --epochs`, /v1/clients: who is connected, as Clones tell it; who was active."""
+"""covers: `chp clients`, `chp status --epochs`, /v1/clients: connected clients, as Clones report; active servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def chp(servers: Sequence[str], *args: str, text: bool = False) -> Any:
     environ = {**os.environ, "CHP_SERVERS": ",".join(servers), "NO_COLOR": "1"}
     argv = [sys.executable, "-m", "chp_client.cli", *args, *([] if text else ["--json"])]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode in (0, 1, 3), (args, done)  # 1: a pair that lacks a server; 3: none is active, as yet
+    # 1 means that a server of the pair is missing, and 3 that none is active yet.
+    assert done.returncode in (0, 1, 3), (args, done)
     return done.stdout if text else [json.loads(line) for line in done.stdout.splitlines()]
 
 

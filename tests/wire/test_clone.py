@@ -83,7 +83,8 @@ class TestOneServer:
     def test_flush_tells_of_a_refusal_that_came_before_it_and_that_nobody_asked_about(self, clone: Clone) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
         ticket = clone.set("/a", b"2", if_revision=0)
-        clone.set("/b", b"1").wait(WAIT_S)  # answered after it
+        # This set is answered after the one before.
+        clone.set("/b", b"1").wait(WAIT_S)
         with pytest.raises(Conflict, match="'/a' is at"):
             clone.flush(WAIT_S)
         clone.flush(WAIT_S)
@@ -406,7 +407,7 @@ class TestLife:
         with Clone("tcp://127.0.0.1:9") as clone, pytest.raises(TimeoutError, match=r"127\.0\.0\.1:9 not heard from"):
             clone.wait_until_synced(0.05)
 
-    @pytest.mark.parametrize("servers", ["", [], "localhost", "tcp://a", "tcp://a:0", "tcp://a:65535", "ipc://x", [5]])
+    @pytest.mark.parametrize("servers", ["", [], "tcp://a:0", "tcp://a:65535", "ipc://x", [5]])
     def test_an_address_that_is_none(self, servers: object) -> None:
         with pytest.raises(BadInput, match="server"):
             Clone(servers)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""What an application may do in its callbacks, and what becomes of a Clone whose callback raises or ends it.
+"""Tests of what an application may do in its callbacks, and of a Clone whose callback raises or closes it.
 
-A ticket's callbacks run on the thread of the listeners, never on the agent's: they may set, wait and close.
+A ticket's callbacks run on the thread of the listeners, never on the agent's. So they may set, wait and close.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thre
     def collect(now: float) -> None:
         gc.collect()
 
-    mailbox.command(collect)  # by the agent, with the lock held
+    # The agent does this, with the lock held.
+    mailbox.command(collect)
     agent.join(WAIT_S)
     assert not agent.is_alive()

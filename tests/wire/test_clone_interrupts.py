@@ -1,7 +1,7 @@
-"""Ctrl-C in the middle of a set, a delete or a lease: it was made wholly or not at all, and the Clone goes on.
+"""Tests of Ctrl-C in the middle of a set, a delete or a lease: it takes full effect or none, and the Clone goes on.
 
-What a signal's handler raises comes up where a Python function begins, or after a call: a profiler is told of the same
-places, so it can raise at each of them in turn.
+The exception of a signal's handler comes where a Python function begins, or after a call. A profiler is called at the
+same places, so it can raise at each of them in turn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def revision_of(clone: Clone, key: str) -> Revision:
     return entry.revision
 
 
-ACTS: dict[str, tuple[Callable[[Clone], Callable[[], object]], dict[str, bytes]]] = {  # and what OLD becomes by it
+# name -> (the act, the contents after it)
+ACTS: dict[str, tuple[Callable[[Clone], Callable[[], object]], dict[str, bytes]]] = {
     "set": (lambda clone: partial(clone.set, "/a", b"new"), OLD | {"/a": b"new"}),
     "set a large value": (lambda clone: partial(clone.set, "/a", b"x" * 5000), OLD | {"/a": b"x" * 5000}),
     "set with a ttl": (lambda clone: partial(clone.set, "/a", b"new", ttl=1000), OLD | {"/a": b"new"}),
@@ -55,7 +56,7 @@ def arrived(other: Clone, clone: Clone) -> bool:
 
 
 def interrupted(act: Callable[[], object], place: int) -> bool:
-    """Whether there was such a place to interrupt it at."""
+    """Interrupt an act at a place, and return True if there was such a place."""
     left = place
 
     def profiler(frame: FrameType, event: str, arg: Any) -> None:
@@ -85,7 +86,8 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, wha
         prepare, new = ACTS[what]
 
         def overdue(now: float) -> None:
-            core.session.progress_at = now - WAIT_S  # what was not sent is sent now, not in two seconds
+            # What was not sent is sent now, not in two seconds.
+            core.session.progress_at = now - WAIT_S
 
         while going_on:
             clone.clear()
@@ -108,7 +110,7 @@ def test_an_interrupted_set_is_made_wholly_or_not_at_all(server: TestServer, wha
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Python's own handler of SIGINT: a background job of a shell begins with the signal ignored."""
+    """Set Python's own handler of SIGINT, since a background job of a shell ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -117,7 +119,8 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.usefixtures("interruptible")
 def test_a_close_that_was_interrupted_is_made_again() -> None:
     clone = Clone(f"tcp://127.0.0.1:{free_port()}")
-    clone.set("/a", b"1")  # nobody takes it, so the close waits
+    # No server takes the set, so the close waits.
+    clone.set("/a", b"1")
     timer = threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):

@@ -117,6 +117,7 @@ def test_a_clone_that_is_closed_only_adds_up(server: TestServer) -> None:
     clone.wait_until_synced(WAIT_S)
     clone.close()
     with Clone(server.address) as other:
-        other.set("/later", b"").wait(WAIT_S)  # a number that this copy never comes to
+        # This copy never reaches that number.
+        other.set("/later", b"").wait(WAIT_S)
         found = clone.verify(1.0)
     assert found.ok and found.number == 0

@@ -1,4 +1,4 @@
-"""A user who has most of the connections makes room for others, when too much is open (SPEC.md, section 38).
+"""Tests that the user with most connections makes room for others when too many are open (SPEC.md, section 38).
 
 covers: ports/connections.py: Users, and what sockets.py tells it.
 """
@@ -44,7 +44,7 @@ class Asker:
             assert self.asks()
 
     def asks(self) -> bool:
-        """Whether a question is answered."""
+        """Return True if a question is answered."""
         self.socket.send_multipart([ICANHAZ, b"/", packb({"chp": 4, "id": 1, "from": 0, "credit": 8})])
         if not self.socket.poll(WAIT_MS):
             return False

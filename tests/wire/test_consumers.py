@@ -32,7 +32,7 @@ from tests.wire.still import stand_still
 
 
 def values_of(consumer: Consumer, n: int) -> list[bytes]:
-    """So many messages, a batch at a time."""
+    """Return so many messages, taken one batch at a time."""
     taken: list[bytes] = []
     while len(taken) < n:
         taken += next(consumer).values
@@ -167,7 +167,8 @@ def test_a_reset_to_where_the_group_is_fences_what_is_in_hand_and_gives_it_again
             again = next(consumer)
             assert again.values == first.values and again.whose[2] != first.whose[2]
             with pytest.raises(Fenced):
-                first.commit({"/total": b"before"}, timeout=10)  # nor when it is a member again
+                # It may not commit when it is a member again either.
+                first.commit({"/total": b"before"}, timeout=10)
             again.commit({"/total": b"after"}, timeout=10)
             assert [(group["lag"], len(group["members"])) for group in orders.groups()] == [(0, 1)]
 

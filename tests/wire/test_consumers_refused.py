@@ -19,14 +19,14 @@ from tests.wire.still import stand_still
 
 
 class Disk:
-    """What servers measure of their disks."""
+    """A switch for what servers measure of their disks."""
 
     full = False
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """A disk that a test fills to the last byte, for all servers here."""
+    """Return a disk of all servers here, which a test can fill to the last byte."""
     disk = Disk()
     monkeypatch.setattr(DiskMonitor, "_measured", lambda space, now: ResourceUsage(read_only=disk.full))
     return disk
@@ -52,12 +52,12 @@ def settled(ticket: Ticket) -> None:
 
 
 def lag(topic: Topic) -> int:
-    """How many messages of the group are not acknowledged."""
+    """Return the number of messages of the group that are not acknowledged."""
     return int(topic.groups()[0]["lag"])
 
 
 def drain(consumer: Consumer, topic: Topic) -> set[bytes]:
-    """Do what comes, as an application that does not wait for what it acknowledges; until all is acknowledged."""
+    """Handle messages without waiting for acknowledgements, until all are acknowledged."""
     done: set[bytes] = set()
     deadline = monotonic() + WAIT_S
     while lag(topic) and monotonic() < deadline:
@@ -107,7 +107,8 @@ def test_one_by_one_what_was_refused_and_what_nobody_has_seen_is_given_again(dis
     with orders.consumer("g") as consumer:
         assert consumer.get(10) is not None
         fill(disk, clone)
-        while consumer.get(0.1) is not None:  # what is handled then is not acknowledged
+        # Messages that are handled now are not acknowledged.
+        while consumer.get(0.1) is not None:
             pass
         assert lag(orders) == 50
         disk.full = False
@@ -148,7 +149,7 @@ def test_what_comes_behind_a_refused_batch_is_not_stranded_with_it(disk: Disk, c
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What consumers have warned of."""
+    """Return the warnings of consumers."""
     return [record.getMessage() for record in caplog.records if record.name == "chp_client.topics"]
 
 
@@ -192,7 +193,8 @@ def test_the_same_for_tasks(disk: Disk) -> None:
                 batch = await consumer.take(10)
                 assert batch is not None
                 disk.full = True
-                while True:  # until the server says so
+                # The loop ends when the server refuses.
+                while True:
                     try:
                         await clone.set("/full", b"")
                     except Refused:

@@ -21,14 +21,14 @@ from tests.talk import join_all, until
 
 
 class NoText(Exception):
-    """One that can't be shown."""
+    """An error that can't be shown."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 def run(consumer: Consumer, bad: dict[int, Exception], last: int, tries: int = 2) -> list[int]:
-    """What was handled, until the last message was; some raise."""
+    """Handle messages until the last one, and return the handled offsets. Some handlers raise."""
     handled: list[int] = []
 
     def handler(message: Message) -> None:

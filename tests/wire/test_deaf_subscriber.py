@@ -1,4 +1,4 @@
-"""What a client does that thinks itself deaf: its SUB socket is connected anew, subscribes again, and hears."""
+"""Tests of a client that hears nothing: it connects its SUB socket anew, subscribes again, and hears."""
 
 from chp.keys import channel_topic
 from chp_client import Clone
@@ -25,7 +25,8 @@ def test_a_sub_socket_that_is_connected_anew_subscribes_again() -> None:
         mailbox = internals(clone).mailbox
         for again in range(1, 4):
             with mailbox.lock:
-                mailbox.core.out.effects.reconnect.append(0)  # as it says when it hears nothing
+                # The core asks for this when it hears nothing.
+                mailbox.core.out.effects.reconnect.append(0)
             clone.set("/wake", b"%d" % again).wait(60)
             until(lambda: seen.count(b"\x01" + TOPIC) == again)  # noqa: B023
             writer.set("/last", b"%d" % again).wait(60)

@@ -28,11 +28,12 @@ from tests.wire.hand import (
     u64,
 )
 
-NOISE = random.Random(4)  # the same each time, so that a failure comes again and every process collects the same tests
+# The seed is fixed, so that a failure comes again and all processes collect the same tests.
+NOISE = random.Random(4)
 
 
 def still_serves(hand: Hand) -> None:
-    """A set is published and is in the snapshot; heartbeats come."""
+    """Check that a set is published and is in the snapshot, and that heartbeats come."""
     feed = hand.subscriber(topic("/check/"))
     key, value = f"/check/{os.urandom(4).hex()}", os.urandom(4)
     until_heartbeat(feed)
@@ -45,13 +46,13 @@ def still_serves(hand: Hand) -> None:
 
 
 def until_heartbeat(feed: zmq.Socket[bytes]) -> None:
-    """The next heartbeat of a channel."""
+    """Wait for the next heartbeat of a channel."""
     while parts_of(receive(feed))[0][0] != HEARTBEAT:
         pass
 
 
 def garbage(server: TestServer, port: str) -> int:
-    """How much a server has counted."""
+    """Return the garbage that a server has counted on a port."""
     assert server.server is not None
     core = server.server.core
     assert not core.counts["defects"], "nothing is a defect of ours"
@@ -62,7 +63,7 @@ UUID = b"u" * 16
 
 
 def peer_state(**fields: object) -> bytes:
-    """The body of a peer's STATE."""
+    """Return the body of a peer's STATE."""
     return msgpack.packb(fields)  # type: ignore[no-any-return]
 
 
@@ -184,7 +185,7 @@ def test_what_is_no_subscription_is_counted(server: TestServer, hand: Hand, fram
 
 @pytest.mark.parametrize("frames", PEER, ids=lambda f: repr(f)[:60])
 def test_a_malformed_peer_message_is_counted(peered: TestServer, frames: Frames) -> None:
-    """As garbage, or as the word of a stranger, which nobody looks into."""
+    """A malformed message counts as garbage or as a stranger's message."""
 
     def counted() -> int:
         assert peered.server is not None
@@ -201,7 +202,7 @@ def test_a_malformed_peer_message_is_counted(peered: TestServer, frames: Frames)
 
 @pytest.fixture(scope="module")
 def peered() -> Iterator[TestServer]:
-    """A primary that serves alone and has a peer link."""
+    """Start a primary that serves alone and has a peer link."""
     both = Pair(heartbeat_s=0.05, solo_wait_s=0.1, bootstrap=True)
     with both.primary as server:
         with Hand(server.address) as hand:

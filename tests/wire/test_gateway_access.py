@@ -1,6 +1,7 @@
-"""covers: gateway/access: whose a request is, what the rules let it do at each path, and what a revocation ends.
+"""covers: gateway/access: the user of a request, the rules at each path, and what a revocation ends.
 
-Alice may read and write /pub/ and topic `open`, bob nothing; root set a secret, which nobody else is told a byte of.
+Alice may read and write /pub/ and the topic `open`, and bob has no rights. No other user may hear a byte of root's
+secret.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LINES = {"Content-Type": "application/x-ndjson"}
 
 
 class Keyed:
-    """A pair with keys and rules, and a gateway that listens to whoever has a token."""
+    """A pair with keys and rules, and a gateway whose users show tokens."""
 
     def __init__(self, pair: Pair, base: Path) -> None:
         self.pair, self.base = pair, base
@@ -61,19 +62,19 @@ class Keyed:
         self.audit = base / "audit.jsonl"
 
     def give(self, users: dict[str, Any]) -> None:
-        """New rules."""
+        """Give new rules."""
         with Admin(ClientFile.read(self.file), WAIT_S) as admin:
             now = admin.ask_active("access").facts["number"]
             admin.ask_active("access", rules={"users": users, "roles": {}}, on=now)
 
     def gateway(self, *flags: str) -> RunningGateway:
-        """One of this pair."""
+        """Start a gateway to this pair."""
         running = RunningGateway(self.pair.servers, "--client-file", str(self.file), *flags)
         running.client.headers["Authorization"] = f"Bearer {TOKENS['root']}"
         return running
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """Of the audit."""
+        """Return the lines of the audit of one kind."""
         return [line for line in map(json.loads, self.audit.read_text().splitlines()) if line["audit"] == kind]
 
 
@@ -117,7 +118,7 @@ def test_no_byte_of_a_body_is_read_for_a_user_without_rights(gateway: RunningGat
 
 
 def ask(gateway: RunningGateway, name: str, method: str, path: str, **given: Any) -> httpx.Response:
-    """As a user."""
+    """Send a request as a user."""
     headers = {"Authorization": f"Bearer {TOKENS[name]}", **given.pop("headers", {})}
     with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False) as client:
         return client.request(method, path, headers=headers, **given)
@@ -127,7 +128,7 @@ HIDDEN = "/v1/topics/secret-orders/groups/g"
 
 
 def of_m(**more: str) -> dict[str, Any]:
-    """An acknowledgement of the first message by the member m, with a message or a key more."""
+    """Return an acknowledgement of the first message by the member m, with another message or key."""
     told: dict[str, Any] = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}
     if "publish" in more:
         told["publish"] = [{"topic": more["publish"], "value": "x"}]
@@ -137,7 +138,7 @@ def of_m(**more: str) -> dict[str, Any]:
 
 
 OF_M = of_m()
-# what each user is answered; 403 is for what is denied, and says nothing of whether it is there
+# The status that each user gets. 403 stands for a denied thing, whether it exists or not.
 PATHS: list[tuple[str, str, dict[str, Any], tuple[int, int, int]]] = [  # root, alice, bob
     ("GET", "/v1/keys/secret/name-of-it", {}, (200, 403, 403)),
     ("GET", "/v1/keys/secret/none", {}, (404, 403, 403)),
@@ -217,7 +218,8 @@ def test_each_path_is_held_to_the_rules_of_the_token_s_user(gateway: RunningGate
 
 
 FREE = {"/health", "/ready", "/openapi.json"}
-LISTS = {"/v1/topics", "/v1/groups"}  # of what one may see
+# These paths list what a user may see.
+LISTS = {"/v1/topics", "/v1/groups"}
 SECRETS = {"{key}": "secret/name-of-it", "{topic}": "secret-orders", "{group}": "g"}
 
 
@@ -373,12 +375,12 @@ def test_the_audit_names_the_user_its_token_and_the_gateway(keyed: Keyed, gatewa
 
 
 def line(gateway: RunningGateway, name: str) -> Stranger:
-    """A user's WebSocket, as a page has to say whose it is."""
+    """Return a WebSocket of a user, which shows its token as a page does."""
     return Stranger(gateway, Sec_WebSocket_Protocol=f"chp, bearer.{TOKENS[name]}")
 
 
 def closed(stranger: Stranger) -> tuple[int, str]:
-    """With what it is closed."""
+    """Return the code and reason of a close."""
     said = stranger.hear(CLOSE)
     return int.from_bytes(said[:2], "big"), said[2:].decode()
 
@@ -460,7 +462,7 @@ def test_a_browser_that_is_asked_for_a_token_has_the_console_by_it(gateway: Runn
 
 
 def reads(gateway: RunningGateway, name: str, prefix: str, seen: list[str]) -> threading.Thread:
-    """A reader of changes; it ends when its stream does."""
+    """Return a thread that reads changes until its stream ends."""
 
     def run() -> None:
         headers = {"Authorization": f"Bearer {TOKENS[name]}"}
@@ -522,7 +524,7 @@ def test_a_gateway_that_may_not_ask_for_rules_lets_nobody_in(keyed: Keyed, gatew
         until(lambda: ask(gateway, "root", "GET", "/v1/keys/pub/a").status_code == 200, "it may again")
 
 
-# -- other ways to say who asks
+# -- other ways to name the user
 
 
 def test_a_proxy_names_the_user(keyed: Keyed, gateway: RunningGateway) -> None:

@@ -153,7 +153,7 @@ def test_a_method_that_a_path_has_not_is_told_all_that_it_has(gateway: RunningGa
 
 
 def raw(gateway: RunningGateway, *pieces: bytes, end: bool = False) -> bytes:
-    """What comes back to who speaks no proper HTTP, until the gateway hangs up or says no more."""
+    """Send bytes that are no proper HTTP, and return the answer until the gateway closes or falls silent."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as sock:
         for piece in pieces:
             sock.sendall(piece)

@@ -64,7 +64,7 @@ def test_no_host_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture
 def chromium() -> Iterator[Any]:
-    """A browser."""
+    """Start a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -78,7 +78,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Open]:
-    """Opens a page; what its console has of errors fails the test, but for answers that the test wants."""
+    """Return a function that opens a page. Errors in its console fail the test, except those that the test wants."""
     errors: list[str] = []
 
     def open_page(url: str, width: int = 1400, scheme: str = "light") -> Any:
@@ -227,7 +227,8 @@ def test_a_hand_over_is_asked_for_twice_and_its_outcome_is_shown(pair: Pair, ope
         page.wait_for_selector("#hand:enabled")
         page.click("#hand")
         says(page, "#sure-what", "backup then serves instead of primary")
-        page.keyboard.press("Enter")  # what is at hand is not to do it
+        # The focused button does not confirm.
+        page.keyboard.press("Enter")
         page.wait_for_selector("#sure", state="hidden")
         page.keyboard.press("Enter")
         page.wait_for_selector("#sure[open]")

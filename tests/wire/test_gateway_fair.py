@@ -1,4 +1,4 @@
-"""At a gateway's bounds the user who has most makes room for others (SPEC.md, section 38).
+"""Tests that at a gateway's bounds the user with most makes room for others (SPEC.md, section 38).
 
 covers: gateway.lines, Line.make_room; BoundedProtocol's connections.
 """

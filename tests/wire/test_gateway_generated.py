@@ -18,8 +18,10 @@ from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
 RUN_S = 120
-FEW = 500  # requests; a run that makes fewer has looked at nothing
-PHASES = "coverage,fuzzing"  # limits of each parameter, then by chance
+# A run with fewer requests has tested nothing.
+FEW = 500
+# The phases try the limits of each parameter, and then random values.
+PHASES = "coverage,fuzzing"
 
 
 @pytest.mark.long

@@ -24,39 +24,39 @@ NOBODYS = str(Receipt("nobody", [[ALL, 0, 1]]))
 
 
 def publish(client: httpx.Client, n: int, first: int = 0, topic: str = "t") -> None:
-    """Messages first, first + 1, ... under five keys."""
+    """Publish the messages first, first + 1, ... under five keys."""
     rows = "".join(json.dumps({"value": str(i), "key": f"k{i % 5}"}) + "\n" for i in range(first, first + n))
     client.post(f"/v1/topics/{topic}/messages", content=rows, headers=LINES).raise_for_status()
 
 
 def receive(client: httpx.Client, query: str = "", path: str = GROUP) -> tuple[list[str], str]:
-    """The values of what comes, and their receipt."""
+    """Receive messages, and return their values and their receipt."""
     answer = client.post(f"{path}/receive?wait=10&{query}").raise_for_status()
     told: Any = answer.json() if answer.status_code == 200 else {"messages": [], "receipt": ""}
     return [each["value"] for each in told["messages"]], told["receipt"]
 
 
 def ack(client: httpx.Client, receipt: str, **more: Any) -> httpx.Response:
-    """Acknowledge."""
+    """Acknowledge a receipt."""
     headers = {"Idempotency-Key": more.pop("once")} if "once" in more else {}
     return client.post(f"{GROUP}/ack", json={"receipt": receipt, **more}, headers=headers)
 
 
 def numbers(first: int, end: int) -> list[str]:
-    """As they are published."""
+    """Return numbers as the texts that are published."""
     return list(map(str, range(first, end)))
 
 
 @pytest.fixture(scope="module")
 def gateways() -> Iterator[tuple[httpx.Client, httpx.Client, Pair]]:
-    """Two of one pair."""
+    """Start two gateways to one pair."""
     with Pair() as pair, RunningGateway(pair.servers) as one, RunningGateway(pair.servers) as two:
         yield one.client, two.client, pair
 
 
 @pytest.fixture
 def clients(gateways: tuple[httpx.Client, httpx.Client, Pair]) -> Iterator[tuple[httpx.Client, httpx.Client]]:
-    """The same, with a topic t that has a group g of its own."""
+    """Return the clients of both gateways, with a new topic t that has a group g."""
     one, two, _ = gateways
     assert one.put(f"{GROUP}?start=begin").status_code == 201
     yield one, two
@@ -69,7 +69,8 @@ def test_single_messages_are_left_out_of_an_acknowledgement_and_come_again(
     one, two = clients
     publish(one, 20)
     told = one.post(f"{GROUP}/receive?member=a&wait=10").json()
-    bad = [each for each in told["messages"] if each["value"] in ("7", "11")]  # of the keys k2 and k1
+    # These messages have the keys k2 and k1.
+    bad = [each for each in told["messages"] if each["value"] in ("7", "11")]
     assert ack(one, told["receipt"], **{"except": [{"offset": "7"}]}).status_code == 400
     assert ack(one, told["receipt"], **{"except": [*bad, 7]}).status_code == 400
     assert ack(two, told["receipt"], **{"except": bad}).status_code == 200
@@ -151,7 +152,8 @@ def test_members_share_a_topic_and_what_one_gives_back_goes_to_another(
 ) -> None:
     one, two = clients
     for name in ("a", "b"):
-        one.post(f"{GROUP}/receive?member={name}").raise_for_status()  # nobody has anything in hand: slots move at once
+        # No member has messages in hand, so slots move at once.
+        one.post(f"{GROUP}/receive?member={name}").raise_for_status()
     publish(one, 40)
     of_a, receipt_a = receive(one, "member=a")
     of_b, receipt_b = receive(two, "member=b")
@@ -273,7 +275,7 @@ def test_what_is_wrong_is_a_problem_that_says_so_and_nothing_is_done(
 
 @pytest.fixture(scope="module")
 def wrong() -> Iterator[httpx.Client]:
-    """One gateway, with a topic and a group that nothing may come of."""
+    """Return a client of a gateway with a topic and a group that must stay as they are."""
     with Pair() as pair, RunningGateway(pair.servers) as gateway:
         yield from _with_one_message(gateway.client)
 

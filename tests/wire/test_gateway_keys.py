@@ -23,7 +23,7 @@ from tests.wire.gateways import RunningGateway
 
 @pytest.fixture
 def http(gateway: RunningGateway) -> httpx.Client:
-    """A client of it."""
+    """Return an HTTP client of the gateway."""
     return gateway.client
 
 
@@ -44,7 +44,8 @@ def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Clien
     quick = http.get("/v1/keys/quick/a")
     long = http.get("/v1/keys", params={"key": "/quick/a"})
     assert quick.content == long.content == b"\x00quick"
-    differ = {"date", "chp-staleness", "chp-number"}  # between the two
+    # These fields differ between the two answers.
+    differ = {"date", "chp-staleness", "chp-number"}
     assert {k: v for k, v in quick.headers.items() if k not in differ} == {
         k: v for k, v in long.headers.items() if k not in differ
     }
@@ -135,13 +136,14 @@ def test_a_connection_of_plain_requests_is_kept_while_it_is_used_and_no_longer(g
             with socket.create_connection(("127.0.0.1", own.port), timeout=30) as sock:
                 kept, longest = _used_for(sock, put, 2.5)
                 ended = kept and sock.recv(1) == b""
-            if longest < 1.5:  # else this machine was too busy to use it so often
+            # Otherwise this machine was too busy to use the connection so often.
+            if longest < 1.5:
                 assert kept and ended, "it was used for longer than an idle one is kept, and ended when it was idle"
                 return
 
 
 def _used_for(sock: socket.socket, put: bytes, seconds: float) -> tuple[bool, float]:
-    """Whether a connection answered for so long, and the longest time between two answers."""
+    """Return True if a connection answered for so long, and the longest time between two answers."""
     began = last = time.monotonic()
     longest = 0.0
     while last < began + seconds:
@@ -213,7 +215,8 @@ def test_pages_are_sorted_and_go_on_where_the_last_one_ended(http: httpx.Client,
     mixed = random.Random(1).sample(keys, len(keys))
     with Clone(gateway.servers, subtree="/page/") as clone:
         clone.set_many(dict.fromkeys(mixed, b"x")).wait(10)
-    http.put("/v1/keys/page/000", content=b"mine")  # then the page waits for what came before
+    # After this write the page waits for the updates before.
+    http.put("/v1/keys/page/000", content=b"mine")
     seen: list[str] = []
     after = ""
     while after is not None:
@@ -245,7 +248,7 @@ def test_a_batch_is_one_record_or_nothing(http: httpx.Client) -> None:
 
 
 def test_each_write_of_a_key_has_an_etag_of_its_own(http: httpx.Client) -> None:
-    """Else who set it first could set it again with the ETag that he shares, over what another one had set."""
+    """A shared ETag would let the first writer overwrite what another one has set."""
 
     def put(n: int) -> list[str]:
         key = "/v1/keys/mine" if n % 2 else f"/v1/keys/others/{n}"
@@ -268,7 +271,7 @@ def test_batches_that_share_keys_wait_for_each_other_and_none_for_ever(http: htt
 
 
 def raise_by_one(http: httpx.Client, path: str) -> None:
-    """One more, by compare and set."""
+    """Raise a number by one, by compare and set."""
     while True:
         got = http.get(path)
         done = http.put(path, content=str(int(got.text) + 1), headers={"If-Match": got.headers["ETag"]})
@@ -315,7 +318,8 @@ def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(gateway: Run
             while True:
                 try:
                     answer = chance.choice(alive).client.post("/v1/batch", content=body, headers=headers)
-                except (httpx.HTTPError, RuntimeError):  # killed: the same at whichever is asked next
+                # The gateway was killed, and another one gets the same request next.
+                except (httpx.HTTPError, RuntimeError):
                     continue
                 if answer.status_code == 200:
                     return
@@ -334,7 +338,8 @@ def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(gateway: Run
             alive.remove(left)
             left.stop()
             for each in working:
-                each.result(60)  # with "if": "0" a set that was done twice would be refused
+                # With "if": "0" a set that was done twice would be refused.
+                each.result(60)
         page = right.client.get("/v1/keys", params={"prefix": "/doors/", "limit": 1000}).json()
         assert len(page["keys"]) == 81
 

@@ -12,7 +12,8 @@ from chp_server.testing import Pair
 from tests.wire.gateways import RunningGateway
 
 LINES = {"Content-Type": "application/x-ndjson"}
-OF_M = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}  # of all slots, as it is alone
+# The receipt has all slots, since the member is alone.
+OF_M = {"receipt": str(Receipt("m", [[b"\xff" * 32, 0, 1]]))}
 ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("PUT", "/v1/keys/{key}", "/v1/keys/o/a", {"content": b"1"}),
     ("PUT", "/v1/keys/{key}", "/v1/keys/o/b?ttl=60", {"content": b"\xff"}),
@@ -61,12 +62,12 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def fits(text: str, schema: dict[str, Any]) -> bool:
-    """What a schema asks of a text."""
+    """Return True if a text fits a schema."""
     return text in schema.get("enum", [text]) and bool(re.search(schema.get("pattern", ""), text))
 
 
 def wrong(value: Any, schema: dict[str, Any], whole: dict[str, Any], at: str = "") -> Iterator[str]:
-    """Where a value is not what the schema says; members that it does not name are wrong too."""
+    """Yield the places where a value differs from the schema. Members that it does not name are wrong too."""
     if "$ref" in schema:
         schema = whole["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]

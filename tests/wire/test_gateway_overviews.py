@@ -1,4 +1,4 @@
-"""covers: what people look at beside keys: the versions of a key with when and by whom, groups with lag and members."""
+"""covers: overviews beside keys: the versions of a key with times and writers, and groups with lag and members."""
 
 import time
 
@@ -8,7 +8,7 @@ from tests.wire.gateways import RunningGateway
 
 
 def named(gateway: RunningGateway) -> dict[str, str]:
-    """Who is connected: the client that records of the log name, and its name."""
+    """Return id -> name of the connected clients, whose ids are in records."""
     return {each["client"]: each["name"] for each in gateway.client.get("/v1/clients").json()["clients"]}
 
 

@@ -24,7 +24,7 @@ FORTY = b"&".join(b"a%d=1" % n for n in range(40))
 
 
 def filled(path: str) -> str:
-    """A path of the page for machines, with names in it."""
+    """Return a path of the OpenAPI page, with names filled in."""
     for name, value in NAMES.items():
         path = path.replace(name, value)
     return path
@@ -94,7 +94,7 @@ OF_BODIES: dict[str, tuple[bytes, set[int]]] = {
 
 
 def told(gateway: RunningGateway, sent: bytes) -> bytes:
-    """What comes back until the gateway hangs up; nothing more will be sent."""
+    """Send bytes and close, and return the answer until the gateway closes."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
         sock.sendall(sent)
         sock.shutdown(socket.SHUT_WR)
@@ -112,7 +112,8 @@ def test_it_is_refused_in_forty_ways(gateway: RunningGateway, method: str, path:
         sent = form.replace(b"{m}", method.upper().encode()).replace(b"{p}", path.encode()).replace(b"{ok}", OK)
         came = told(gateway, sent)
         head, _, body = came.partition(b"\r\n\r\n")
-        if not came:  # the connection was let go before anything could be said
+        # The connection was closed before the gateway could answer.
+        if not came:
             assert name in ("half a body", "half a chunk"), name
             continue
         assert int(head.split()[1]) in statuses, (name, came)

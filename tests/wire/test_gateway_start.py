@@ -23,7 +23,7 @@ def test_a_pair_with_keys_is_reached_by_a_client_file(tmp_path: Path) -> None:
 
 
 def refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What it says, and that it says it with 2."""
+    """Return the message of a refused start, and check its exit code 2."""
     try:
         code = run(flags)
     except SystemExit as left:

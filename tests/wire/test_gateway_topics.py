@@ -19,7 +19,7 @@ MESSAGES = "/v1/topics/t/messages"
 
 
 def page(client: httpx.Client, path: str) -> tuple[list[Any], Any]:
-    """The values of a page, and where the next begins."""
+    """Return the values of a page, and the place where the next one begins."""
     told = client.get(path).raise_for_status().json()
     return [each.get("value", each.get("base64")) for each in told["messages"]], told["next"]
 
@@ -55,7 +55,7 @@ def test_what_is_published_is_read_in_order_page_by_page_and_by_a_clone(pair: Pa
 
 @pytest.fixture(scope="module")
 def asked() -> Any:
-    """One gateway for all that is refused, of everything; and one of a part."""
+    """Start a gateway to everything and one to a subtree, for requests that are refused."""
     with (
         Pair() as pair,
         RunningGateway(pair.servers) as whole,
@@ -131,7 +131,7 @@ def test_a_gateway_of_a_part_has_no_topics_outside_of_it(asked: tuple[httpx.Clie
 def events(
     gateway: RunningGateway, last: str | None, wanted: int, then: Callable[[], object] = lambda: None
 ) -> list[tuple[int, str]]:
-    """Offsets and values as events bring them, until there are so many; `then` is called with the first."""
+    """Return so many offsets and values of events. `then` is called at the first one."""
     headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
     found: list[tuple[int, str]] = []
     with gateway.client.stream("GET", MESSAGES, headers=headers) as answer:
@@ -175,7 +175,8 @@ def test_a_reader_of_events_may_want_only_what_comes_and_is_told_what_ends_it(
         seen = list[str]()
         with gateway.client.stream("GET", f"{MESSAGES}?after=latest", headers=wanted) as answer:
             for line in answer.iter_lines():
-                if line.startswith(":") and not seen:  # nothing came: it listens
+                # A comment without events before it shows that the stream listens.
+                if line.startswith(":") and not seen:
                     topic.publish(b"new").wait(30)
                     seen.append(line)
                 elif line.startswith("data: ") and "value" in line:

@@ -21,7 +21,7 @@ from tests.wire.gateways import RunningGateway
 async def events(
     client: httpx.AsyncClient, prefix: str, last: str | None, **params: str
 ) -> AsyncIterator[tuple[str, str, dict]]:  # type: ignore[type-arg]
-    """(id, event, data) of a stream, as it comes."""
+    """Yield (id, event, data) of a stream."""
     headers = {} if last is None else {"Last-Event-ID": last}
     async with client.stream("GET", "/v1/watch", params={"prefix": prefix, **params}, headers=headers) as answer:
         if answer.status_code != 200:
@@ -38,7 +38,7 @@ async def events(
 
 
 async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.Event) -> list[str]:
-    """The values of the changes that one reader sees, over whatever happens, until it has seen so many."""
+    """Return so many values of changes that one reader sees, over all faults."""
     seen: list[str] = []
     last: str | None = None
     while len(seen) < wanted:
@@ -105,7 +105,8 @@ def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair
 
     with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
         clone.set_many({"/s/a": b"1", "/s/b": b"1", "/t/x": b"1"}).wait(10)
-        gateway.client.put("/v1/keys/t/y", content=b"")  # then it has what came before
+        # After this write the gateway has the updates before.
+        gateway.client.put("/v1/keys/t/y", content=b"")
         asyncio.run(go(gateway, clone))
 
 
@@ -131,7 +132,7 @@ def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(pair: P
 
 
 def stuck(gateway: RunningGateway, prefix: str) -> socket.socket:
-    """A reader that has taken the snapshot, and takes nothing more by itself; its buffer is small."""
+    """Return a reader with a small buffer that has taken the snapshot, and then takes nothing more by itself."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     sock.settimeout(60)
@@ -144,7 +145,7 @@ def stuck(gateway: RunningGateway, prefix: str) -> socket.socket:
 
 
 def held_for_readers(gateway: RunningGateway) -> int:
-    """Bytes that wait in the gateway to be written."""
+    """Return the largest number of bytes that wait in the gateway to be written to a reader."""
     return max(each.transport.get_write_buffer_size() for each in gateway.server.server_state.connections)
 
 
@@ -153,7 +154,8 @@ def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
 ) -> None:
     monkeypatch.setattr(fanout, "KEPT", 20)
     monkeypatch.setattr(fanout, "TOGETHER", 200_000)
-    value = b"x" * 30_000  # 9 MB in all: more than the sockets' buffers take
+    # These are 9 MB in all, more than the buffers of the sockets take.
+    value = b"x" * 30_000
     with Clone(pair.servers, subtree="/slow/") as clone, RunningGateway(pair.servers) as gateway:
         reader, most = stuck(gateway, "/slow/"), 0
         for n in range(300):

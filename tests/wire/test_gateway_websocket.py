@@ -42,7 +42,7 @@ class Stranger:
         return json.loads(self._file.read(int(self.headers["content-length"])))
 
     def hear(self, opcode: int) -> bytes:
-        """The next frame of a kind."""
+        """Return the next frame of a kind."""
         until = time.monotonic() + 30
         while time.monotonic() < until:
             kind, size = self._file.read(2)

@@ -1,9 +1,9 @@
-"""The vectors of CHP/2, byte for byte: spec/vectors has what the programs say, and what they refuse.
+"""Tests of the vectors of CHP/2, byte for byte: spec/vectors has the messages of the programs, and those they refuse.
 covers: spec/vectors, the worked session of the page, what a parser refuses, ids, digests, Binary Star's table
 
-played.py makes the vectors with the cores that run; `pytest --rewrite` writes the files, and the session into its page:
-there a block marked `chp2` has a line a frame (`0: 02 03`, continued where it begins with blanks; `-` is no bytes), and
-one that begins with `=`: what the last frame means, as Python literals.
+played.py makes the vectors with running cores. `pytest --rewrite` writes the files, and the session into its page.
+There a block marked `chp2` has a line for each frame, such as `0: 02 03`. A line that begins with blanks continues the
+one before, and `-` is an empty frame. The line that begins with `=` has the decoded last frame as Python literals.
 """
 
 import re

@@ -38,7 +38,8 @@ BUILT: dict[str, list[bytes]] = {
     "kvset-delete": messages.kvset(KEY, b"", uuid=UUID),
 }
 
-READERS: dict[str, tuple[Callable[[list[bytes]], object], tuple[str, ...]]] = {  # and the names of what they return
+# name -> (parser, names of what it returns)
+READERS: dict[str, tuple[Callable[[list[bytes]], object], tuple[str, ...]]] = {
     "ICANHAZ": (messages.parse_icanhaz, ("subtree",)),
     "KVSYNC": (messages.parse_kvsync, ("key", "number", "uuid", "properties", "value")),
     "KTHXBAI": (messages.parse_kthxbai, ("number", "properties", "subtree")),
@@ -49,7 +50,7 @@ READERS: dict[str, tuple[Callable[[list[bytes]], object], tuple[str, ...]]] = { 
 
 
 def parse_kvset_and_ttl(frames: list[bytes]) -> int | None:
-    """A KVSET as a server reads it: its frames, then its ttl."""
+    """Return the ttl of a KVSET, read as a server does."""
     return ttl_ms_of(messages.parse_kvset(frames)[2])
 
 

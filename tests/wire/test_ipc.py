@@ -1,4 +1,4 @@
-"""covers: ipc:// addresses, ports/connections.py: Clones and commands that reach servers by files, and who can't."""
+"""covers: ipc:// addresses, ports/connections.py: Clones and commands that reach servers by files, or fail to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.talk import WAIT_S, until
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One whose path is short enough for a socket's."""
+    """Make a directory whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="chp-") as made:
         yield Path(made)
 

@@ -66,7 +66,7 @@ def cut(gateway: RunningGateway) -> int:
 
 
 def raise_here(clone: Clone, times: int) -> None:
-    """The same by Python, with the same key."""
+    """Raise the shared counter from Python."""
     while times:
         entry = clone.entry("/js/n")
         assert entry is not None
@@ -156,7 +156,7 @@ def test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump(pair: Pa
 
 
 def serve(route: Any) -> None:
-    """A file of js/chp, as if the gateway had it: a page of its own has its origin."""
+    """Serve a file of js/chp from the gateway's origin."""
     name = route.request.url.rpartition("/")[2]
     route.fulfill(path=FOLDER / name, content_type="text/javascript")
 

@@ -32,7 +32,7 @@ const hear = async () => { while (!told.length) await new Promise((go) => { wake
 
 
 def plain(one: Any) -> Any:
-    """As the program shows it."""
+    """Return an object as the program shows it."""
     if isinstance(one, bytes):
         return {"bin": one.hex()}
     if isinstance(one, bool) or one is None or isinstance(one, str):
@@ -45,7 +45,7 @@ def plain(one: Any) -> Any:
 
 
 def has_float(one: Any) -> bool:
-    """Whether it is of what servers keep or tell operators: what clients hear has whole numbers only."""
+    """Return True if an object has a float, which only servers' records and operators' answers have."""
     if isinstance(one, dict):
         return any(map(has_float, one.values()))
     return isinstance(one, float) or (isinstance(one, list) and any(map(has_float, one)))
@@ -101,7 +101,8 @@ def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> 
             VECTORS["session-2-greeting-of-the-subtree"].frames[0],
             VECTORS["session-1-greeting-of-our-own-channel"].frames[0],
         )
-        shown = "01" + own.hex(), SESSION.hex()  # the gateway asks whose the channel is (section 37)
+        # The gateway asks for the owner of the channel (section 37).
+        shown = "01" + own.hex(), SESSION.hex()
         assert program.hear() == [[0, 1, "01" + channel.hex()], [0, 1, *shown]]
         names = sorted(
             (name for name in VECTORS if name.startswith("session-")), key=lambda name: int(name.split("-")[1])

@@ -1,4 +1,4 @@
-"""Servers with keys: who has none, or one that is not known, is cut at the handshake, on every port (SPEC.md, 25).
+"""Tests of servers with keys: a client without a known key is cut at the handshake on each port (SPEC.md, section 25).
 
 covers: --keys, --plain-bind, the peers' keys, adding and removing a user while the server runs.
 """
@@ -27,23 +27,24 @@ GENEROUS_MS = 30_000
 STRANGER = keys.new_pair()
 KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)  # at P, P+1, P+2, P+3
 DONE = {zmq.EVENT_HANDSHAKE_SUCCEEDED: "in"}
-NOT_OURS = {"protocol", "no detail"}  # another mechanism: libzmq sees it, or the connection's end, first
+# With another mechanism libzmq sees either that or the end of the connection first.
+NOT_OURS = {"protocol", "no detail"}
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 def directory(server: TestServer) -> Path:
-    """Its keys."""
+    """Return the directory of a server's keys."""
     return Path(str(server.config.keys))
 
 
 def handshake(server: TestServer, offset: int, key: KeyPair | None, server_key: bytes | None = None) -> str:
-    """How a connection to P+offset begins: "in", "auth", "protocol" or "no detail"."""
+    """Return how a connection to P+offset begins: "in", "auth", "protocol" or "no detail"."""
     known = keys.public_of(directory(server)) if server_key is None else server_key
     return first_event(at(server.address, offset), KINDS[offset], key, known)
 
 
 def first_event(endpoint: str, kind: int, key: KeyPair | None, server_key: bytes) -> str:
-    """What libzmq tells first of a handshake."""
+    """Return libzmq's first event of a handshake."""
     told = [*DONE.items(), *zip(FAILED, ("auth", "protocol", "no detail"), strict=True)]
     names = {int(event): name for event, name in told}
     with zmq.Context() as context, keys.socket(context, kind, key, server_key) as socket:
@@ -62,7 +63,8 @@ def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(keyed_pair: Pair,
     server = keyed_pair.primary
     assert handshake(server, offset, None) in NOT_OURS
     assert handshake(server, offset, STRANGER) == "auth"
-    assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"  # she wants another server's
+    # She expects the key of another server.
+    assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"
 
 
 def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(keyed_pair: Pair) -> None:
@@ -96,7 +98,7 @@ def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path)
 
 
 def stranger_text() -> str:
-    """A public key that is nobody's."""
+    """Return a public key that belongs to no user."""
     return STRANGER.public.decode()
 
 

@@ -1,4 +1,4 @@
-"""Keys that are changed while programs write and read: nothing is lost, and no copy is STALE (SPEC.md, section 25).
+"""Tests of keys that change under load: no set is lost, and no copy stays STALE (SPEC.md, section 25).
 
 covers: rotation of a server's and of a client's key; handshakes and ZAP's questions that make no sense; reserved names;
 `chp check --against` of servers that have keys.
@@ -30,12 +30,13 @@ from chp_server.tools.against import NoContents, of_server
 from tests.talk import WAIT_S, until
 from tests.wire import keys
 
-STALE_S = 10.0  # two seconds on a machine that is not busy; a copy that nobody heals would be stale for longer
+# On an idle machine it takes two seconds. A copy that does not heal would be stale for longer.
+STALE_S = 10.0
 ALICE = keys.new_pair()
 
 
 class Load:
-    """Somebody who sets all the time, and how long the copies were stale at most."""
+    """A writer that sets all the time, and the longest time that copies were stale."""
 
     def __init__(self, writer: Clone, readers: list[Clone]) -> None:
         self._writer, self._readers = writer, readers
@@ -56,7 +57,7 @@ class Load:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """While it lasts."""
+        """Run the writer for the time of the block."""
         self._thread.start()
         try:
             yield
@@ -65,24 +66,24 @@ class Load:
             self._thread.join()
 
     def goes_on(self, more: int = 200) -> None:
-        """So many sets are acknowledged from now on."""
+        """Wait until so many more sets are acknowledged."""
         wanted = len(self.acked) + more
         until(lambda: len(self.acked) >= wanted, "sets are acknowledged")
 
     def nothing_is_lost(self) -> None:
-        """Every copy has all that was acknowledged."""
+        """Check that each copy has all acknowledged sets."""
         for reader in self._readers:
             until(lambda reader=reader: self.acked.items() <= dict(reader).items(), "the copy has everything")  # type: ignore[misc]
 
 
 def pair_with_keys(base: Path) -> tuple[Pair, Path, Path]:
-    """A pair whose servers keep journals and know alice."""
+    """Return a pair with journals that knows alice, and its directories of keys."""
     pair = keys.pair_with_keys(base, ("alice", ALICE), store=(f"sqlite:{base / 'a'}-data", f"sqlite:{base / 'b'}-data"))
     return pair, base / "a", base / "b"
 
 
 def in_sync(pair: Pair) -> bool:
-    """Whether both are there."""
+    """Return True if both servers are in sync."""
     return all(s.server is not None and s.server.core.ctx.in_sync() for s in (pair.primary, pair.backup))
 
 
@@ -138,7 +139,8 @@ def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
             load = Load(moved, [moved])
             with load.going_on():
                 load.goes_on()
-                before.close()  # its key is refused from here on, by open connections too
+                # Its key is refused from here on, by open connections too.
+                before.close()
                 for folder in (a, b):
                     (folder / "clients" / "alice.pub").unlink()
                 load.goes_on()
@@ -176,7 +178,7 @@ def test_contents_of_servers_with_keys_are_compared(tmp_path: Path) -> None:
 
 
 def garbage(rng: random.Random) -> bytes:
-    """Bytes that begin more or less like a handshake."""
+    """Return bytes that begin more or less like a handshake."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)
     begin = bytearray(greeting[: rng.choice((0, 10, 11, 32, 64))])
     for _ in range(rng.randint(0, 3)):
@@ -200,7 +202,8 @@ def test_handshakes_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
                     try:
                         connection.sendall(garbage(rng))
                     except OSError:
-                        pass  # it was cut off while it spoke
+                        # The connection was cut off while it sent.
+                        pass
             assert clone.set("/a", b"1").wait(WAIT_S)
         assert server.server is not None
         core = server.server.core

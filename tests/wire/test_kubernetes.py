@@ -19,18 +19,19 @@ from chp_server.testing import Pair, free_port
 from tests.talk import until
 
 MANIFESTS = Path(__file__).parents[2] / "ops" / "kubernetes.yml"
-OLDEST = "1.29"  # of the API that it is held against, beside the newest that the package has
+# The oldest version of the API that is checked, beside the newest of the package.
+OLDEST = "1.29"
 yaml = pytest.importorskip("yaml", reason="NOT VALIDATED: install kubernetes-validate, which is in the extra `test`")
 SHELL = shutil.which("sh")
 
 
 def documents() -> dict[str, Any]:
-    """Each of them by its kind."""
+    """Return kind -> manifest."""
     return {each["kind"]: each for each in yaml.safe_load_all(MANIFESTS.read_text())}
 
 
 def pod() -> dict[str, Any]:
-    """The pod of the set."""
+    """Return the pod of the set."""
     made: dict[str, Any] = documents()["StatefulSet"]["spec"]["template"]["spec"]
     return made
 
@@ -65,7 +66,7 @@ def test_its_parts_belong_together() -> None:
 
 
 def run(script: str, path: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A script of the pod, with these programs and names."""
+    """Run a script of the pod, with these programs and variables."""
     assert SHELL is not None
     return subprocess.run(
         [SHELL, "-euc", script], env={"PATH": path, **environ}, capture_output=True, text=True, timeout=60, check=False
@@ -73,7 +74,7 @@ def run(script: str, path: str, **environ: str) -> subprocess.CompletedProcess[s
 
 
 def program(folder: Path, name: str, what: str) -> None:
-    """A program of this environment, as the image has it."""
+    """Write a program of this environment as the image has it."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f'#!/bin/sh\nexec {what} "$@"\n')
     (folder / name).chmod(0o755)
@@ -141,7 +142,7 @@ def test_only_the_active_hands_over_before_it_is_ended(tmp_path: Path) -> None:
 
 
 def ready(ports: list[str]) -> bool:
-    """Whether both say so."""
+    """Return True if both ports say that they are ready."""
     import urllib.error
     import urllib.request
 

@@ -88,7 +88,8 @@ def test_one_that_is_too_slow_is_told_all_that_is_held_anew(clone: Clone, caplog
         assert go.wait(WAIT_S)
         told.put(change.key)
 
-    for i in range(30):  # one by one: the queue is bounded, and so is what the callback has taken from it
+    # The sets come one by one, because the queue is bounded, and so are the changes that a callback has taken.
+    for i in range(30):
         clone.set(f"/a/{i}", b"").wait(WAIT_S)
     go.set()
     seen: set[str] = set()
@@ -119,7 +120,8 @@ def test_a_log_that_does_not_reach_back_ends_it_with_an_error(clone: Clone, capl
     logger, handler = logging.getLogger("chp_client"), Seen()
     logger.addHandler(handler)
     try:
-        clone.on("", start=1)(calls.append)  # of an epoch that no server had
+        # No server had this epoch.
+        clone.on("", start=1)(calls.append)
         assert ended.wait(WAIT_S)
     finally:
         logger.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""covers: agent/measured.py: what `metrics=` is told, and that it harms nobody; the example of docs/metrics.md."""
+"""covers: agent/measured.py: the calls of `metrics=`, whose errors do no harm; the example of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_batches_that_are_left_when_it_is_closed_are_told_of() -> None:
 
 def test_prometheus_if_it_is_installed(server: TestServer) -> None:
     client = pytest.importorskip("prometheus_client")
-    for _ in range(2):  # all Clones of a process share what is registered
+    # All Clones of a process share the registered metrics.
+    for _ in range(2):
         with Clone(server.address, metrics=telemetry.Prometheus()) as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/a", b"1").wait(WAIT_S)

@@ -30,7 +30,7 @@ RULE = re.compile(
 
 
 def alerts() -> list[re.Match[str]]:
-    """Each rule; all of the file is one."""
+    """Return the rules of alerts.yml, and check that the file has nothing else."""
     text = (OPS / "alerts.yml").read_text()
     head, found = text.partition("    rules:\n")[0], list(RULE.finditer(text))
     assert head.endswith("groups:\n  - name: chp\n")
@@ -39,7 +39,7 @@ def alerts() -> list[re.Match[str]]:
 
 
 def dashboard() -> list[str]:
-    """Each expression of it."""
+    """Return the expressions of the dashboard."""
     board = json.loads((OPS / "grafana.json").read_text())
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -49,14 +49,14 @@ def dashboard() -> list[str]:
 
 
 def samples(address: str) -> dict[str, float]:
-    """All samples there, with their labels."""
+    """Return the samples of a metrics address, with their labels."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
 
 def scraped(address: str) -> set[str]:
-    """The names of all samples there."""
+    """Return the names of the samples of a metrics address."""
     return {name.partition("{")[0] for name in samples(address)}
 
 
@@ -153,7 +153,8 @@ def test_the_units_do_not_restart_what_needs_a_person() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 @pytest.mark.parametrize("name", ["chp-server", "chp-gateway"])
 def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
-    unit = tmp_path / f"{name}.service"  # with a program that is there
+    # The unit runs a program that exists.
+    unit = tmp_path / f"{name}.service"
     unit.write_text(re.sub(r"(ExecStart=)\S+", r"\1/bin/true", (OPS / unit.name).read_text()))
     if name == "chp-server":
         (tmp_path / f"{unit.name}.d").mkdir()

@@ -1,4 +1,4 @@
-"""A client that knows SPEC.md and nothing of our code, at a real pair.
+"""Tests of a client that knows the specification and nothing of our code, at a real pair.
 covers: examples/other_language.py, and by it that SPEC.md says enough to write a client in another language
 """
 
@@ -71,7 +71,8 @@ def test_it_resumes_after_a_gap(pair: Pair, foreign: Client) -> None:
         for server in foreign.servers:
             server.sub.unsubscribe(foreign.topic)
         missed = -1
-        while foreign.values["/a/x"] == b"%d" % missed or missed < 0:  # the servers hear of it in their own time
+        # The servers hear of the subscription after a while.
+        while foreign.values["/a/x"] == b"%d" % missed or missed < 0:
             missed += 1
             clone.set("/a/x", b"%d" % missed).wait(30)
             until = time.monotonic() + 0.3

@@ -1,4 +1,4 @@
-"""When the connection to the peer's P+3 stands, and when it broke, as libzmq tells it.
+"""Tests of the times when the connection to the peer's P+3 comes up and breaks, as libzmq reports them.
 
 covers: sockets.py
 """
@@ -62,7 +62,8 @@ def test_a_connection_that_the_kernel_takes_is_none_without_a_handshake(
         ours = dealer(context)
         watch = PeerWatch(ours)
         ours.connect(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
-        for _ in range(2):  # it connects, and, cut off, connects again
+        # The socket connects, is cut off, and connects again.
+        for _ in range(2):
             taken, _ = listening.accept()
             with taken:
                 assert taken.recv(1), "libzmq greets"

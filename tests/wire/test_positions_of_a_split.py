@@ -1,9 +1,9 @@
-"""A position that was kept is of a history that a split has ended: nobody goes on from it in silence.
+"""Tests of a kept position of a history that a split has ended: no reader goes on from it silently.
 
 covers: the opener beside the number in feeds, recordings and Spark's offsets (SPEC.md, sections 11 and 17).
 
-Two servers with one store opened the same epoch each for itself, as the two sides of a split do; their numbers are
-the same and mean other sets.
+Two servers with one store have opened the same epoch each for itself, as the two sides of a split do. Their numbers are
+equal and stand for different sets.
 """
 
 import shutil
@@ -32,7 +32,7 @@ RETAINED: dict[str, Any] = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
 
 
 class Split:
-    """One side is read first; then the other, whose history goes further, answers at the same address."""
+    """A split. One side is read first, and then the other, longer one answers at the same address."""
 
     def __init__(self, place: Path) -> None:
         self.one, self.other = place / "one", place / "other"
@@ -53,7 +53,7 @@ class Split:
         return self.server.address
 
     def give_way(self) -> None:
-        """The other one serves, and has as many numbers of the same epoch, and more."""
+        """Let the other side serve, which has more numbers of the same epoch."""
         self.server.kill()
         self.server = TestServer(bind=self.address, store=f"sqlite:{self.other}", **RETAINED).start()
         self._put(50, "other")

@@ -12,7 +12,7 @@ KEYS = [f"/p/{i:05d}" for i in range(20_000)]
 
 
 def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
-    """Whether another Clone comes to show exactly these."""
+    """Wait until another Clone shows exactly these keys, and return True."""
     with clone.watch("") as watch:
         while list(clone.prefix(prefix)) != keys:
             watch.get(WAIT_S)

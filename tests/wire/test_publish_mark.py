@@ -4,7 +4,8 @@ import zmq
 
 from chp_server.testing import TestServer
 
-SLOW_SETS = 3000  # of 10 KB: more than the sockets of the system hold
+# So many sets of 10 KB are more than the sockets of the system hold.
+SLOW_SETS = 3000
 ZEROS = b"\0" * 8
 
 
@@ -28,10 +29,12 @@ def test_each_chp1_subscriber_has_room_and_the_mark_stays() -> None:
             socket.connect(f"{host}:{int(port) + 1}")
             while core.commits.channels.listeners.total <= number:
                 writer.poll(10)
-        for i in range(SLOW_SETS):  # nobody reads meanwhile
+        # No client reads meanwhile.
+        for i in range(SLOW_SETS):
             writer.send_multipart([b"/%d" % i, ZEROS, b"", b"", b"x" * 10_000])
         for socket in (first, second):
             assert [socket.recv_multipart()[0] for _ in range(SLOW_SETS)] == [b"/%d" % i for i in range(SLOW_SETS)]
         for socket in (first, second, writer):
             socket.close()
-        assert updates.get(zmq.SNDHWM) == mark  # to change it on a live socket can end the process
+        # A change of the mark on a live socket can end the process.
+        assert updates.get(zmq.SNDHWM) == mark

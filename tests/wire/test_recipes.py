@@ -102,7 +102,8 @@ class TestLock:
             assert not Lock(clones[0], PATH, "passes-by").acquire(0.01)
         held.release()
         assert waiting.has.wait(WAIT_S)
-        assert len(looked) <= 4  # the one in front of it has it now, and said so
+        # The contender in front of it has the lock now, and said so.
+        assert len(looked) <= 4
         waiting.end()
         assert last.has.wait(WAIT_S)
         last.end()
@@ -132,7 +133,8 @@ class TestLock:
         assert not places[2].acquire(0.2)
         third = Worker(places[2])
         until(lambda: len(places[0].contenders()) == 3)
-        places[0].release()  # the oldest goes, and the one that waits looks at all
+        # The oldest goes, and the waiting one looks at all of them.
+        places[0].release()
         assert third.has.wait(WAIT_S)
         third.end()
         places[1].release()
@@ -260,7 +262,7 @@ def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None
 
 
 class TestWhatIsInTheWay:
-    """Of timeouts that hold though the window is full, of ends that wait for nobody, and of keys that are no place."""
+    """Tests of timeouts with a full window, of ends that do not wait, and of keys that are no contenders."""
 
     def test_a_timeout_holds_while_there_is_no_room_for_sets(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lock_module, "GIVE_BACK_S", 0.1)
@@ -306,7 +308,8 @@ class TestWhatIsInTheWay:
     def test_who_waits_is_told_that_the_clone_was_closed(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH):
             worker = Worker(Lock(clones[1], PATH))
-            while not internals(clones[1]).mailbox.watches:  # of the one in front of it
+            # The watch is for the contender in front of it.
+            while not internals(clones[1]).mailbox.watches:
                 time.sleep(0.01)
             clones[1].close(0.0)
             join_all(worker)
@@ -361,7 +364,7 @@ class TestWhatIsInTheWay:
 
 
 def within(act: Any) -> Any:
-    """What `act` comes to, on a thread that is given up if it hangs."""
+    """Return the result of `act`, which runs on a thread that is given up if it hangs."""
     found: Future[Any] = Future()
 
     def run() -> None:

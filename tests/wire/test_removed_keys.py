@@ -1,4 +1,4 @@
-"""A key whose file is taken away is refused by the connections that it has open, too (SPEC.md, section 25).
+"""Tests that a key whose file is removed is refused on its open connections too (SPEC.md, section 25).
 
 covers: `Keyring.look`; ZapHandler, sockets.py, replies.py and subscription_authorizer.py on P, P+1 and P+2
 """
@@ -53,7 +53,7 @@ class Open:
         self.snapshot.send_multipart([ICANHAZ, b"/", packb({"chp": 4, "id": self._id, **options})])
 
     def is_answered(self) -> bool:
-        """Whether a question on P has an answer."""
+        """Return True if a question on P is answered."""
         self.ask(**{"from": 0, "credit": 8})
         if not self.snapshot.poll(2000):
             return False
@@ -68,7 +68,7 @@ class Open:
         self.collector.send_multipart([RESERVED_KEY, pack(self._no), self._session, b"", body])
 
     def hears(self, of: str, timeout_ms: int = 2000) -> bool:
-        """Whether a BATCH comes on P+1 that has a key."""
+        """Return True if a BATCH with a key comes on P+1."""
         while self.updates.poll(timeout_ms):
             if of.encode() in b"".join(self.updates.recv_multipart()):
                 return True
@@ -77,7 +77,7 @@ class Open:
 
 @pytest.fixture
 def ending() -> Iterator[ExitStack]:
-    """What ends with the test."""
+    """Return a stack that ends with the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -107,7 +107,7 @@ def remove(keyed_server: TestServer, name: str) -> None:
 
 @pytest.fixture
 def root(ending: ExitStack, keyed_server: TestServer, tmp_path: Path) -> Clone:
-    """A Clone of root's."""
+    """Open a Clone of root."""
     path = keys.client_file(
         tmp_path / "root.secret", ROOT, {keyed_server.address: keys.public_of(clients(keyed_server).parent)}
     )

@@ -1,6 +1,6 @@
-"""No secret key stands in anything that people or programs are shown (SPEC.md, section 25).
+"""Tests that no output for people or programs has a secret key (SPEC.md, section 25).
 
-covers: reprs, statuses, logs, metrics, errors, the audit, command lines, what another process is sent.
+covers: reprs, statuses, logs, metrics, errors, the audit, command lines, messages to other processes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ ALICE, EVE = keys.new_pair(), keys.new_pair()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A server's keys."""
+    """Return the directory of a server's keys."""
     return keys.pair_of_directories(tmp_path, ("alice", ALICE))[0]
 
 
 @pytest.fixture
 def secrets(folder: Path) -> Iterator[list[str]]:
-    """Every secret there is, in the words of its file, and half of each."""
+    """Return each secret as its file has it, and both halves of each."""
     server = (folder / "server.secret").read_text().partition('secret = "')[2].partition('"')[0]
     whole = [ALICE.secret.decode(), EVE.secret.decode(), server]
     yield [*whole, *(each[:20] for each in whole), *(each[20:] for each in whole)]
 
 
 def none_in(secrets: list[str], *texts: object) -> None:
-    """None of them is in any of these."""
+    """Check that no secret is in any of these texts."""
     for text in texts:
         assert not [each for each in secrets if each in str(text)], str(text)[:200]
 
@@ -101,6 +101,6 @@ def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -
 
 
 def chp(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, as alice."""
+    """Run `chp` as alice."""
     argv = [sys.executable, "-m", "chp_client.cli", "--client-file", str(file), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)

@@ -16,7 +16,7 @@ EPOCH_1 = 1 << 48
 
 
 def held(server: TestServer) -> dict[str, bytes]:
-    """What the server holds now."""
+    """Return the contents of the server."""
     assert server.server is not None
     return dict(server.server.core.state.map.values)
 
@@ -33,7 +33,7 @@ def test_a_kvset_is_published_with_its_uuid_and_the_next_number(hand: Hand) -> N
 
 
 def next_update(feed: zmq.Socket[bytes]) -> list[bytes]:
-    """The next KVPUB."""
+    """Return the next KVPUB."""
     while (frames := receive(feed))[0] == HUGZ or frames[0][:1] == b"\x02":
         pass
     assert len(frames) == 5 and len(frames[1]) == 8 and len(frames[2]) in (0, 16)
@@ -163,7 +163,8 @@ def test_20000_keys_to_a_reader_that_pauses_all_arrive_with_the_end_mark(server:
     while (frames := receive(dealer))[0] != KTHXBAI:
         found[frames[0]] = frames[4]
         if len(found) in (50, 5000):
-            receive(beats), receive(beats)  # it goes on with its heartbeats while this reader pauses
+            # The server goes on with its heartbeats while this reader pauses.
+            receive(beats), receive(beats)
     assert len(found) == 20_000 and found[b"/k/777"] == b"%0100d" % 777
     assert hand.snapshot()[0] == found, "another reader is served meanwhile and afterwards"
 
@@ -303,7 +304,7 @@ def test_both_kinds_of_subscriber_see_the_same_updates_in_the_same_order(hand: H
 
 
 def test_a_large_batch_reaches_a_chp1_subscriber_whole(hand: Hand) -> None:
-    """Nothing tells a CHP/1 client of a hole, so a batch of any legal size has to reach one that reads."""
+    """A CHP/1 client cannot detect a hole, so a batch of any legal size must reach a client that reads."""
     feed = hand.listen(b"/")
     session = hand.session()
     no = session.send([f"/{i}" for i in range(65_536)], [b"v"] * 65_536)

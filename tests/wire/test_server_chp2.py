@@ -87,7 +87,7 @@ def test_one_batch_a_channel_a_turn_chained_within_the_channel(hand: Hand) -> No
 
 
 def random_batch(rng: random.Random, step: int, lease: bytes) -> tuple[list[str], list[bytes], dict[str, object]]:
-    """Keys in and around the subtrees, with duplicates; some deletes, ttls, a lease."""
+    """Return a batch of keys in and around the subtrees, with duplicates, deletes, ttls and a lease."""
     prefixes = ["/", "/a/", "/a/b/", "/a/b/c/", "/b/", "/a", "/z/"]
     keys = [rng.choice(prefixes) + str(rng.randrange(12)) for _ in range(rng.choice([1, 2, 5, 40]))]
     extras: dict[str, object] = {}
@@ -144,7 +144,7 @@ def test_random_operations_leave_every_channel_equal_to_the_server(server: TestS
 
 
 def ends_soon(deadline: float) -> bool:
-    """Whether something may still end while replicas are compared."""
+    """Return True if a key may still expire while replicas are compared."""
     return deadline - time.monotonic() < 20
 
 

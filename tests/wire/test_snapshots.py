@@ -1,4 +1,4 @@
-"""Snapshots that are large, many, slow or left: complete, consistent with the feed, and nobody else waits for them."""
+"""Tests of large, many, slow or abandoned snapshots: they are complete, fit the updates, and delay no other client."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ from tests.wire.hand import BATCH, END, ICANHAZ, KTHXBAI, SYNC, Hand, Replica, p
 
 
 def fill(hand: Hand, keys: int, value: bytes) -> None:
-    """So many keys, in batches."""
+    """Set so many keys, in batches."""
     session = hand.session()
     for start in range(0, keys, 50_000):
         session.send([f"/{i}" for i in range(start, min(keys, start + 50_000))], [value] * min(50_000, keys - start))
@@ -179,14 +179,14 @@ def test_deleted_and_new_keys_during_a_slow_snapshot_do_not_show_in_it(hand: Han
 
 
 def next_batch(feed: zmq.Socket[bytes]) -> int:
-    """The last number of the next BATCH."""
+    """Return the last number of the next BATCH."""
     while (header := parts_of(receive(feed))[0])[0] != BATCH:
         pass
     return int(header[3])
 
 
 def test_a_reader_that_asks_and_takes_nothing_is_given_up() -> None:
-    """What is held for it is bounded; all others are served."""
+    """The memory for such a reader is bounded, and all other clients are served."""
     with TestServer(replace(DEFAULT, router_queue_max=100), heartbeat_s=0.1) as server, Hand(server.address) as hand:
         fill(hand, 20_000, b"x" * 500)
         deaf = hand.dealer(RCVHWM=1, RCVBUF=4096)

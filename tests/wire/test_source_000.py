@@ -55,7 +55,8 @@ def test_what_a_subscriber_has_not_had_stays_and_then_goes() -> None:
 
 def test_a_publisher_that_comes_back_with_its_count_publishes_each_once() -> None:
     with TestServer() as server:
-        for sent in (range(1, 4), range(3, 6), range(5, 7)):  # it does not know whether the last one was taken
+        # The producer does not know whether the last one was taken.
+        for sent in (range(1, 4), range(3, 6), range(5, 7)):
             with Clone([server.address], subtree=None) as clone:
                 for n in sent:
                     with clone.transaction() as t:
@@ -82,7 +83,8 @@ def test_intermittent_subscribers_get_each_once_while_both_servers_are_killed_in
             killed = pair.kill()
             news.publish_many(list(range(turn * 10, turn * 10 + 10))).wait(30)
             for name, had in taken.items():
-                if turn % 2 or name == "bob":  # alice is there every second time
+                # Alice is there every second time.
+                if turn % 2 or name == "bob":
                     with (
                         Clone(pair.servers, subtree=None, codec="json") as clone,
                         clone.topic("news").consumer(name) as c,

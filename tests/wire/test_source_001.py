@@ -14,7 +14,8 @@ from examples.queue_library import MyConsumer, MyProducer, myConsumerError, myPr
 
 PRODUCERS = {"P1": ("T1", "T2", "T3"), "P2": ("T1", "T3"), "P3": ("T1",), "P4": ("T2",), "P5": ("T2",)}
 CONSUMERS = {"C1": ("T1", "T2", "T3"), "C2": ("T1", "T3"), "C3": ("T1", "T3")}
-LINES = 20  # a producer's in each topic; the active is killed after half of them
+# The lines of a producer in each topic. The active is killed after half of them.
+LINES = 20
 
 
 @pytest.mark.slow

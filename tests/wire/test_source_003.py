@@ -1,6 +1,7 @@
-"""covers: docs/sources.md, 003: the tests T1.1 to T10.3 of competing consumers, one each, named so.
+"""covers: docs/sources.md, 003: the tests T1.1 to T10.3 of competing consumers, one function each, with their names.
 
-What needs a consumer to be slow, dead or cut off is about who gets what, and in which order; no time is asserted.
+Tests with slow, dead or cut-off consumers check which member gets which messages, and in which order. No time is
+asserted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.wire.still import stand_still
 
 
 def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
-    """What each was given, until there were so many together."""
+    """Return the messages of each consumer, once there were so many together."""
     parts: list[list[Message]] = [[] for _ in consumers]
 
     def drain(consumer: Consumer, part: list[Message]) -> None:
@@ -37,14 +38,14 @@ def drained(consumers: Sequence[Consumer], n: int) -> list[list[Message]]:
 
 
 def joined(clone: Clone, topic: str, n: int) -> list[Consumer]:
-    """Consumers of one group, each with its share of the slots."""
+    """Return consumers of one group, each with its share of the slots."""
     consumers = [clone.topic(topic).consumer("g", name=f"c{i}") for i in range(n)]
     until(lambda: sum(slots > 0 for _, slots in clone.topic(topic).groups()[0]["members"]) == n)
     return consumers
 
 
 def offset_of(message: Message | None) -> int:
-    """Of a message that came."""
+    """Return the offset of a message, and check that it came."""
     assert message is not None, "it came in time"
     return message.offset
 

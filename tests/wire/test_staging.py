@@ -1,4 +1,4 @@
-"""Staged updates by hand: seen by nobody until the commit, and then what their columns say, as of the commit."""
+"""Tests of staged updates by hand: they are invisible until the commit, and their columns apply from then on."""
 
 import os
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_what_was_staged_for_a_version_that_is_done_is_dropped(hand: Hand, sessi
 
 
 def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
-    """The slower of two attempts: nobody would commit it, and it would lie there for an hour."""
+    """The slower of two attempts would never be committed, and would stay for an hour."""
     tx = os.urandom(16)
     session.put({"/a": b"1"}, stage=[tx, "0.0"])
     session.put({"/a": b"2"}, stage=[tx, "0.1"])
@@ -108,7 +108,8 @@ def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Sessio
     session.put({"/a": b"3"}, stage=[tx, "0.1"])
     status = hand.status()
     assert (status["transactions"], status["staged_bytes"]) == (0, 0)
-    commit(session, tx, [["0.1", 1]])  # the same version: answered as done, whatever is staged
+    # The same version is answered as done, whatever is staged.
+    commit(session, tx, [["0.1", 1]])
     assert hand.follow().values == {"/a": b"1"}
 
 
@@ -134,7 +135,8 @@ def test_keys_and_messages_become_visible_together_and_once(hand: Hand, session:
     session.put({}, stage=[tx, "0.0"], **messages("orders", b"one", b"two"))
     session.put({}, stage=[tx, "0.1"], **messages("orders", b"of a slower attempt"))
     assert hand.status()["topics"]["topics"] == 0 and hand.sync()[-1][0][3] == 0, "nothing of it is seen"
-    for _ in range(2):  # the second time as an answer
+    # The second commit only repeats the answer.
+    for _ in range(2):
         commit(session, tx, [["0.0", 1], ["1.0", 1]])
     with Clone(hand.address) as clone:
         clone.wait_until_synced(30)

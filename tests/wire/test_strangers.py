@@ -1,4 +1,4 @@
-"""A stranger on the network: nothing that it hears of others lets it act as they (SPEC.md, sections 14 and 19).
+"""Tests of a stranger on the network: what it hears of clients does not let it act as one (SPEC.md, sections 14, 19).
 
 covers: sessions and leases, by hand and at real sockets.
 """
@@ -36,13 +36,13 @@ UNGUESSED = b"\0\0\0\0"
 
 @pytest.fixture
 def stranger(hand: Hand) -> Iterator[Hand]:
-    """Another client of the same server."""
+    """Open another client of the same server."""
     with Hand(hand.address) as made:
         yield made
 
 
 def overheard(stranger: Hand, victim: Session) -> set[bytes]:
-    """Every id of 16 bytes that a stranger hears of a session: in topics, in batches, resumes and feeds."""
+    """Return each id of 16 bytes that a stranger hears of a session in topics, batches, resumes and feeds."""
     ear = stranger.subscriber(b"\x02")
     watched = stranger.follow("")
     revision = victim.put({"/known": b"1"})
@@ -61,14 +61,15 @@ def overheard(stranger: Hand, victim: Session) -> set[bytes]:
 
 
 def forge(stranger: Hand, session: bytes, no: int, key: str) -> None:
-    """A KVSET in the name of a session."""
-    name = Session.__new__(Session)  # of the victim's own channel the stranger needs nothing
+    """Send a forged KVSET in the name of a session."""
+    # The stranger does not need the victim's own channel.
+    name = Session.__new__(Session)
     name.id, name.no, name._collector = session, 0, stranger.collector()
     name.send([key], [b"forged"], None, no)
 
 
 def handled(stranger: Hand) -> None:
-    """The server has seen all that the stranger sent until now."""
+    """Wait until the server has handled all messages of the stranger."""
     stranger.session().put({"/strangers/own": b""})
 
 
@@ -98,7 +99,7 @@ def test_who_counts_up_a_session_read_from_the_wire_does_not_silence_it(hand: Ha
 
 
 def test_no_frame_of_a_server_has_a_secret_session_in_it(hand: Hand, stranger: Hand) -> None:
-    """All that its ports say to anybody, while a client sets, is refused, takes a lease and begins another session."""
+    """No message on any port has the secret while a client sets, is refused, takes a lease or begins anew."""
     ear = stranger.subscriber(b"")
     victim = hand.session(b"12 bytes: it" + UNGUESSED)
     lease = b"a lease's name.."
@@ -113,7 +114,7 @@ def test_no_frame_of_a_server_has_a_secret_session_in_it(hand: Hand, stranger: H
 
 
 def everything(stranger: Hand) -> Iterator[list[bytes]]:
-    """What the snapshot port answers to all kinds of questions."""
+    """Yield the answers of the snapshot port to all kinds of questions."""
     questions: list[dict[str, Any]] = [{"from": 0}, {"from": (1 << 48) + 1}, {"from": (1 << 48) + 1, "feed": True}]
     for question in questions:
         for parts in stranger.sync("", **question):
@@ -159,7 +160,7 @@ def test_nobody_names_the_owner_of_a_lease_itself(hand: Hand, stranger: Hand) ->
 
 
 def test_a_lease_stays_its_clients_on_the_other_server(pair: Pair) -> None:
-    """Owners are in records and in the state that a server catches up by; the new active knows whose the lease is."""
+    """Records and states have owners, so the new active knows the owner of the lease."""
     lease = b"a lease's name.."
     with Hand(pair.primary.address) as before, Hand(pair.backup.address) as after:
         until(lambda: before.status()["in_sync"], "in sync")
@@ -168,7 +169,8 @@ def test_a_lease_stays_its_clients_on_the_other_server(pair: Pair) -> None:
         pair.backup.restart()
         until(lambda: before.status()["in_sync"] and after.status()["number"] == before.status()["number"], "caught up")
         pair.primary.kill()
-        until(lambda: after.sync("")[-1][0][0] != REFUSED, "the other one to serve")  # each a vote
+        # Each question is a vote.
+        until(lambda: after.sync("")[-1][0][0] != REFUSED, "the other one to serve")
         assert [found["owner"] for found in listed(after)] == [holder.public[:12].hex()]
         other = after.session()
         assert other.refused(other.send([], [], {"unlease": lease}))[0] == "lease"
@@ -190,7 +192,7 @@ class Liar:
         self._hear(b"\x05READY")
 
     def say(self, *events: bytes) -> None:
-        """Events of a subscriber, and then wait until the server has heard them."""
+        """Send events of a subscriber, and wait until the server has heard them."""
         own = b"\x02@" + os.urandom(16).hex().encode() + b"\x03"
         for event in (*events, b"\x01" + own):
             self._socket.sendall(b"\x00" + bytes([len(event)]) + event)
@@ -212,7 +214,7 @@ class Liar:
 def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """It let the channel go: its reader was STALE for 20 s, and one of CHP/1 heard nothing more, ever."""
+    """Such a cancel once ended the channel: its reader was STALE for 20 s, and a CHP/1 reader heard nothing more."""
     monkeypatch.setattr(listeners, "LINGER_S", 0.0)
     reader, plain, writer = hand.follow("/a/"), hand.listen(b"/a/"), hand.session()
     liar = Liar(hand.address)
@@ -248,7 +250,7 @@ def test_readers_that_come_and_go_take_nothing_with_them_but_their_own(
 
 
 def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
-    """What `chp leases` is told."""
+    """Return the leases as `chp leases` gets them."""
     dealer = hand.dealer()
     hand.ask(dealer, b"\x02leases\x03", **options)
     header = parts_of(receive(dealer))[0]
@@ -257,7 +259,7 @@ def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
 
 
 def test_nobody_switches_again_and_again(pair: Pair) -> None:
-    """37 hand-overs in 15 s were had by asking for them; each is a gap for everybody."""
+    """Each hand-over is a gap for all clients, and repeated requests once made 37 of them in 15 s."""
     with Hand(pair.primary.address) as one, Hand(pair.backup.address) as two:
         until(lambda: one.status()["in_sync"], "a pair in sync")
         assert admin(one, "switch")[0] == REPLY
@@ -267,7 +269,7 @@ def test_nobody_switches_again_and_again(pair: Pair) -> None:
 
 
 def admin(hand: Hand, command: str, **options: object) -> list[Any]:
-    """The answer's header."""
+    """Send an admin command, and return the header of the answer."""
     dealer = hand.dealer()
     hand.ask(dealer, f"\x02{command}\x03", **options)
     header = parts_of(receive(dealer))[0]

@@ -58,7 +58,8 @@ def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.Mon
         orders.publish(b"1").wait(20)
         orders.facts()
         pair.primary.kill()
-        orders.publish(b"2").wait(20)  # by now the backup is followed
+        # The client follows the backup by now.
+        orders.publish(b"2").wait(20)
         orders.facts()
         orders.groups()
         clone.topics()
@@ -143,7 +144,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
 
 
 def test_a_reader_that_has_all_is_not_forgotten() -> None:
-    """The server looks once a second who takes nothing: who waits for messages is told that there are none."""
+    """A waiting reader is told that there are no messages, so the server does not drop it as one that takes nothing."""
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.publish(b"first").wait(10)

@@ -13,7 +13,7 @@ LIMITS = replace(DEFAULT, reader_bytes_max=8 * MIB, sync_turn_bytes=4 * MIB, syn
 
 
 def largest_unsent(server: TestServer) -> int:
-    """What libzmq and the server hold for any reader, once no more can be on its way."""
+    """Return the largest amount that libzmq and the server hold for a reader, once their queues are full."""
     assert server.server is not None
     core, replies = server.server.core, server.server.replies
     until(lambda: core.requests.blocked, "it is full")
@@ -21,7 +21,7 @@ def largest_unsent(server: TestServer) -> int:
 
 
 def nothing_waits(server: TestServer) -> bool:
-    """Whether what was on its way has been let go of."""
+    """Return True if the server has dropped all waiting messages."""
     assert server.server is not None
     return not server.server.replies.waits
 
@@ -77,7 +77,7 @@ def test_one_connection_can_t_have_all_that_may_be_under_way() -> None:
 
 
 def test_many_unread_connections_share_a_bounded_amount_and_are_cut_off() -> None:
-    """Each gets less the more there are; who takes nothing is cut off sooner while they have half of it."""
+    """Each connection gets less the more there are, and one that takes nothing is cut off sooner under pressure."""
     limits = replace(LIMITS, readers_bytes_max=24 * MIB, reader_pressed_s_max=1.0)
     with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand, Hand(server.address) as other:
         session = hand.session()

@@ -1,11 +1,11 @@
-"""Reads and writes spec/vectors: the messages of the specification as files, for programs in any language.
+"""A reader and writer of spec/vectors: the messages of the specification as files, for programs in any language.
 
     [{"name": "kvset-of-two-keys", "message": "KVSET", "port": "P+2", "direction": "client to server",
       "frames": ["0203", "0000000000000001", ...], "decoded": [["/a", "/b"], ...], "verdict": "taken"}, ...]
 
-Frames are hexadecimal. `decoded` is the last frame as msgpack has it, and of CHP/1 the fields by name. JSON has no
-bytes and no large numbers: `{"$bin": "c0ff"}` is bytes, `{"$int": "281474976710658"}` a number from 2^53 on, and
-`{"$float": "0.25"}` a float. `verdict` is `taken`, or what becomes of a message that is none.
+Frames are hexadecimal. `decoded` is the last frame as msgpack decodes it. A message of CHP/1 has its fields by name.
+JSON has no bytes and no large numbers: `{"$bin": "c0ff"}` is bytes, `{"$int": "281474976710658"}` a number from 2^53
+on, and `{"$float": "0.25"}` a float. `verdict` is `taken`, or says what becomes of an invalid message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TAGS: dict[str, Callable[[str], Any]] = {
 
 
 class Vector(NamedTuple):
-    """A message, what it means, and what its reader makes of it."""
+    """A message, its meaning, and the verdict of its reader."""
 
     name: str
     message: str
@@ -37,7 +37,7 @@ class Vector(NamedTuple):
 
 
 def to_json(thing: Any) -> Any:
-    """Return msgpack's objects as JSON has them."""
+    """Return an object of msgpack in its JSON form."""
     if isinstance(thing, bytes):
         return {"$bin": thing.hex()}
     if isinstance(thing, float):
@@ -59,7 +59,7 @@ def from_json(thing: Any) -> Any:
 
 
 def load(file: str) -> dict[str, Vector]:
-    """Return the vectors of a file by name; no name is there twice."""
+    """Return the vectors of a file by name, and check that no name is there twice."""
     rows = json.loads((FOLDER / file).read_text(encoding="utf-8"))
     found = [
         Vector(**{**row, "frames": list(map(bytes.fromhex, row["frames"])), "decoded": from_json(row["decoded"])})
@@ -71,7 +71,7 @@ def load(file: str) -> dict[str, Vector]:
 
 
 def save(file: str, vectors: list[Vector]) -> None:
-    """Write a file, a field a line."""
+    """Write a file of vectors, one field on each line."""
     rows = []
     for vector in vectors:
         fields = {**vector._asdict(), "frames": [f.hex() for f in vector.frames], "decoded": to_json(vector.decoded)}

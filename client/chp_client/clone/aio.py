@@ -1,12 +1,12 @@
-"""AsyncClone: the Clone for asyncio; the same words, with `await` on what waits and `async for` on changes.
+"""AsyncClone: the Clone for asyncio. Calls that wait are awaited, and changes come by `async for`.
 
     async with AsyncClone(["tcp://a:5556", "tcp://b:5566"], subtree="/rates/") as clone:
         value = clone["/rates/EUR/USD"]                    # reading is a dict's, and never waits
         ack = await clone.set("/rates/EUR/USD", b"1.08")   # returns when it is acknowledged
         async for change in clone.watch("/rates/EUR/"): ...
 
-It is a Clone but for what waits; results come over by `loop.call_soon_threadsafe`. To have many sets under way, start
-them together (`asyncio.gather`, or `submit`, which returns the ticket at once): they travel in the same batch.
+Results reach the loop by `loop.call_soon_threadsafe`. Sets that are started together travel in one batch: start them by
+`asyncio.gather`, or by `submit`, which returns the ticket at once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .health import Check
 
 
 class AsyncClone(BaseClone[V]):
-    """A replicated dictionary for one event loop; arguments as of `Clone`.
+    """A replicated dictionary for one event loop. The arguments are those of `Clone`.
 
-    Listeners (`on_state`, `on_lag`, a ticket's callbacks) are called on a thread of their own, not by the loop.
+    A thread of their own, and not the loop, calls listeners: `on_state`, `on_lag` and the callbacks of a ticket.
     """
 
     _keeps_threads = False
@@ -51,7 +51,7 @@ class AsyncClone(BaseClone[V]):
     # -- reading, which waits
 
     async def verify(self, timeout: float | None = 30.0, *, contents: bool = True) -> Check:
-        """As of `Clone`."""
+        """Check the copy; see `Clone.verify`."""
         return await asyncio.to_thread(self._verified, timeout, contents)
 
     # -- writing
@@ -65,11 +65,11 @@ class AsyncClone(BaseClone[V]):
         if_revision: int | str | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Set a key; returns when it is acknowledged.
+        """Set a key, and return when the set is acknowledged.
 
-        After `timeout` seconds it raises `TimeoutError`: the set is then still on its way, unless that says there was
-        no room. Cancelled, it is on its way as well. It raises what `Clone.set` raises, and `Refused`, or `Conflict` if
-        `if_revision` did not hold.
+        Raises `TimeoutError` after `timeout` seconds. The set is then still on its way, unless the error says that
+        there was no room. A cancelled set is on its way as well. Raises the errors of `Clone.set`, `Refused`, and
+        `Conflict` if the key had another revision.
         """
         return await self._waits(timeout).done(partial(self._writer.set, key, value, ttl, if_revision))
 
@@ -78,11 +78,11 @@ class AsyncClone(BaseClone[V]):
         return await self._waits(timeout).done(partial(self._writer.delete, key, if_revision))
 
     async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
-        """As of `Clone`."""
+        """Delete a key and return the value it had; see `Clone.pop`."""
         return await self._taking(timeout).pop(key, default)
 
     async def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
-        """As of `Clone`."""
+        """Delete every key that begins with `prefix`; see `Clone.delete_prefix`."""
         return await self._taking(timeout).delete_prefix(prefix)
 
     async def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
@@ -90,15 +90,15 @@ class AsyncClone(BaseClone[V]):
         return await self._taking(timeout).touch(key, ttl)
 
     async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
-        """As of `Clone`."""
+        """Delete some key and return it with its value; see `Clone.popitem`."""
         return await self._taking(timeout).popitem()
 
     async def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
-        """As of `Clone`."""
+        """Return the value of a key, and set it to `default` first if there is none; see `Clone.setdefault`."""
         return await self._taking(timeout).setdefault(key, default)
 
     def _waits(self, timeout: float | None) -> Awaiting:
-        """By the loop."""
+        """Return the waits of one call, which await."""
         return Awaiting(self._mailbox, self._blocks, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
@@ -117,11 +117,11 @@ class AsyncClone(BaseClone[V]):
         return self._writer.set(key, value, ttl)
 
     async def settled(self, ticket: Ticket, timeout: float | None = None) -> Ack:
-        """The acknowledgement of a ticket."""
+        """Return the acknowledgement of a ticket, once there is one."""
         return await self._waits(timeout).settled(ticket)
 
     def lease(self, ttl: Ttl) -> AsyncLease:
-        """As of `Clone`: `async with clone.lease(10) as lease: await lease.set(key, value)`."""
+        """Make a lease: `async with clone.lease(10) as lease: await lease.set(key, value)`; see `Clone.lease`."""
         return AsyncLease(self._mailbox, self._new_lease(ttl), self._waits)
 
     def transaction(self) -> AsyncTransaction:
@@ -129,25 +129,25 @@ class AsyncClone(BaseClone[V]):
         return AsyncTransaction(Transaction(self._writer, None))
 
     def topic(self, name: str) -> AsyncTopic:
-        """As of `Clone`."""
+        """Return a log of messages, by its name. Nothing is asked yet; see `Clone.topic`."""
         return AsyncTopic(Topic(self._writer, self._active_first, name), self._waits)
 
     async def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """As of `Clone`."""
+        """Return the facts of each topic, by name; see `Clone.topics`."""
         return await asyncio.to_thread(lambda: topics_of(self._active_first(), timeout))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Until every set made so far is acknowledged."""
+        """Wait until every set made so far is acknowledged; see `Clone.flush`."""
         await flush(self._mailbox, self._waits(timeout), wait_s(timeout))
 
     async def sync(self, timeout: float | None = None) -> Ack:
-        """As of `Clone`."""
+        """Wait until reads see all that was acknowledged before this call; see `Clone.sync`."""
         return await self._waits(timeout).done(self._writer.sync)
 
     # -- waiting
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
-        """Until the copy is complete and current."""
+        """Wait until the copy is complete and current; see `Clone.wait_until_synced`."""
         core = self._mailbox.core
         await self._waits(timeout).until(lambda: core.state is State.SYNCED or bool(core.denied()), "not synced")
         self._check_admitted()
@@ -161,7 +161,7 @@ class AsyncClone(BaseClone[V]):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> AsyncWatch[V]:
-        """As of `Clone`, for `async for`."""
+        """Begin to watch a prefix, for `async for`; see `Clone.watch`."""
         watch = self._open_watch(prefix, start, conflate, queue_max, on_bad)
         return AsyncWatch(watch, asyncio.get_running_loop())
 
@@ -169,21 +169,22 @@ class AsyncClone(BaseClone[V]):
         self._listeners.add(listener, prefix, opened, start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:
-        """As of `Clone`."""
+        """Stop calling a function of `on`, under any prefix, and return True if it was called."""
         return self._listeners.drop(listener)
 
     async def history(self, key: str, limit: int = 1000, timeout: float | None = 30.0) -> list[Version]:
-        """As of `Clone`."""
+        """Return the last versions of a key; see `Clone.history`."""
         return await asyncio.to_thread(self._history, key, limit, timeout)
 
     # -- the end
 
     async def close(self, timeout: float = 5.0) -> None:
-        """As of `Clone`; callbacks of changes that wait for something are cancelled."""
+        """Close the Clone, and cancel callbacks of changes that wait for something; see `Clone.close`."""
         await asyncio.to_thread(self._end, timeout)
         await self._listeners.end(CALLBACKS_S)
 
-    if not TYPE_CHECKING:  # a checker of types refuses these by itself
+    # A checker of types refuses these by itself.
+    if not TYPE_CHECKING:
 
         def __setitem__(self, key: str, value: Any) -> None:
             raise TypeError("an AsyncClone has no clone[key] = value; use: await clone.set(key, value)")

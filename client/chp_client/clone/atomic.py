@@ -30,8 +30,10 @@ from .prefix_view import PrefixView
 
 NOTHING: Any = object()
 GONE: Any = object()
-TOUCHED_AGAIN = 3  # times, after a `Conflict`
-DELETE_KEYS = 8192  # a portion of `delete_prefix`: what a server does in some milliseconds
+# How often `touch` tries again after a `Conflict`.
+TOUCHED_AGAIN = 3
+# The keys of one portion of `delete_prefix`, which a server deletes in some milliseconds.
+DELETE_KEYS = 8192
 
 
 class AtomicOperations:
@@ -110,7 +112,7 @@ class AtomicOperations:
         await self._waits.done(self._writer.sync)
 
     async def delete_prefix(self, prefix: str) -> int:
-        """How many keys were deleted, in portions that are waited for."""
+        """Delete the keys in portions, wait for each portion, and return the number of keys."""
         if prefix == "":
             raise BadInput("an empty prefix is everything; use clear() if that is meant")
         view, gone, after = self._prefix(prefix), 0, None
@@ -142,7 +144,7 @@ class AtomicOperations:
 
 
 async def flush(mailbox: Mailbox, waits: Waiter, timeout: float | None) -> None:
-    """Until every set made so far is acknowledged; raises the first error of them."""
+    """Wait until every set made so far is acknowledged; raise the first error of them."""
     waiting, refused = mailbox.unsettled(), None
     for ticket in waiting:
         try:

@@ -47,7 +47,8 @@ from .mapping import CloneMapping, CopyReader
 
 CLOSE_S = 5.0
 FORGOTTEN_S = 1.0
-CALLBACKS_S = 0.5  # at least, for those of the tickets that the closing settles
+# The least time for the callbacks of tickets that `close` settles.
+CALLBACKS_S = 0.5
 _names = itertools.count(1)
 Told = TypeVar("Told", bound=Callable[[Change], object])
 
@@ -56,8 +57,10 @@ class Pin(NamedTuple):
     """All that is held at one moment; see `Clone.pin`."""
 
     values: dict[str, Any]
-    revision: Revision  # up to which it is complete
-    resyncs: int  # snapshots before it: a server that lost all may come to the same number with something else
+    # The values are complete up to this revision.
+    revision: Revision
+    # The number of snapshots before: a server that lost everything may reach an old revision with other values.
+    resyncs: int
 
 
 class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
@@ -85,7 +88,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     It returns at once, whether a server is there or not (`wait_until_synced` waits). Raises `BadInput`, `BadSubtree`.
     """
 
-    _keeps_threads = True  # whether its calls wait by keeping the thread
+    # True if calls wait by blocking the thread.
+    _keeps_threads = True
 
     @renamed(stale_s="silence_s")
     def __init__(
@@ -120,7 +124,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         self.subtrees = tuple(held)
         self._codec = codec_of(codec)
         core = ClientCore(
-            secrets.token_bytes(CLIENT_BYTES) + bytes(4),  # the count of its sessions begins at 0
+            # The count of the client's sessions begins at 0.
+            secrets.token_bytes(CLIENT_BYTES) + bytes(4),
             held,
             [endpoint[0] for endpoint in endpoints],
             monotonic(),
@@ -150,7 +155,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         self._begin()
         self._agent = Agent(mailbox, endpoints, self._dispatcher, self.name)
         self._agent.start()
-        # when nobody has the writer any more: who keeps only `clone.set` goes on setting
+        # The agent ends with the last reference to the writer, so a program that keeps only `clone.set` can go on.
         self._finalizer = weakref.finalize(self._writer, _stop, mailbox, self._agent, os.getpid(), FORGOTTEN_S)
 
     if not TYPE_CHECKING:
@@ -175,13 +180,14 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             return Typed(cls, kind)
 
     def pin(self) -> Pin:
-        """As `snapshot`, with the number of that moment, and how often a snapshot had replaced the map before it."""
-        with self._mailbox.lock:  # the agent applies a record, and moves the number, with this lock held
+        """Return a snapshot with its revision, and with the number of snapshots that had replaced the map before."""
+        # The agent holds this lock while it applies a record and moves the revision.
+        with self._mailbox.lock:
             values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
         return Pin(self._reader.decoded(values), revision, resyncs)
 
     def _begin(self) -> None:
-        """Before the agent starts: what the one kind or the other has beside."""
+        """Make the parts of one kind of Clone, before the agent starts."""
 
     # -- leases and watches
 
@@ -190,7 +196,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         raise NotImplementedError
 
     def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
-        """A lease whose sets give tickets (for the parts of this package)."""
+        """Return a lease whose sets give tickets."""
         ms = checks.ttl_in_ms(ttl)
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
@@ -233,12 +239,13 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Callable[[Told], Told]:
-        """Have a function called with each `Change`: `@clone.on("/config/")`; the arguments are those of `watch`.
+        """Call a function with each `Change`: `@clone.on("/config/")`. The arguments are those of `watch`.
 
         All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close. An AsyncClone
-        calls `def` and `async def` by a task of its loop. What they raise is logged. One that falls more than
-        `queue_max` changes behind is told all that is held anew, with a warning.
-        It goes on until `off`, or the Clone's end. Raises what `watch` does, and `BadInput` for what can't be called.
+        calls `def` and `async def` by a task of its loop. Their errors are logged. A callback that falls more than
+        `queue_max` changes behind gets all that is held again, with a warning in the log.
+        It is called until `off` or the end of the Clone. Raises the errors of `watch`, and `BadInput` for an object
+        that can't be called.
         """
         opened: Any = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
 
@@ -252,7 +259,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     _listen: Callable[..., None]
 
     def _active_first(self) -> Sequence[str]:
-        """The servers, as questions about topics try them: one that is gone would be waited for each time."""
+        """Return the servers with the active first, since each question would wait for a server that is gone."""
         servers, active = self._source, self.active
         if active not in servers or servers[0] == active:
             return servers
@@ -303,7 +310,8 @@ def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> No
     """End the agent; by `close`, by the collector of a forgotten Clone, or at exit (never in a forked child)."""
     if mailbox.forked or (pid is not None and pid != os.getpid()):
         return
-    if agent.thread is current_thread():  # the collector came upon a forgotten Clone here, maybe with the lock held
+    # The garbage collector may find a forgotten Clone on the agent's own thread, which may hold the lock.
+    if agent.thread is current_thread():
         mailbox.stop(timeout)
         return
     with mailbox.lock:

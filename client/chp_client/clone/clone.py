@@ -42,7 +42,8 @@ from .atomic import NOTHING, AtomicOperations, flush
 from .base import CLOSE_S, BaseClone, Pin
 from .health import Check
 
-CLEARED_ITEMS = 4096  # deleted by one batch of `clear`: each is some milliseconds of the server
+# The keys that one batch of `clear` deletes, which takes a server some milliseconds.
+CLEARED_ITEMS = 4096
 
 
 class Clone(BaseClone[V], MutableMapping[str, V]):
@@ -50,8 +51,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
     def _begin(self) -> None:
         self._listeners = ChangeListeners()
-        if type(self).set is _SET:  # nobody has put another in its place
-            self.set = self._writer.set  # type: ignore[method-assign]  # one call less for each set
+        # A subclass may have a `set` of its own. Otherwise this saves one call for each set.
+        if type(self).set is _SET:
+            self.set = self._writer.set  # type: ignore[method-assign]
 
     # -- setting and deleting
 
@@ -101,8 +103,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         self.delete(key)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """As of a dict, in one batch."""
-        # a mapping's items, not the mapping: another Clone's keys may go before their values are asked for
+        """Set all items of `other`, as `dict.update` does, in one batch."""
+        # The items of a mapping are one moment. The keys of another Clone may go before their values are read.
         items = dict(other.items() if isinstance(other, Mapping) else other, **more)
         if items:
             self.set_many(items)
@@ -126,10 +128,10 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return at_once(self._taking(timeout).pop(key, default))
 
     def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
-        """Delete every key held here that begins with `prefix`, for everybody; how many were told.
+        """Delete every key held here that begins with `prefix`, for every client, and return the number of keys.
 
-        It goes portion by portion, each of at most 8,192 keys, and waits until the servers have each: others see some
-        of them go before the rest. What others set meanwhile may stay. After a `TimeoutError` some are gone.
+        It deletes portions of at most 8,192 keys, and waits until the servers have each portion. Other clients see some
+        keys go before the rest, and keys that they set meanwhile may stay. After a `TimeoutError` some keys are gone.
         """
         return at_once(self._taking(timeout).delete_prefix(prefix))
 
@@ -155,7 +157,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return at_once(self._taking(timeout).setdefault(key, default))
 
     def _waits(self, timeout: float | None) -> Blocking:
-        """By keeping the thread."""
+        """Return the waits of one call, which block the thread."""
         return Blocking(self._mailbox, timeout)
 
     def _taking(self, timeout: float | None) -> AtomicOperations:
@@ -214,12 +216,12 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     # -- leases and watches
 
     def lease(self, ttl: Ttl, timeout: float | None = None) -> Lease:
-        """Keys that live together: `with clone.lease(10) as lease: lease.set(key, value)`.
+        """Make a lease, whose keys live together: `with clone.lease(10) as lease: lease.set(key, value)`.
 
-        One small message a third of the ttl keeps all of them; they go together when the lease or the Clone is closed,
-        or when this process is gone for `ttl` seconds. If it was only stopped, or cut off, for so long, they are gone
-        as well, and the lease is `lost`: `on_lost` tells, and another can be made. Raises `BadTtl`, and what `set`
-        raises; `timeout` is for the room in the window, as there.
+        One small message each third of the ttl keeps all its keys. They go together when the lease or the Clone is
+        closed, or when this process is gone for `ttl` seconds. They also go if the process was only stopped, or cut
+        off, for so long. The lease is then `lost`, which `on_lost` tells. Raises `BadTtl` and the errors of `set`.
+        `timeout` is the time to wait for room in the window.
         """
         return self._new_lease(ttl, timeout)
 
@@ -251,7 +253,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         self._listeners.add(Listening(listener, prefix, opened, self._mailbox.call), start)
 
     def off(self, listener: Callable[[Change], object]) -> bool:
-        """Call a function of `on` no more, under any prefix; whether it was called."""
+        """Stop calling a function of `on`, under any prefix, and return True if it was called."""
         return self._listeners.drop(listener)
 
     def transaction(self, timeout: float | None = None) -> Transaction:
@@ -263,11 +265,11 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         return Transaction(self._writer, timeout)
 
     def topic(self, name: str) -> Topic:
-        """A log of messages, by its name: `publish` and `read` (docs/topics.md). Nothing is asked yet; `BadInput`."""
+        """Return a log of messages, by its name (docs/topics.md). Nothing is asked yet. Raises `BadInput`."""
         return Topic(self._writer, self._active_first, name)
 
     def topics(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """What is known of each topic, as of `Topic.facts`, by name. `Unanswered` if no server serves so long."""
+        """Return the facts of each topic, as `Topic.facts` does, by name. `Unanswered` if no server serves in time."""
         return topics_of(self._active_first(), timeout)
 
     def close(self, timeout: float = CLOSE_S) -> None:
@@ -279,7 +281,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """
         self._end(timeout)
 
-    if not TYPE_CHECKING:  # a checker of types refuses this by itself
+    # A checker of types refuses this by itself.
+    if not TYPE_CHECKING:
 
         async def __aenter__(self) -> None:
             raise TypeError("a Clone needs `with`; use: with Clone(...) as clone, or async with AsyncClone(...)")

@@ -57,7 +57,8 @@ class CopyHealth:
     _mailbox: Mailbox
     _dispatcher: Dispatcher
     _codec: Codec | None
-    _source: Sequence[str]  # the servers, with their keys if it is a client file
+    # The servers, with their keys if it is a client file.
+    _source: Sequence[str]
 
     @property
     def state(self) -> State:
@@ -76,7 +77,7 @@ class CopyHealth:
 
     @property
     def lag_s(self) -> float:
-        """How much later than at its best the last message came."""
+        """The delay of the last message, in seconds beyond the shortest delay so far."""
         return self._core.freshness.lag_s
 
     @property
@@ -111,13 +112,13 @@ class CopyHealth:
 
     @property
     def refused(self) -> str:
-        """What a server that is there refuses this Clone, and why; "" if nothing."""
+        """The refusals of connected servers, with their reasons; "" if there are none."""
         with self._mailbox.lock:
             found = [f"{link.address} refuses {why}" for link in self._core.links if (why := link.refuses)]
         return "; ".join(found)
 
     def _check_admitted(self) -> None:
-        """Raises `Refused` if no server lets this client in (for the parts of this package)."""
+        """Raise `Refused` if no server admits this client."""
         if self._core.state is not State.SYNCED and (denied := self._core.denied()):
             code = "key" if any(link.denied for link in self._core.links) else "access"
             raise Refused("; ".join(f"{address}: {why}" for address, why in denied), code, dict(denied))
@@ -145,5 +146,5 @@ class CopyHealth:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._core.state is State.CLOSED

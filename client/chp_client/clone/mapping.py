@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     @property
     def pending(self) -> bool:
-        """Whether the value is an own set that is not confirmed."""
+        """True if the value is an own set that is not confirmed."""
         return self.revision == UNKNOWN
 
 
@@ -129,15 +129,17 @@ class CopyReader(Generic[V]):
 class CloneMapping(Mapping[str, V]):
     """What is held, as a mapping."""
 
-    subtrees: tuple[str, ...]  # that are held, none inside another; empty for a write-only Clone
-    _shown: dict[str, bytes]  # the map: what the servers confirmed, and own sets on top
+    # The subtrees that are held, none inside another; empty for a write-only Clone.
+    subtrees: tuple[str, ...]
+    # The map: the confirmed values, and own sets on top.
+    _shown: dict[str, bytes]
     _codec: Codec | None
     _mailbox: Mailbox
     _reader: CopyReader[V]
 
     @property
     def codec(self) -> Codec | None:
-        """What makes values of bytes; None if they are bytes ("raw")."""
+        """The codec of values; None if values are bytes ("raw")."""
         return self._codec
 
     def __getitem__(self, key: str) -> V:
@@ -202,7 +204,7 @@ class CloneMapping(Mapping[str, V]):
 
 
 def _decoded(values: dict[str, bytes], decoding: Decoding | None) -> dict[str, Any]:
-    """The same with values decoded, without those that are left out."""
+    """Return the items with their values decoded, without the values that are skipped."""
     if decoding is None:
         return values
     shown = decoding.column(list(values), list(values.values()))

@@ -24,7 +24,8 @@ from ..core.copy.key_order import bounds
 from .views import PartReader
 
 PAGE = 1000
-STRIDE = 256  # keys whose values are looked up together
+# The number of keys whose values are looked up together.
+STRIDE = 256
 
 
 class KeyIndex:
@@ -53,7 +54,8 @@ class KeyIndex:
     def _catch_up(self) -> None:
         order, batch = self._holding.order, self._mailbox.batch
         with self._mailbox.lock:
-            unsent = batch.shown_keys()  # shown already, and noted when the agent takes them
+            # These keys are shown already, and are noted when the agent takes them.
+            unsent = batch.shown_keys()
             noted = order.take(len(self._holding.shown))
             keys = None
             if not order.live:
@@ -122,7 +124,7 @@ class PrefixView(Mapping[str, Any]):
         return found
 
     def page_of_keys(self, limit: int = PAGE, after: str | None = None) -> list[str]:
-        """As `page`, of keys alone."""
+        """Return the first `limit` keys behind the key `after`; an empty list is the end. Raises `BadInput`."""
         limit, after = checks.page(limit, after)
         low = self._low if after is None else max(self._low, after + "\0")
         return list(islice(chain.from_iterable(self._spans(low)), limit))

@@ -28,5 +28,5 @@ shorten([Lock, Semaphore, Election, Counter, Party, AsyncLock, AsyncSemaphore, A
 
 
 def __dir__() -> list[str]:
-    """What is public."""
+    """Return the public names."""
     return [*__all__, "__all__", "__doc__", "__name__", "__file__", "__path__"]

@@ -37,14 +37,15 @@ class _Counter:
 
     @property
     def value(self) -> int:
-        """What the own copy has; 0 if nobody has counted yet."""
+        """The number in this copy; 0 if there is no value yet."""
         return self._number(self._clone.get(self._key))
 
     def _number(self, value: Any) -> int:
         try:
             number = 0 if value is None else int(value)
             if isinstance(value, bool) or (isinstance(value, float) and number != value):
-                raise ValueError  # no whole number
+                # The value is not a whole number.
+                raise ValueError
             return number
         except (TypeError, ValueError, OverflowError):
             raise BadValue(f"{self._key!r} is no counter: it holds {value!r:.60}") from None
@@ -79,5 +80,5 @@ class AsyncCounter(_Counter):
     _kind = AsyncClone
 
     async def add(self, n: int = 1, timeout: float | None = None) -> int:
-        """As of `Counter`."""
+        """Add `n`, and return the sum that this addition made; see `Counter.add`."""
         return await self._add(n, internals(self._clone).waits(timeout))

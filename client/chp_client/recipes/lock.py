@@ -20,12 +20,12 @@ TTL_S = 10.0
 
 
 def own_name() -> str:
-    """What this process is called where it gives no name: its host and its number."""
+    """Return the default name of this process: its host and its number."""
     return f"{socket.gethostname().replace(':', '-')}-{os.getpid()}"
 
 
 class _Queue:
-    """What the two kinds have in common: what is known here, and waits for nobody."""
+    """The part that the two kinds have in common, which never waits."""
 
     _kind: type[Any] = Clone
 
@@ -37,7 +37,7 @@ class _Queue:
 
     @property
     def held(self) -> bool:
-        """Whether it is held, as far as is known here; a program that stood still learns it late (see the token)."""
+        """True if it is held, as far as this program knows. A program that was stopped learns of a loss late."""
         return self._place.held
 
     @property
@@ -51,7 +51,7 @@ class _Queue:
 
     @property
     def leader(self) -> str | None:
-        """The name of who is first."""
+        """The name of the first contender; None if there is none."""
         return next(iter(self.contenders()), None)
 
     def on_lost(self, listener: Callable[[], object]) -> None:
@@ -120,11 +120,11 @@ class AsyncSemaphore(_Queue):
         super().__init__(clone, path, name, limit=limit, **options)
 
     async def acquire(self, timeout: float | None = None) -> bool:
-        """As of `Semaphore`."""
+        """Wait until it is held, and return True if it is; see `Semaphore.acquire`."""
         return await self._place.acquire(internals(self._clone).waits(timeout))
 
     async def release(self) -> None:
-        """As of `Semaphore`."""
+        """Give it back; see `Semaphore.release`."""
         await self._place.release(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:
@@ -146,7 +146,7 @@ class AsyncElection(AsyncLock):
     """`Election` for an AsyncClone."""
 
     async def run(self, lead: Callable[[], Awaitable[Any]], timeout: float | None = None) -> Any:
-        """As of `Election`, with an `async def` to lead."""
+        """Lead by an `async def`; see `Election.run`."""
         if not await self.acquire(timeout):
             raise TimeoutError(f"not elected within {timeout} s; {self.leader} leads")
         try:

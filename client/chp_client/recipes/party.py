@@ -1,4 +1,4 @@
-"""Who is there: a key for each member, by a lease; it goes with its program."""
+"""The members that are present: each has a key by a lease, which goes with its program."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Party(_Party):
     """`with Party(clone, "/workers", "host-1", value=b"10.0.0.2:80") as party: print(party.members())`."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Be there, until `leave`; again if the lease was lost."""
+        """Become a member, until `leave`. Call it again if the lease was lost."""
         at_once(self._join(internals(self._clone).waits(timeout)))
 
     def leave(self) -> None:
-        """Be gone."""
+        """Leave the members."""
         at_once(self._leave(internals(self._clone).waits(GIVE_BACK_S)))
 
     def __enter__(self) -> Self:
@@ -78,11 +78,11 @@ class AsyncParty(_Party):
     _kind = AsyncClone
 
     async def join(self, timeout: float | None = None) -> None:
-        """As of `Party`."""
+        """Become a member; see `Party.join`."""
         await self._join(internals(self._clone).waits(timeout))
 
     async def leave(self) -> None:
-        """As of `Party`."""
+        """Leave the members; see `Party.leave`."""
         await self._leave(internals(self._clone).waits(GIVE_BACK_S))
 
     async def __aenter__(self) -> Self:

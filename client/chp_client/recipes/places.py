@@ -29,9 +29,11 @@ from chp_client.clone.clone import Clone
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
 
-GIVE_BACK_S = 5.0  # waited for what is given back, though the time is over
+# A place is given back within this time, even after the time of a call is over.
+GIVE_BACK_S = 5.0
 HELD = ":held"
-TOKEN_BYTES = 8  # of a contender's key: two of one name never meet
+# The token in a contender's key. It keeps two contenders of one name apart.
+TOKEN_BYTES = 8
 _CONTENDER = re.compile(rf"[^/:]+:[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
@@ -68,7 +70,7 @@ def name_of(key: str) -> str:
 
 
 def is_contender(key: str, path: str) -> bool:
-    """Whether a key below `path` is what `contender_key` makes: others may lie there, of recipes further down."""
+    """Return True if `contender_key` made a key below `path`. Recipes of longer paths have other keys there."""
     return _CONTENDER.fullmatch(key, len(path)) is not None
 
 
@@ -95,7 +97,7 @@ class QueuePlace:
 
     @property
     def held(self) -> bool:
-        """Whether it is had, as far as is known here: the own key is there, and the copy has been current of late."""
+        """True if the place is held as far as this copy knows: the own key is there, and the copy is current."""
         lease = self._lease
         there = self.token is not None and self.key in self._clone and lease is not None and not lease.lost
         # closed, as a Clone is in a child of a fork: nothing tells any more whether it is lost
@@ -150,13 +152,14 @@ class QueuePlace:
                 return
             changes = internals(self._clone).open_watch(self._looks_at(order, place))
             try:
-                if self.contenders() == order:  # nobody went before the watch was there
+                # Nothing changed before the watch began.
+                if self.contenders() == order:
                     await waits.changed(changes, self._ttl)
             finally:
                 changes.close()
 
     def _looks_at(self, order: list[str], place: int) -> str:
-        """Whose keys the one at `place` watches: the one in front; or all, if any of several holders may go."""
+        """Return the prefix that a contender watches: the key in front of it, or all keys if several may hold."""
         return self.path if place == self._limit > 1 else order[place - 1]
 
     def _lost(self) -> Lost:
@@ -169,7 +172,8 @@ class QueuePlace:
             try:
                 await waits.done(lease.end)
             except (Refused, Closed, TimeoutError):
-                return  # it is gone already, or goes with its ttl
+                # The lease is gone already, or goes with its ttl.
+                return
 
     def _forget(self) -> None:
         """End it without waiting."""

@@ -29,7 +29,7 @@ class AsyncBatch:
 
     @property
     def offsets(self) -> Sequence[int]:
-        """As of `Batch`, and so are all columns."""
+        """The offsets of all messages. This and all columns are those of `Batch`."""
         return self.batch.offsets
 
     @property
@@ -54,7 +54,7 @@ class AsyncBatch:
 
     @property
     def missed(self) -> int:
-        """As of `Batch`."""
+        """The number of messages before this batch that are not kept any more; see `Batch.missed`."""
         return self.batch.missed
 
     @property
@@ -88,11 +88,11 @@ class AsyncBatch:
     async def commit(
         self, sets: Items | None = None, *, deletes: Iterable[str] = (), publish: Published | None = None
     ) -> Ack:
-        """As of `Batch`."""
+        """Acknowledge the batch together with other changes; see `Batch.commit`."""
         return await self.batch.committing(sets, deletes=deletes, publish=publish)
 
     def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
-        """As of `Batch`."""
+        """Put a message aside; see `Batch.reject`."""
         self.batch.reject(message, why, tries)
 
 
@@ -114,7 +114,8 @@ class AsyncConsumer:
     """Made by `AsyncTopic.consumer`; for one task at a time."""
 
     def __init__(self, consumer: Consumer, pool: ThreadPoolExecutor) -> None:
-        self.consumer = consumer  # what it is, for `lag`, `fenced` and `name`
+        # Its `lag`, `fenced` and `name` are for the application too.
+        self.consumer = consumer
         self._pool = pool
 
     @classmethod
@@ -132,7 +133,7 @@ class AsyncConsumer:
         return await asyncio.get_running_loop().run_in_executor(self._pool, act)
 
     async def take(self, timeout: float | None = None) -> AsyncBatch | None:
-        """As of `Consumer`; who is cancelled in it ends the consumer within a second or two."""
+        """Return the next batch; see `Consumer.take`. A cancelled task ends the consumer within a second or two."""
         try:
             batch = await self._run(partial(self._take, timeout))
         except asyncio.CancelledError:
@@ -153,7 +154,7 @@ class AsyncConsumer:
                 yield batch
 
     async def get(self, timeout: float | None = None) -> Message | None:
-        """As of `Consumer`."""
+        """Return the next message; see `Consumer.get`."""
         try:
             return await self._run(partial(self._get, timeout))
         except asyncio.CancelledError:
@@ -167,7 +168,7 @@ class AsyncConsumer:
             return None
 
     async def close(self) -> None:
-        """As of `Consumer`."""
+        """Leave the group; see `Consumer.close`."""
         self.consumer.stop()
         try:
             await self._run(self.consumer.close)

@@ -32,13 +32,13 @@ class AsyncTopic(metaclass=PublicNames):
         self._topic, self._requests, self._waits = topic, requests_of(topic), waits
 
     async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
-        """As of `Topic`; returns when it is acknowledged."""
+        """Publish a message, and return when it is acknowledged; see `Topic.publish`."""
         return await self._waits(timeout).done(partial(self._topic.publish, value, key))
 
     async def publish_many(
         self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
     ) -> Ack:
-        """As of `Topic`; returns when they are acknowledged."""
+        """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys))
 
     async def create(
@@ -50,25 +50,25 @@ class AsyncTopic(metaclass=PublicNames):
         max_age_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """As of `Topic`."""
+        """Make the topic; see `Topic.create`."""
         bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
         with naming(self.name):
             return await self._waits(timeout).done(partial(self._requests.creation, keep, **bounds))
 
     async def remove(self, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Remove the topic with all its messages; see `Topic.remove`."""
         with naming(self.name):
             return await self._waits(timeout).done(self._requests.removal)
 
     async def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
-        """As of `Topic`."""
+        """Return the facts of the topic; see `Topic.facts`."""
         return await asyncio.to_thread(self._topic.facts, timeout)
 
     @renamed(after="start, the first offset wanted")
     async def read(
         self, start: TopicStart = "begin", *, until: int | None = None, wait: bool = True
     ) -> AsyncIterator[MessageBatch]:
-        """As of `Topic`, for `async for`; who is cancelled, or leaves it, ends the thread within some seconds."""
+        """Read messages, for `async for`; see `Topic.read`. The thread ends some seconds after the loop over it."""
         async with aclosing(reading(self, start, until=until, wait=wait)) as found:
             async for batch in found:
                 if batch is not None:
@@ -77,24 +77,24 @@ class AsyncTopic(metaclass=PublicNames):
     # -- groups
 
     async def consumer(self, group: str, **options: Any) -> AsyncConsumer:
-        """As of `Topic`, joined: `async with await topic.consumer("billing") as consumer`."""
+        """Become a member of a group, for `async with await topic.consumer("billing")`; see `Topic.consumer`."""
         return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
 
     async def subscribe(
         self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
     ) -> Ack:
-        """As of `Topic`."""
+        """Make a group; see `Topic.subscribe`."""
         with naming(self.name, group):
             act = partial(self._requests.subscription, group, start, ack_timeout_s=ack_timeout_s)
             return await self._waits(timeout).done(act)
 
     async def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Remove a group with its positions; see `Topic.unsubscribe`."""
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._requests.unsubscription, group))
 
     async def reset(self, group: str, start: TopicStart, timeout: float | None = None) -> Ack:
-        """As of `Topic`."""
+        """Have a group begin anew elsewhere; see `Topic.reset`."""
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._requests.subscription, group, start, again=True))
 
@@ -102,7 +102,7 @@ class AsyncTopic(metaclass=PublicNames):
         return public_names(type(self), super().__dir__())
 
     async def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """As of `Topic`."""
+        """Return the facts of each group; see `Topic.groups`."""
         return await asyncio.to_thread(self._topic.groups, timeout)
 
 
@@ -159,6 +159,6 @@ class _Ahead:
         return batch
 
     def stop(self) -> None:
-        """Nobody takes any more."""
+        """End the thread, as the task takes no more batches."""
         self._stopped = True
         self._room.set()

@@ -44,11 +44,16 @@ class Batch:
         self._spans, self.missed = part.spans, part.missed
         self._given, self._upto = part.upto, part.upto
         self._ticket: Ticket | None = None
-        self._on_way: list[list[list[Any]]] = []  # steps that are not answered
-        self._letters: Letters = {}  # that are not on their way
-        self._undo: tuple[list[list[Any]], Letters] | None = None  # what it was before the last acknowledgement
-        self._held = 0, 0  # slots, and the offset up to which they are acknowledged for now
-        self.before = False  # whether it was acknowledged before anybody saw it
+        # The steps that are not answered.
+        self._on_way: list[list[list[Any]]] = []
+        # The dead letters that are not on their way.
+        self._letters: Letters = {}
+        # The spans and letters before the last acknowledgement.
+        self._undo: tuple[list[list[Any]], Letters] | None = None
+        # Some slots, and the offset up to which the next acknowledgement takes them.
+        self._held = 0, 0
+        # True if the batch is acknowledged before the application sees it.
+        self.before = False
         self.dead_topic = dead_topic(*whose[:2])
         self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:]
         self._why_max = why_max(len(self._raw))
@@ -112,7 +117,7 @@ class Batch:
     def committing(
         self, sets: Items | None, *, deletes: Iterable[str], publish: Published | None, timeout: float | None = None
     ) -> Ticket:
-        """The same without waiting."""
+        """Commit as `commit` does, and return the ticket."""
         transaction = self._transaction(timeout)
         if sets is not None:
             transaction.set_many(sets)
@@ -161,23 +166,23 @@ class Batch:
 
     @property
     def dead(self) -> dict[str, list[tuple[str, bytes]]]:
-        """What goes to the dead topic with the next acknowledgement."""
+        """The messages that go to the dead topic with the next acknowledgement."""
         self._look()
         due = [each for offset in sorted(self._letters) if offset < self._upto for each in self._letters[offset]]
         return {self.dead_topic: due} if due else {}
 
     def take_letters(self) -> Letters:
-        """What is to be put aside, and is not any more."""
+        """Remove and return the dead letters that are not sent yet."""
         self._look()
         taken, self._letters = self._letters, {}
         return taken
 
     def put_letters(self, letters: Letters) -> None:
-        """The other way."""
+        """Give back dead letters that `take_letters` returned."""
         self._letters |= letters
 
     def hold(self, slots: int, offset: int) -> None:
-        """The next acknowledgement stops for some slots at an offset."""
+        """Stop the next acknowledgement of some slots at an offset."""
         self._held = slots, offset
 
     def moves(self) -> list[list[Any]]:
@@ -187,7 +192,7 @@ class Batch:
         return self._steps()[0]
 
     def sent(self, ticket: Ticket) -> None:
-        """Its acknowledgement is on its way."""
+        """Note that the acknowledgement is on its way."""
         steps, spans = self._steps()
         letters = {offset: self._letters.pop(offset) for offset in list(self._letters) if offset < self._upto}
         self._ticket, self._undo = ticket, (self._spans, letters)
@@ -196,13 +201,13 @@ class Batch:
         ticket.on_settled(lambda _: self._on_way.remove(steps))
 
     def _look(self) -> None:
-        """What was refused was not done."""
+        """Undo the last acknowledgement if the servers refused it."""
         if self.failed and self._undo is not None:
             self._spans, letters = self._undo
             self._letters, self._undo = letters | self._letters, None
 
     def _steps(self) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Of the next acknowledgement; and what is left to be acknowledged behind it."""
+        """Return the steps of the next acknowledgement, and the steps that are left behind it."""
         self._look()
         held, at = self._held
         steps, left = [], []
@@ -220,7 +225,7 @@ class Batch:
             yield from [[pack_slots(part), after] for part in parts] if all(parts) else [[slots, after]]
 
     def in_hand(self) -> list[list[Any]]:
-        """What of it is not known to be acknowledged: steps, one behind the other."""
+        """Return the steps that are not known to be acknowledged, in their order."""
         if self.failed:
             return []
         left = [[slots, after, self._given] for slots, after in self._spans if after < self._given]
@@ -228,12 +233,12 @@ class Batch:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is acknowledged, or on its way to be."""
+        """True if the whole batch is acknowledged, or its acknowledgement is on its way."""
         return not self.failed and not self._letters and all(after >= self._given for _, after in self._spans)
 
     @property
     def failed(self) -> bool:
-        """Whether an acknowledgement of it was refused."""
+        """True if the last acknowledgement was refused."""
         return self._ticket is not None and self._ticket.done and self._ticket.ack is None
 
     @property

@@ -15,7 +15,8 @@ from chp.headers import Messages
 from chp.numbers import Revision
 from chp.topics import pack_slots, unpack_messages, unpack_slots
 
-PART_MESSAGES, PART_BYTES = 8192, 3 << 20  # keys and values, unless one message is larger
+# The messages of one part, and the bytes of their keys and values, unless one message is larger.
+PART_MESSAGES, PART_BYTES = 8192, 3 << 20
 
 
 class ChunkPart(NamedTuple):

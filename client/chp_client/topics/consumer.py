@@ -47,14 +47,20 @@ from .dead_letter_format import reason
 from .groups import begin, naming
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
 
-CREDIT = 8  # chunks, of about 256 KiB, that are on their way or in hand
+# The chunks, of about 256 KiB, that are on their way or in hand.
+CREDIT = 8
 TTL_S = 10.0
 TRIES = 5
-REFUSED_PAUSE_S = 2.0  # the longest pause before all is given again: what is handled then may be refused again
-POLL_S = 1.0  # between two looks at whether the consumer is closed
-AT_ONCE = ("fenced", "revision", "parted")  # codes of refusals after which all is given again without a pause
-NO_ROOM = ("full", "busy", "lease", "parted")  # codes with which a member that comes back is not taken now
-BACKOFF_S = 0.1  # before a message is tried again, and twice as long each time
+# The longest pause before messages are given again, as their acknowledgement may be refused again.
+REFUSED_PAUSE_S = 2.0
+# A consumer checks so often whether it is closed.
+POLL_S = 1.0
+# After a refusal with one of these codes, messages are given again without a pause.
+AT_ONCE = ("fenced", "revision", "parted")
+# With one of these codes a server does not take a member back now.
+NO_ROOM = ("full", "busy", "lease", "parted")
+# The pause before the second try of a message. Each later pause is twice as long.
+BACKOFF_S = 0.1
 _log = logging.getLogger("chp_client.topics")
 
 
@@ -73,20 +79,28 @@ class Consumer:
         if ms is None:
             raise BadInput("a consumer needs a ttl: the seconds after which one that is gone is taken for dead")
         self.topic, self.group = topic, group
-        self.dead_topic = dead_topic(topic, group)  # where that goes which can't be handled
+        # Messages that can't be handled go to this topic.
+        self.dead_topic = dead_topic(topic, group)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self.lag = 0  # how many messages of the topic are behind the last one given, of whatever slot
-        self.fenced = 0  # how often an acknowledgement was refused, so that all was given again
+        # The messages of the topic, in all slots, that come after the last one given.
+        self.lag = 0
+        # How often an acknowledgement was refused, after which messages are given again.
+        self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
         self._start = start
         self._lease: Lease | None = None
-        self._hand: list[Batch] = []  # what was given, and is not known to be acknowledged
+        # The batches that were given, and are not known to be acknowledged.
+        self._hand: list[Batch] = []
         self._proof: list[Any] | None = None
-        self._batch: Batch | None = None  # that was handed out last
-        self._early: Batch | None = None  # that is handed out once it is acknowledged (ack="before")
-        self._anew = False  # it is to begin at what the servers have
-        self._pause_s = 0.0  # the last pause before that, as an acknowledgement was refused, and when it ends
+        # The batch that was handed out last.
+        self._batch: Batch | None = None
+        # With ack="before", the batch that is handed out once it is acknowledged.
+        self._early: Batch | None = None
+        # True if the next read begins at the positions that the servers have.
+        self._anew = False
+        # The last pause before such a read after a refusal, and its end.
+        self._pause_s = 0.0
         self._not_before = 0.0
         self._stopped = Event()
         self._found: Generator[Batch | None, None, None] | None = None
@@ -113,11 +127,12 @@ class Consumer:
                     raise
                 self._lease.abandon()
                 self._lease = None
-                if self._stopped.wait(AGAIN_S):  # there may be no room for a lease now
+                # The server may have no room for a lease now.
+                if self._stopped.wait(AGAIN_S):
                     raise
 
     def _be_member(self, lease: Lease) -> None:
-        """With this lease; of a member, it changes nothing."""
+        """Join the group with this lease. A member's call changes nothing."""
         with naming(self.topic, self.group):
             self._send({columns.JOIN: [self.topic, self.group, lease.id, self.name[:256]]}).wait(PATIENCE_S)
 
@@ -254,7 +269,8 @@ class Consumer:
     def _refused(self, refused: Refused, port: QuestionPort) -> None:
         if refused.code == "member":
             self._anew = True
-            if self._lease is not None:  # what it has in hand must not stand again
+            # Acknowledgements of the batches in hand must not count again.
+            if self._lease is not None:
                 self._lease.abandon()
                 self._lease = None
             self._join_again()
@@ -308,10 +324,12 @@ class Consumer:
                 last.upto(offset + 1).done()
         message = None if self._is_lost() else next(self._left, None)
         if message is None:
-            if self._anew:  # what nobody has seen of it is not done
+            # The messages that the application has not seen are not done.
+            if self._anew:
                 self._batch = None
             found = self.take(timeout)
-            while found is not None and not len(found):  # its messages are all put aside
+            # A batch is empty if all its messages are put aside.
+            while found is not None and not len(found):
                 found = self.take(timeout)
             if found is None:
                 return None
@@ -354,15 +372,16 @@ class Consumer:
     def _handle(
         self, handler: Callable[[Message], object], messages: Iterable[Message], tries: int, backoff_s: float
     ) -> list[tuple[Message, str, int]]:
-        """Those that could not be done."""
+        """Handle messages, and return those that failed, with the last error of each."""
         each = ((message, self.attempt(handler, message, tries, backoff_s)) for message in messages)
         return [(message, why, tries) for message, why in each if why]
 
     def put_aside(self, batch: Batch, warn: Callable[[str], object], *, patient: bool = True) -> bool:
-        """What was rejected, and wait (for the parts of this package); False if it is left, and given again."""
+        """Put rejected messages aside, and wait. Return False if that failed, and the messages will be given again."""
         done = put_aside(batch, self._stopped, warn, patient=patient)
         if not done:
-            self._batch = None  # it is not done
+            # The batch is not done.
+            self._batch = None
             if not self.closed:
                 self._lost()
         return done
@@ -370,7 +389,7 @@ class Consumer:
     def attempt(
         self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float = BACKOFF_S
     ) -> str:
-        """Call it until it does not raise; else why it did at the last time (for the parts of this package)."""
+        """Call the handler until it succeeds, at most `tries` times. Return "" or the last error as text."""
         why = ""
         for n in range(tries):
             try:
@@ -388,7 +407,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:

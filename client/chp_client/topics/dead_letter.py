@@ -1,8 +1,8 @@
-"""Putting aside: messages that can't be handled go to the group's dead topic, and stop nobody (docs/topics.md).
+"""Dead letters: messages that can't be handled go to the group's dead topic, so that others go on (docs/topics.md).
 
-A letter goes there in the record that acknowledges its message. While the pair refuses it, as the dead topic is full,
-say, what was done beside it is acknowledged, and nothing more is taken until it is there: it alone is sent again, with
-a growing pause, and each time a warning names the message and the remedy.
+A letter goes there in the record that acknowledges its message. The pair may refuse it, as when the dead topic is full.
+Then the other messages of the batch are acknowledged, and the consumer takes no more. It sends the letter alone again,
+with a growing pause. Each time a warning names the message and the remedy.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from ..errors import Refused
 from .batch import Batch
 from .dead_letter_format import Letters, portions, slots_for
 
-ALL = 1 << 62  # above every offset
-PAUSE_S, PAUSE_MAX_S = 0.5, 30.0  # before a refused letter is sent again: twice as long each time
-LOST = ("fenced", "lease", "member", "group", "topic")  # others have the messages, or nobody is to have them any more
+# A number above every offset.
+ALL = 1 << 62
+# The pause before a refused letter is sent again. Each pause is twice as long as the last one.
+PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
+# With one of these codes other members have the messages, or the group or topic is gone.
+LOST = ("fenced", "lease", "member", "group", "topic")
 _REMEDIES = {
     "full": "make room there, or remove it",
     "access": "grant its consumers write on /.chp/topics/{}/",
@@ -25,9 +28,10 @@ _REMEDIES = {
 
 
 def put_aside(batch: Batch, stopped: Event, warn: Callable[[str], object], *, patient: bool = True) -> bool:
-    """Put the rejected messages of a batch aside, and acknowledge it up to the last of them; whether that was done.
+    """Put the rejected messages of a batch aside, acknowledge it up to the last of them, and return True.
 
-    False if others have them by now, or it was `stopped`. What is refused is tried again, unless not `patient`.
+    Return False if other members have the messages by now, or if it was `stopped`. A refused letter is tried again if
+    `patient`, and raised otherwise.
     """
     pause, alone, letters = PAUSE_S, False, batch.take_letters()
     while letters:
@@ -43,7 +47,8 @@ def put_aside(batch: Batch, stopped: Event, warn: Callable[[str], object], *, pa
         elif not patient:
             raise refusal(batch, part[0], error)
         elif len(part) > 1:
-            alone = True  # there may be room for some of them
+            # The dead topic may have room for some of them.
+            alone = True
         else:
             warn(f"{refusal(batch, part[0], error)}; it is tried again in {pause:g} s")
             _rest(batch, letters, stopped)

@@ -14,14 +14,18 @@ from chp.batch import packb
 from chp.limits import DEFAULT
 from chp.topics import slots_of
 
-Letters = dict[int, list[tuple[str, bytes]]]  # by the offset of the message that is put aside: keys and values
-WHY_BYTES_MAX = 4096  # of a text that tells why: an exception may hold a whole document
-WHYS_BYTES_MAX = 4 << 20  # of all texts of a batch: what is put aside of it fits one record (chunk.py)
-PORTION_BYTES = 1 << 20  # of letters in one record, unless one is larger
+# For each offset of a message that is put aside, the keys and values of its letters.
+Letters = dict[int, list[tuple[str, bytes]]]
+# The longest reason, as the text of an exception may hold a whole document.
+WHY_BYTES_MAX = 4096
+# The reasons of a whole batch, so that its letters fit one record (chunk.py).
+WHYS_BYTES_MAX = 4 << 20
+# The letters of one record, unless one letter is larger.
+PORTION_BYTES = 1 << 20
 
 
 def shown(thing: object) -> str:
-    """The text of anything, whatever that says of itself: UTF-8, and cut."""
+    """Return the text of any object, cut to its limit, even if its own `str` fails."""
     try:
         text = f"{thing}"[:WHY_BYTES_MAX]
     except Exception as error:
@@ -30,18 +34,18 @@ def shown(thing: object) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning of a text, of at most so many bytes of UTF-8."""
+    """Return the beginning of a text, of at most `most` bytes of UTF-8."""
     data = text.encode("utf-8", "backslashreplace")
     return text if len(data) == len(text) <= most else data[:most].decode("utf-8", "ignore")
 
 
 def why_max(messages: int) -> int:
-    """How long each text may be, where so many messages may all be put aside."""
+    """Return the longest reason for each of `messages` messages, if all of them are put aside."""
     return min(WHY_BYTES_MAX, WHYS_BYTES_MAX // max(1, messages))
 
 
 def reason(error: Exception) -> str:
-    """Why a handler could not do a message."""
+    """Return the text that tells why a handler failed."""
     return shown(f"{type(error).__name__}: {shown(error)}")
 
 

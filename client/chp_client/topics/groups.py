@@ -24,7 +24,7 @@ def end(topic: str, group: str) -> dict[str, Any]:
 
 
 def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[str, Any]]:
-    """What is known of all groups of a topic, by name."""
+    """Return the facts of all groups of a topic, by name."""
     checks.wait_s(timeout)
     found: list[dict[str, Any]] = []
     with naming(topic), QuestionPort(servers, timeout) as port:

@@ -21,10 +21,12 @@ from chp.topics import unpack_messages
 from ..errors import NoSuchTopic, Refused
 from ..port.ask import LATER, Interrupted, QuestionPort
 
-PATIENCE_S = 30.0  # until a server serves
+# A reader waits so long for a server that serves.
+PATIENCE_S = 30.0
 SILENCE_S = 4.0
 CREDIT = 8
-AGAIN_S = 0.1  # until a server that could not answer now is asked again
+# The pause before a server that could not answer is asked again.
+AGAIN_S = 0.1
 
 
 class Message(NamedTuple):
@@ -41,16 +43,18 @@ class Message(NamedTuple):
 class MessageBatch:
     """Messages that were published together, as columns; iterating gives each `Message`."""
 
-    offset: int  # of the first; the others follow
+    # The offset of the first message; the others follow.
+    offset: int
     keys: list[str | None]
     values: list[Any]
     revision: Revision
     time: float
-    missed: int = 0  # messages before it, and after the batch before, that are not kept any more
+    # The messages between the last batch and this one that are not kept any more.
+    missed: int = 0
 
     @property
     def offsets(self) -> range:
-        """Of all of them."""
+        """The offsets of all messages."""
         return range(self.offset, self.offset + len(self.values))
 
     def __len__(self) -> int:
@@ -66,12 +70,13 @@ class ReadPosition:
     """Where a reader is: the offset of the next message; -1 until it is known, of one that wants only new ones."""
 
     offset: int
-    end: float  # no message at or above it is wanted
+    # No message at or above this offset is wanted.
+    end: float
     missed: int = 0
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is wanted."""
+        """True if no more messages are wanted."""
         return self.offset >= self.end
 
     def take(self, item: list[Any], decode: Callable[[bytes], Any] | None) -> Iterator[MessageBatch]:
@@ -97,7 +102,7 @@ class ReadPosition:
             self.offset = first
 
     def told(self, header: Messages) -> None:
-        """How far the server is with us: what it passed over is lost."""
+        """Note how far the server has read. Messages that it passed over are lost."""
         if self.offset < 0:
             self.offset = header.upto
         elif header.upto > self.offset and not self.done:
@@ -114,7 +119,9 @@ def batches(
     wait: bool,
     patience_s: float = PATIENCE_S,
 ) -> Generator[MessageBatch | None, None, None]:
-    """What comes from `place` on; None about once a second while nothing does. Without `wait` it ends when all is read.
+    """Yield the batches from `place` on, and None about once a second while none comes.
+
+    Without `wait` it ends when all messages are read.
 
     Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.
     """

@@ -29,7 +29,8 @@ from .chunk import parts_of
 from .dead_letter_format import slots_for_one
 from .reader import AGAIN_S, SILENCE_S
 
-SERVES_S = 5.0  # until a server answers at all: a failover takes one, or three
+# A server answers within this time; a failover takes one to three seconds.
+SERVES_S = 5.0
 NAME_MAX = 128
 RECEIPT_MAX = 16_384  # of its text: 256 steps
 OFFSET_MAX = 1 << 61
@@ -43,23 +44,23 @@ def member_of(secret: bytes, topic: str, group: str, user: str, name: str) -> by
 
 
 def coming(topic: str, group: str, member: bytes, name: str, ttl_ms: int) -> dict[str, Any]:
-    """The columns by which a visitor is a member for so long from now on, whether it was one or not."""
+    """Return the columns by which a visitor becomes or stays a member for `ttl_ms` from now."""
     lease = [member, ttl_ms, columns.ANYBODY]
     return {columns.LEASE: lease, columns.JOIN: [topic, group, member, name]}
 
 
 def staying(member: bytes, ttl_ms: int) -> dict[str, Any]:
-    """Those by which one that is a member is one for so long from now on; refused if it is none any more."""
+    """Return the columns by which a member stays one for `ttl_ms` from now. They are refused if it is none."""
     return {columns.REFRESH: member, columns.LEASE: [member, ttl_ms, columns.ANYBODY]}
 
 
 def leaving(member: bytes) -> dict[str, Any]:
-    """Those by which one that is a member is none any more: what it has goes to others."""
+    """Return the columns by which a member leaves. Its messages go to other members."""
     return {columns.REFRESH: member, columns.UNLEASE: member}
 
 
 class Receipt(NamedTuple):
-    """Of messages that were given: to whom, by name, and the steps that acknowledge them."""
+    """A receipt for messages: the name of the member that received them, and the steps that acknowledge them."""
 
     name: str
     moves: list[list[Any]]
@@ -69,7 +70,7 @@ class Receipt(NamedTuple):
 
     @staticmethod
     def of(text: object) -> Receipt:
-        """The other way; `BadInput` for what is none."""
+        """Return the receipt that a text means; `BadInput` for any other text."""
         try:
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
@@ -82,14 +83,14 @@ class Receipt(NamedTuple):
         return Receipt(name, moves)
 
     def upto(self, offset: int) -> Receipt:
-        """Of the messages up to an offset, and it."""
+        """Return a receipt for the messages up to and including an offset."""
         moves = cut(self.moves, offset)
         if not moves:
             raise BadInput(f"no message up to {offset} came with this receipt")
         return Receipt(self.name, moves)
 
     def without(self, messages: Iterable[tuple[int, str]]) -> Receipt:
-        """But for these messages, by offset and key, and what comes behind them in their slots: that stays in hand."""
+        """Return a receipt without these messages (offset and key) and the later messages of their slots."""
         moves = self.moves
         for offset, key in messages:
             moves = [step for move in moves for step in _held(move, offset, slots_for_one(offset, key))]
@@ -124,12 +125,14 @@ class ReceivedBatch(NamedTuple):
     """Messages that a visitor was given."""
 
     batch: Batch
-    moves: list[list[Any]]  # that acknowledge as many of them as were asked for
-    behind: int  # how many messages of the topic, of whatever slot, come after them
+    # The steps that acknowledge as many messages as the caller asked for.
+    moves: list[list[Any]]
+    # The messages of the topic, in all slots, that come after them.
+    behind: int
 
     @property
     def size(self) -> int:
-        """How many of the batch's messages these steps are of."""
+        """The number of messages that the steps acknowledge."""
         last = max(upto for _, _, upto in self.moves)
         return sum(offset < last for offset in self.batch.offsets)
 
@@ -138,7 +141,7 @@ def receive(
     writer: Writer, servers: Sequence[str], whose: tuple[str, str, bytes], *, most: int, wait_s: float,
     stopped: Callable[[], bool],
 ) -> ReceivedBatch | None:  # fmt: skip
-    """What a member gets next; None if nothing comes in time, which is looked at about once a second.
+    """Return the next messages of a member, or None if none come in time, which is checked about once a second.
 
     Raises `Refused` with the code "member" if it is none, and `Unanswered` if no server serves.
     """

@@ -228,8 +228,11 @@ class Topic(metaclass=PublicNames):
             return self._requests.subscription(group, start, again=True).wait(timeout)
 
     def groups(self, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """Of each group: name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these
-        came), members (name and number of slots), ack_timeout_s; `NoSuchTopic`."""
+        """Return the facts of each group; `NoSuchTopic` if there is no such topic.
+
+        They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
+        members (name and number of slots) and ack_timeout_s.
+        """
         return groups_of(self._requests.servers(), self.name, timeout)
 
     def __dir__(self) -> list[str]:

@@ -52,7 +52,8 @@ class Transaction:
 
     def __init__(self, writer: Writer, timeout: float | None = None) -> None:
         self._writer, self._timeout = writer, checks.wait_s(timeout)
-        self._sets: dict[str, tuple[bytes | None, int | None]] = {}  # value, or None for a delete; ttl in ms
+        # For each key the value, or None for a delete, and the ttl in ms.
+        self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
         self._published: dict[str, list[tuple[str, bytes]]] = {}
         self._batches: list[ConsumedBatch] = []
@@ -110,10 +111,10 @@ class Transaction:
             self._batches.append(batch)
 
     def once(self, application: str, version: int, *, strict: bool = False) -> None:
-        """Done only if this application has not done this version, or a later one, before: over restarts too.
+        """Do this only if the application has not done this version or a later one before, also over restarts.
 
-        What was done before is acknowledged, and not done again. `strict`: only the version after the last is done,
-        beginning with 1; another is `Refused` with the code "count" and the last version as its detail.
+        A version that was done before is acknowledged, and not done again. With `strict` only the version after the
+        last is done, beginning with 1. Another is `Refused` with the code "count" and the last version as its detail.
         """
         if not isinstance(application, str) or not 0 < len(application) <= 256:
             raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")

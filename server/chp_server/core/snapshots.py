@@ -74,7 +74,7 @@ class Snapshotter:
         return self._journal.snapshot_due() and not core.room.tight
 
     def give_up(self, until: float) -> None:
-        """Abandon the snapshot for want of room; the one before stays, and none is begun until a time."""
+        """Abandon the snapshot for want of room; the one before stays, and none is begun before `until`."""
         self._journal.abort_snapshot()
         self._bodies, self._not_before = None, until
 

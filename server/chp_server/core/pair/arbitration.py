@@ -165,7 +165,7 @@ class Arbitration:
         """Return a text that says what is lost if a server with everything up to `number` is forced."""
         members = self.members
         if members is None:
-            return "the arbiter has not been heard, so nobody can say what is lost"
+            return "the arbiter has not been heard, so it is not known what is lost"
         if members.version < 0 or (self.own in members.names and number >= members.number):
             return "nothing: this server has all that was acknowledged"
         names = " and ".join(sorted(members.names))

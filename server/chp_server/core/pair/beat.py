@@ -47,7 +47,7 @@ class BeatMessage(NamedTuple):
         """Return the BEAT that a peer sent; raise `BadFrame` if it is malformed."""
         said = unpackb(body, "the peer's BEAT", QUESTION)
         if not isinstance(said, list) or len(said) < 4 or type(said[0]) is not bytes or type(said[1]) is not int:
-            raise BadFrame("a BEAT tells a server, the age of its turn, a state and a place in a history")
+            raise BadFrame("a BEAT is a list of server, age of its turn, state and position")
         return BeatMessage(said[0], said[1], State(said[2]), Position.of(said[3]))
 
     def frames(self) -> Frames:

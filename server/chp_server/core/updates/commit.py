@@ -180,7 +180,7 @@ class Committer:
         self.add_segment(ended, now)
 
     def _apply(self, verdict: Verdict, now: float) -> None:
-        """Note the effects of a verdict that is no batch to do: a CHP/1 set is gathered, a refusal is remembered."""
+        """Act on a verdict that does no batch now: gather a CHP/1 set, count a duplicate, or remember a refusal."""
         if isinstance(verdict, AcceptChp1):
             self.open.chp1.add(verdict.key, verdict.value, verdict.uuid, verdict.properties, verdict.ttl_ms)
             self.open.bytes += len(verdict.key) + len(verdict.value) + len(verdict.properties)

@@ -143,9 +143,9 @@ class HeartbeatInterval:
         self._share = 0
 
     def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int) -> list[bytes]:
-        """Return the topics of this beat; when a round is over, the next one takes `topics`, which are all.
+        """Return the topics of this beat, without those that are no longer `there`.
 
-        Topics that are no longer `there` are left out.
+        `topics` are all topics: the next round takes them when this one is over.
         """
         if not self._left:
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)

@@ -108,7 +108,7 @@ class OpenRecord:
 
     @property
     def large(self) -> bool:
-        """True if it has to be made in parts, in case it has several bodies.
+        """True if the record has to be made in parts, unless it has one body.
 
         The server's own deletes have no bound, and batches of many small things are heavy for a reader.
         """
