@@ -81,9 +81,11 @@ class ServerCore:
         self.releasing = AckRelease(ctx.committer.acks, ctx.arbitration, stopped_s)
         self.beating = HeartbeatTimer(ctx, self.link)
         self._woke = False
-        # A message of the peer that waits for the journal, with its read; the result; and the messages behind it.
+        # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
+        # What that read has found.
         self._found: Any = WAITS
+        # The peer's messages that came after it.
         self._behind: deque[tuple[list[bytes], bytes]] = deque()
 
     @property
@@ -353,7 +355,7 @@ class ServerCore:
             self.link.switch()
 
     def vote(self) -> bool:
-        """Take a client's question as its vote; return True if this server then takes sets."""
+        """Take a client's question as its vote to serve; return True if this server takes sets after it."""
         if not self.ctx.active and self.link.loader is None and self.ctx.replacing is None:
             self.step(PairEvent.VOTE_PEER_ALIVE if self.ctx.is_there() else PairEvent.VOTE_PEER_SILENT)
         return self.ctx.serving
@@ -396,7 +398,7 @@ class ServerCore:
 
     @property
     def asks_arbiter(self) -> tuple[bool, Wish | None]:
-        """True if the arbiter is to give or to keep this server's lease; and the set of servers to write, or None."""
+        """The request to the arbiter: True to get or keep the lease, and the set of servers to write, or None."""
         ctx, wish = self.ctx, self.arbitration.wish
         if ctx.active:
             # The peer can't take over before this server gives up the lease.
@@ -422,7 +424,7 @@ class ServerCore:
         ctx.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
 
     def _open_epoch(self, because: str) -> None:
-        """Make the first record of a new epoch, above all epochs that were heard of."""
+        """Open an epoch above all that this server has heard of: make its first record."""
         prev, wall_ms = self.state.number, round(self.ctx.wall * 1000)
         above = self.epochs.spend(self.state.epoch, self.ctx.now)
         first = number(next_epoch(above, odd=self.config.primary), sequence_of(prev) + 1)
@@ -433,7 +435,10 @@ class ServerCore:
         self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
-        """Open an epoch above one that the peer or a client has seen, if ours is not; it would be taken for stale."""
+        """Open an epoch above `epoch`, which the peer or a client has seen, if ours is not above it.
+
+        Otherwise clients and the peer would take what this server serves as stale.
+        """
         ctx = self.ctx
         self.epochs.hear(epoch)
         if ctx.active and self.epochs.above(self.state.epoch, ctx.now) > self.state.epoch:

@@ -12,7 +12,7 @@ from __future__ import annotations
 NEVER = float("inf")
 NOTHING: frozenset[str] = frozenset()
 
-# HUGZ, STATE and the heartbeats of channels are sent. What is looked at now and then is looked at with them.
+# HUGZ, STATE and the heartbeats of channels are sent. Other regular checks are done with them.
 BEAT = "beat"
 # Keys, leases or transactions end, or the slots of a group are given out.
 EXPIRY = "expiry"

@@ -26,8 +26,9 @@ class AckRelease:
         self._acks, self._arbitration = acks, arbitration
         # If so much time passes between deciding and sending, the process was stopped.
         self._stopped_s = stopped_s
-        # The acknowledgements that were deferred, and the answers on P that were.
+        # The acknowledgements that were deferred.
         self._deferred: list[Frames] = []
+        # The answers on P that were deferred.
         self._promises: Answers = []
 
     @property

@@ -9,7 +9,8 @@
     REPLAY, REPLAYED    a server that was active alone hands over its suffix (replay.py)
     LACK, FILL          a server asks for messages that its journal lacks (backfill.py)
 
-Any process may connect to P+3. Only a connection whose STATE was accepted as the peer's may send the other messages.
+Any process may connect to P+3. So a server takes messages only from the connection whose STATE proved to be the peer's.
+BEAT alone has a connection of its own.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from .replay import Replay
 from .scrub import SCRUB, SCRUBBED, Scrubber
 
 LONG_AGO = -1e9
-# A server of the peer's role ends after so many heartbeats.
+# A server that finds a peer of its own role ends after so many heartbeats.
 ENDS_AFTER_BEATS = 4
-# A passive doubles the wait before it asks again at most so often.
+# The wait before a passive asks again doubles with each unanswered WANT, up to so many WANTs.
 ASKED_MAX = 6
 # WANT carries a history, with a few values for each epoch.
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max
@@ -65,7 +66,8 @@ class PeerLink:
         self.line = self._speaks = b""
         self.loader: Loader | None = None
         self.misfit: IncompatiblePeer | None = None
-        # The other store that a server at --peer had when this one started. Its silence is then no reason to begin.
+        # The other store that the server at --peer had before this server began to serve or to follow. After that, its
+        # silence is no reason to begin.
         self.foreign = b""
         self._said_at = LONG_AGO
         # The time when this server last took over by a hand-over.
@@ -81,7 +83,7 @@ class PeerLink:
         # If both servers have one role: the time when this one ends, and the reason once it does.
         self._ends_at: float | None = None
         self.ends = ""
-        # The time since when the pair is in sync, or is not.
+        # The time when the pair last came in sync, or fell out of it.
         self.in_sync_since = ctx.now
         self.filler = Backfill(ctx.commits, ctx.config.peer_timeout_s)
         # The frame with the messages of the RECORD in hand.
@@ -127,7 +129,7 @@ class PeerLink:
 
     @property
     def waits_for(self) -> str:
-        """What an inactive server waits for, and what an operator can do; "" if all is well."""
+        """The reason why an inactive server waits, with the remedy; "" if all is well."""
         ctx, config = self._ctx, self._ctx.config
         if ctx.active or not config.has_peer:
             return ""
@@ -225,7 +227,7 @@ class PeerLink:
             self._hear()
 
     def _is_stranger(self, who: Peer | IncompatiblePeer) -> bool:
-        """Return True if `who` speaks by another connection than a peer that is alive, and can't prove to be the peer.
+        """Return True if the peer is alive, and `who` speaks by another connection without a proof to be the peer.
 
         A peer whose connection broke, or that was started again, has a proof. It repeats the secret that only the
         server at --peer is told, or it names a position of our history with the right digest.
@@ -508,7 +510,9 @@ class PeerLink:
             raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
         if ctx.liveness.may_be_there(ctx.now):
             raise BadInput("the server at --peer runs; stop it first, or let the two go on together")
-        lost = f"what epoch {epoch} did that this server does not have; it is accounted for if the other one returns"
+        lost = (
+            f"the updates of epoch {epoch} that this server lacks; they are accounted for if the other server returns"
+        )
         ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
         yield PairEvent.FORCED
         return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
@@ -528,7 +532,9 @@ class PeerLink:
         if not ctx.active:
             raise BadInput("this server is not active; ask the other one to switch")
         if not ctx.in_sync():
-            raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
+            raise BadInput(
+                "the passive is not in sync, so a switch would lose sets; wait until `chp status` shows that it is"
+            )
         if not ctx.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
         ctx.committer.write_refusals(ctx.arrival)
@@ -545,8 +551,8 @@ class PeerLink:
 
         Records are sent while the journal writes them. Only a turn that opens an epoch first writes its records to the
         journal, and then tells the peer. Otherwise a server that died in between would open an epoch of the same
-        number again, and the passive would have another one. And if the disk is full, this server does not serve; then
-        a peer that knew of the epoch would have given way for nothing.
+        number again, and the passive would have another one. And if the disk is full, this server does not become
+        active. Then a peer that knew of the epoch would have given way for nothing.
         """
         ctx, state, follower = self._ctx, self._ctx.commits.state, self._ctx.follower
         if state.number != ctx.confirmed and ctx.bstate is PASSIVE:

@@ -44,7 +44,7 @@ class Scrubber:
         self._scrub = Scrub(scrub_s, heartbeat_s)
 
     def go_on(self, follower: Follower, turn: Turn, now: float) -> None:
-        """Send the active's next slice if it is due, and all records before it were sent to a passive in sync."""
+        """Send the active's next slice if it is due, the passive is in sync, and all records were sent to it."""
         state = self._committed.state
         if not follower.in_sync:
             self._scrub.stop()

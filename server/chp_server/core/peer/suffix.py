@@ -50,13 +50,13 @@ CARRIED = frozenset({
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
     columns.GROUP, columns.ONCE,
 })  # fmt: skip
-# Updates that are not replayed: staged ones, which are not visible yet, and those that time has caused.
+# Segments with these columns are not replayed: staged updates, which are not visible yet, and deletes by expiry.
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})
-# Columns that are left out if a part of their batch is in conflict.
+# Columns that are replayed only if no part of their batch is in conflict.
 ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})
 # Stands for the rules of access in the place of a key; no key is empty.
 RULES = ""
-# They stand in the place of a revision: an update that is to be replayed, and one that the active lacks.
+# They stand in the place of a revision, for an update that is to be replayed, and for one that the active lacks.
 SET_AGAIN, LOST = -1, -2
 
 Written = Callable[[str], bool]

@@ -44,7 +44,7 @@ from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts,
 from .topic_readers import TopicReaders, of_member
 
 STATUS = STX + b"status" + ETX
-# The credit of an answer of one message: with more than it needs, the stream ends at once, and not after a minute.
+# An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
 Options = dict[str, Any]
 
