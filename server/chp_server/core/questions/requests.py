@@ -490,7 +490,7 @@ class Requests:
         self._ctx.turn.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
-        """Hand over to the passive; refuse if the last hand-over was less than `switch_pace_s` ago."""
+        """Hand over to the passive; refuse if this server itself took over less than `switch_pace_s` ago."""
         ctx = self._ctx
         wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
         if options.get("force") is True:
