@@ -370,14 +370,14 @@ def test_rules_are_refused_where_they_could_not_hold() -> None:
         (Cores(), "need keys"),
         (Cores(keyed=True), "changed since"),
         (Cores(keyed=True), "version 4"),
-        (Cores(keyed=True), "nobody could change"),
+        (Cores(keyed=True), "no user could change"),
     ]:
         rules, on = RULES, 0
         if says == "version 4":
             cores.p.committer.view.version = 3
         elif says == "changed since":
             on = 5
-        elif says.startswith("nobody"):
+        elif says.startswith("no user"):
             rules = {"users": {"alice": {"read": [""]}}}
         ask(cores.p, "root", rules=rules, on=on)
         cores.turn("P")

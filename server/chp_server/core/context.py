@@ -1,13 +1,17 @@
-"""The values that some parts of the server's core share, and what they may ask the core to do.
+"""The values that the parts of the server's core share, and what a part may ask the core to do.
 
-    ServerContext   who it is, the time, the turn under way, what it holds, what it knows of its peer
-    Ask         an event for Binary Star's table, `RiseAbove`, `Vote`: a part that needs one yields it, and goes on
-                when it is done; what it meant is then to be read here. The peers' link may ask for a read of the
-                journal as well: it goes on when that has come, before the next turn
+    CoreConfig        the settings that the core needs
+    Peer              what the peer last said of itself; IncompatiblePeer: why a server can't be the peer
+    ServerContext     the settings, the time, the turn under way, what the server holds, what it knows of its peer
+    Ask               what a part may yield: an event of Binary Star, `RiseAbove`, `Vote`, `TellStatus`, or a read of
+                      the journal
 
-A part knows this and the parts that it is made of, never the core: who is active is decided in one place (core.py), and
-told here. What changes the state of the server, its turn or its record is a method here only if it decides nothing.
-Pure: the time is what `begin_turn` was given.
+A part that yields an `Ask` goes on when the core has done it, and reads the result here. After a read of the journal it
+goes on at the start of the next turn.
+
+A part knows the context and its own parts, but never the core. Only the core decides which server is active (core.py);
+the context tells the other parts. A method here may change the state, the turn or the record, but it decides nothing.
+Pure: the time is that of `begin_turn`.
 """
 
 from __future__ import annotations
@@ -41,25 +45,27 @@ from .updates.listeners import HeartbeatInterval
 from .updates.resource_limits import ResourceLimits
 from .updates.turn import DropAfter, ReadMessages, ReadSpans, Turn
 
-ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE  # each look into the class costs as much as ten into the module
-SUFFIX_S = 2.0  # times peer_timeout_s, between two words of a peer that hands over its suffix
+# Reading an attribute of an enum takes ten times as long as reading a global name of the module.
+ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE
+# The active expects the next message of a peer's suffix within so many `peer_timeout_s`.
+SUFFIX_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RiseAbove:
-    """Somebody of our store has seen this epoch."""
+    """A request: serve above this epoch, which the peer or a client of our store has seen."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A client asks to be served."""
+    """A request: take a client's question as its vote for this server."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellStatus:
-    """An operator asks for the status of all of the server."""
+    """A request: answer an operator with the status of the server."""
 
     identity: bytes
     request_id: int
@@ -71,7 +77,7 @@ Asking = Generator[Ask, Any, None]
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """The slice of the settings that the core needs, and what the shell adds; times in seconds."""
+    """The settings that the core needs, and values that the shell adds; times are in seconds."""
 
     primary: bool = True
     has_peer: bool = False
@@ -79,11 +85,11 @@ class CoreConfig:
     name: str = ""
     # The secret of this run, which only the peer is told.
     secret: bytes = b""
-    # Whether the shell writes an audit of operators' commands.
+    # True if the shell writes an audit of operators' commands.
     audited: bool = False
-    # Whether clients and the peer have keys, so that the sender of each message is known.
+    # True if clients and the peer have keys, so that the sender of each message is known.
     keyed: bool = False
-    # Whether other hosts reach this server without a key.
+    # True if other hosts can reach this server without a key.
     exposed: bool = False
     heartbeat_s: float = Config.heartbeat_s
     peer_timeout_s: float = Config.peer_timeout_s
@@ -97,7 +103,7 @@ class CoreConfig:
 
     @classmethod
     def of(cls, config: Config, *, secret: bytes, durability: int, disk_free_min: int) -> Self:
-        """Return the slice of a server's settings."""
+        """Return the core's part of a server's settings."""
         return cls(
             primary=config.role != "backup",
             has_peer=config.peer is not None,
@@ -115,7 +121,7 @@ class CoreConfig:
 
 @dataclass(slots=True)
 class Peer:
-    """What the peer last said of itself, and when."""
+    """The peer: what it last said of itself, and when."""
 
     state: State
     at: Position
@@ -124,29 +130,35 @@ class Peer:
     name: str
     primary: bool
     in_sync: bool
-    follows: bool  # an active's word: it sends us its records
+    # What an active says: it sends us its records.
+    follows: bool
     version: int
     settings: dict[str, Any] = field(default_factory=dict)
-    room: bool = True  # it could take sets
-    left: bool = False  # on purpose: what it said before is of no account
-    turn_ms: int = 0  # how long the turn takes that it is busy with, as it said last
-    secret: bytes = b""  # which is told to nobody else
-    echo: bytes = b""  # our own, if it heard us
+    # True if it has room to take sets.
+    room: bool = True
+    # True after its LEAVE: what it said before does not count.
+    left: bool = False
+    # How long its turn under way has taken, as its last BEAT said.
+    turn_ms: int = 0
+    # The secret of its run, which it tells to this server only.
+    secret: bytes = b""
+    # Our own secret, if it has heard us.
+    echo: bytes = b""
 
     @property
     def number(self) -> int:
-        """Its last number."""
+        """The peer's last number."""
         return self.at.number
 
     @property
     def epoch(self) -> int:
-        """The epoch of that."""
+        """The epoch of the peer's last number."""
         return epoch_of(self.at.number)
 
 
 @dataclass(slots=True)
 class IncompatiblePeer:
-    """Somebody at P+3 who can't be our peer, and why; `text` is for people, and has the remedy."""
+    """A server that speaks on P+3 but can't be our peer, and why; `text` tells people the remedy."""
 
     kind: str
     text: str
@@ -156,7 +168,7 @@ class IncompatiblePeer:
     heard: float
 
     def status(self, now: float) -> dict[str, Any]:
-        """For `status`."""
+        """Return the facts for the status."""
         return {
             "kind": self.kind, "text": self.text, "name": self.name, "store": self.store.hex(), "active": self.active,
             "silent_s": round(now - self.heard, 3),
@@ -164,19 +176,24 @@ class IncompatiblePeer:
 
 
 class ServerContext:
-    """See the module."""
+    """The values that the parts of one server's core share."""
 
     def __init__(self, config: CoreConfig, server: bytes, now: float, limits: Limits) -> None:
         self.config = config
-        self.server = server  # 16 bytes, new at each start
+        # The id of this run of the server: 16 random bytes.
+        self.server = server
         self.limits = limits
-        self.started = self.since = now  # when the server began, and when its state last changed
-        self.listens_since = now  # from when on a peer that is there would have been heard: not while we were stopped
-        self.now = self.arrival = now  # of the turn; by when all in hand has arrived: times to live count from then
+        # The times when the server started, and when its state last changed.
+        self.started = self.since = now
+        # Since this time the server would have heard a peer that lives. It begins anew after a pause of this server.
+        self.listens_since = now
+        # The times of the turn, as in `Now`.
+        self.now = self.arrival = now
         self.wall = 0.0
         self.turn = Turn()
         self.deadlines = Deadlines()
-        self.written = 0  # the number that the journal had when this turn began
+        # The number that the journal had when this turn began.
+        self.written = 0
         self.commits = Committed(limits)
         self.room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.authorizer = Authorizer()
@@ -188,17 +205,23 @@ class ServerContext:
         self.bstate = State.PRIMARY if config.primary else State.BACKUP
         self.peer: Peer | None = None
         self.liveness = Liveness(config.peer_timeout_s)
-        self.posed_at = float("-inf")  # when somebody on P+3 said to be of our store, and was not heard: `may_follow`
-        self.follower: Follower | None = None  # on the active: the passive
-        self.handover_until: float | None = None  # no sets are taken until then, as the passive is to take over
-        self.hold_until = now  # after a pause of our own: nothing is acknowledged before the peer had its say
+        # The time when a stranger on P+3 last said that it has our store: see `may_follow`.
+        self.posed_at = float("-inf")
+        # On the active: the passive.
+        self.follower: Follower | None = None
+        # Until this time the server takes no sets, because the passive is asked to take over.
+        self.handover_until: float | None = None
+        # After a pause of its own the server acknowledges nothing before this time: the peer may speak first.
+        self.hold_until = now
         self.next_beat = now
-        # a state that was taken over is not in the journal yet, whose messages are this history's up to this number
+        # While a state that was taken over is not in the journal yet: the number up to which the journal's messages are
+        # of this history.
         self.replacing: int | None = None
-        self.confirmed = 0  # on the passive: the number that the active was told
+        # On the passive: the number that it confirmed last.
+        self.confirmed = 0
         self.pace = HeartbeatInterval(config.heartbeat_s)
 
-    # -- how it stands
+    # -- what is known
 
     @property
     def state(self) -> ReplicatedState:
@@ -207,53 +230,54 @@ class ServerContext:
 
     @property
     def active(self) -> bool:
-        """Whether this server serves."""
+        """True if this server is active."""
         return self.bstate is ACTIVE
 
     @property
     def serving(self) -> bool:
-        """Whether it takes sets: active, and not about to hand over."""
+        """True if this server takes sets: it is active, and not about to hand over."""
         return self.bstate is ACTIVE and self.handover_until is None
 
     def alive(self) -> bool:
-        """Return whether the peer lives, by the rule of `Liveness`; not one that left."""
+        """Return True if the peer lives, by the rule of `Liveness`, and has not left."""
         peer = self.peer
         return peer is not None and not peer.left and self.liveness.is_heard(peer.heard, self.now)
 
     def is_prompt(self) -> bool:
-        """Return whether the peer was heard within `peer_timeout_s`: the active waits no longer for a confirmation."""
+        """Return True if the peer was heard within `peer_timeout_s`: the active waits no longer for confirmations."""
         return self.alive() and self.peer is not None and self.now - self.peer.heard <= self.config.peer_timeout_s
 
     def may_follow(self, who: Peer | IncompatiblePeer) -> None:
-        """A stranger on P+3 may be the peer's next run, which did not hear us while we stood still.
+        """Note a stranger on P+3 of our store: it may be the peer's next run, begun while this server was stopped.
 
-        If so it is heard as soon as the one before is silent. Until then we open no epoch beside its own.
+        The stranger is heard once the run before is silent. Until then this server opens no epoch beside the
+        stranger's.
         """
         if isinstance(who, Peer) and who.at.store == self.state.store:
             self.posed_at = self.now
             self.epochs.hear(who.epoch)
 
     def is_there(self) -> bool:
-        """Return whether the peer lives, or a server that may be its next run."""
+        """Return True if the peer lives, or a server that may be its next run."""
         return self.alive() or self.liveness.is_heard(self.posed_at, self.now)
 
     def hears_us(self) -> bool:
-        """Whether the peer says that it hears us."""
+        """Return True if the peer says that it hears us."""
         return self.alive() and self.peer is not None and self.peer.echo == self.config.secret
 
     def outruns(self, number: int) -> bool:
-        """Whether we are beyond a number, and who serves is beyond us: what is of that number is old."""
+        """Return True if `number` is stale: this server and the peer are both past it."""
         return self.peer is not None and number < self.state.number < self.peer.number
 
     def in_sync(self) -> bool:
-        """On the active: whether the passive confirms; on the passive: whether the active says so."""
+        """Return True if the pair is in sync: the active knows it, and the passive believes the active."""
         if self.bstate is ACTIVE:
             return self.follower is not None and self.follower.in_sync
         return self.bstate is PASSIVE and self.peer is not None and self.peer.in_sync and self.alive()
 
     @property
     def handing_over(self) -> bool:
-        """Whether the passive has everything, and is asked to take over."""
+        """True if the passive has everything, and is asked to take over."""
         if self.handover_until is None or self.follower is None:
             return False
         return self.follower.confirmed == self.state.number
@@ -261,33 +285,33 @@ class ServerContext:
     # -- what is done
 
     def commit(self) -> None:
-        """Make a record of what is open, so that the state is at its number."""
+        """Make a record of the open updates, so that the state is at one number."""
         self.committer.commit(self.turn, self.arrival, self.wall)
 
     def recommit(self, segments: list[Segment], origins: list[list[Any]]) -> None:
-        """Set again what another history has done, in the open record or, if it does not fit there, in the next."""
+        """Do again what another history has done: in the open record, or in the next one if it does not fit."""
         self.committer.recommit(self.turn, segments, origins, self.arrival, self.wall)
 
     def drop_partial(self) -> None:
-        """Forget the parts of a record that won't be complete, in the journal too."""
+        """Forget the parts of a record that will never be complete, in the journal too."""
         if self.commits.drop_partial():
             self.turn.journal.append(DropAfter(self.state.number))
 
     def await_suffix(self) -> None:
-        """The peer was active too: it gives way, gets our state, and hands over what it did."""
+        """Expect the suffix of a peer that was active too: it gives way, gets our state, and hands over its updates."""
         self.committer.await_suffix(self.now + SUFFIX_S * self.config.peer_timeout_s)
 
     def deny(self, what: str) -> None:
-        """The rules deny something to who speaks: counted, and told."""
+        """Count and log that the rules deny something to the current message's user."""
         self.counts["denied"] += 1
         self.turn.fact("denied", "warning", **self.authorizer.who(), what=what)
 
     def beat_now(self) -> None:
-        """Let the next heartbeats go out with this turn: something changed that others want to know."""
+        """Send heartbeats with this turn, because something has changed that the peer and clients want to know."""
         self.next_beat = self.now
         self.deadlines.set(BEAT, self.now)
 
     def greeting(self) -> bytes:
-        """A GREETING as of now."""
+        """Return a GREETING for this moment."""
         beat_ms = round(self.pace.told_s * 1000)
         return encode(headers.Greeting(VERSION, self.bstate, self.state.number, beat_ms, self.server, self.config.name))

@@ -1,16 +1,16 @@
-"""The server as a pure core: messages and `now` in, one `Turn` of effects out.
+"""The server as a pure core: messages and times go in, and a `Turn` of effects comes out.
 
-    begin_turn(now, wall)                                 every clock reading a turn will use
-    subscription / collect / request / peer_message       what came in; the order among them is the caller's
-    page                                                  what the journal has of what the last turn wanted to read
-    end_turn() -> Turn                                    what is due, commit, streams; turn.py has their order
-    next_deadline()                                       when to call again if nothing comes in
+    begin_turn(now, wall)                             takes every clock reading of the turn
+    subscription, collect, request, peer_message      take the messages that came in, in any order
+    page                                              takes what the journal has for a read of the last turn
+    end_turn() -> Turn                                does what is due, commits, and returns the effects (turn.py)
+    next_deadline()                                   returns when to take the next turn if no message comes
 
-    core        Binary Star, the collector                             committer   updates, records, acknowledgements
-    link        the peer (peerlink.py)                                 requests    the snapshot port (requests.py)
-    ctx         what some of these share (context.py); what they ask for in the middle of their own, `_do` does
+Its parts share a context (context.py): the committer makes records, the link speaks with the peer (peerlink.py), and
+the requests answer the snapshot port (requests.py). The core itself decides, by Binary Star, whether this server is
+active. When a part asks for something in the middle of its work, `_do` does it.
 
-A message that makes no sense is counted by port and told in `facts`; it never stops anything.
+A malformed message is counted by port and logged. It never stops the server.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ from .updates.turn import JournalRead, ReadMessages, ReadSpans, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
-WAITS = object()  # in the place of what the journal has, until that is read
-DEFERRED_A_TURN = 50_000  # items of a large commit that are put into the map a turn: a few heartbeats apart at most
+# Stands for the result of a read of the journal that has not come yet.
+WAITS = object()
+# Items of a large commit that a turn puts into the map. All are there after a few heartbeats at most.
+DEFERRED_A_TURN = 50_000
 
 
 class ServerCore:
@@ -69,16 +71,21 @@ class ServerCore:
         self.link = PeerLink(ctx, self.health)
         self.changes = AccessChanges(ctx)
         self.requests = Requests(ctx, self.link, self.changes)
-        self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}  # of itself
-        self.marked = 0  # a number that our journal had been at: below it, only the peer can tell what is missing
-        self.cut_short = ""  # why it can't; the shell ends the server then
+        # The shell puts its own facts of the status here.
+        self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}
+        # The high-water mark of the journal. A journal that ends below it was cut short; only the peer has the rest.
+        self.marked = 0
+        # The reason why a server with such a journal can't go on; the shell then ends it.
+        self.cut_short = ""
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.releasing = AckRelease(ctx.committer.acks, ctx.arbitration, stopped_s)
         self.beating = HeartbeatTimer(ctx, self.link)
         self._woke = False
-        # A message of the peer's that waits for the journal, with what it reads, and those that came after it.
+        # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
+        # What that read has found.
         self._found: Any = WAITS
+        # The peer's messages that came after it.
         self._behind: deque[tuple[list[bytes], bytes]] = deque()
 
     @property
@@ -98,12 +105,12 @@ class ServerCore:
 
     @property
     def active(self) -> bool:
-        """Whether this server serves."""
+        """True if this server is active."""
         return self.ctx.bstate is ACTIVE
 
     @property
     def serving(self) -> bool:
-        """Whether it takes sets: active, and not about to hand over."""
+        """True if this server takes sets: it is active, and not about to hand over."""
         return self.ctx.serving
 
     # -- a turn
@@ -115,10 +122,10 @@ class ServerCore:
         arbiter: tuple[float, Members | None] | None = None,
         connection: Sequence[bool] = (),
     ) -> None:
-        """Take every clock reading of the turn, the arbiter's word, and what became of the connection to the peer.
+        """Take every clock reading of the turn, the arbiter's answer, and the events of the connection to the peer.
 
-        The connection is to its P+3: True where it came to stand, its handshake too, False where it broke. A long gap
-        in which this server was silent means that it was stopped.
+        An event is True if the connection to the peer's P+3 is up, with its handshake, and False if it broke. A long
+        gap in which this server was silent means that its process was stopped.
         """
         ctx, state = self.ctx, self.commits.state
         ctx.written = state.number
@@ -126,9 +133,11 @@ class ServerCore:
             self.arbitration.hear(*arbiter)
         gap = now - ctx.now
         silent_s = self.pulse.begins(now) if self.config.has_peer else gap
-        self._woke = gap > self.config.peer_timeout_s / 2  # what lies in the sockets is old
+        # After such a gap the messages in the sockets are old.
+        self._woke = gap > self.config.peer_timeout_s / 2
         ctx.now, ctx.arrival, ctx.wall = now, now, wall_s
-        if self._woke:  # stopped, or busy with recovering what the journal has
+        if self._woke:
+            # The process was stopped, or was busy with recovering the journal.
             ctx.listens_since = now
             if ctx.peer is not None:
                 ctx.liveness.excuse(ctx.peer.heard, now)
@@ -149,14 +158,15 @@ class ServerCore:
         if self._parked is not None:
             self._go_on_with_peer()
         if not self.config.has_peer and ctx.bstate is not ACTIVE:
-            self._alone()  # before the first request is looked at: a classic client asks again after 5 s only
+            # This comes before the first request: a CHP/1 client would ask again only after 5 s.
+            self._alone()
 
     def arrived(self, now: float) -> None:
-        """What is handed over next has arrived by now, maybe since the turn began."""
+        """Take the time by which the next messages have arrived; it may be after the turn began."""
         self.ctx.arrival = now
 
     def end_turn(self) -> Turn:
-        """Do what is due, commit, hand what was made to those who follow it, and return all effects of the turn."""
+        """Do what is due, commit, pass new records to the peer and to streams, and return all effects of the turn."""
         ctx, now = self.ctx, self.ctx.now
         if ctx.bstate is not ACTIVE and (ctx.bstate is not PASSIVE or self.arbitration.enabled):
             self._alone()
@@ -164,7 +174,8 @@ class ServerCore:
         beats = now >= ctx.next_beat
         if beats or EXPIRY in due:
             self._expire(beats=beats)
-        self.committer.ends_left = self.limits.ending_keys_max  # of the next turn, of which clients take theirs first
+        # The allowance of the next turn, which the sets of clients use first.
+        self.committer.ends_left = self.limits.ending_keys_max
         if HANDOVER in due:
             self._give_up_handover()
         if self.pending.taken:
@@ -189,7 +200,7 @@ class ServerCore:
         return turn
 
     def _answer(self) -> None:
-        """Tell clients and operators what they may be told of what they changed."""
+        """Release the answers that clients and operators may have by now."""
         ctx, acks = self.ctx, self.committer.acks
         owes = acks.waiting or self.releasing.waits or self.arbitration.enabled
         if owes and ctx.bstate is ACTIVE and ctx.now >= ctx.hold_until:
@@ -200,7 +211,7 @@ class ServerCore:
             self.changes.tell(acks.answered, self.requests.promise)
 
     def next_deadline(self) -> float:
-        """Return when something is due next if nothing comes in: now, if what was begun goes on."""
+        """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
         ctx, state = self.ctx, self.commits.state
         goes_on = state.busy or state.deferred or self.pending.taken or self.link.ready
         if goes_on or (self.requests.awake and self.requests.ready):
@@ -214,7 +225,7 @@ class ServerCore:
         self.ctx.turn.fact("garbage", "warning", port=port, error=str(error))
 
     def subscription(self, frames: list[bytes]) -> None:
-        """P+1: a connection's event, or its end."""
+        """Take an event of P+1: a subscription, a cancellation, or the end of a connection."""
         ctx = self.ctx
         try:
             if subscriptions.begins(frames):
@@ -224,7 +235,7 @@ class ServerCore:
             self._garbage("updates", error)
 
     def collect(self, frames: list[bytes]) -> None:
-        """P+2: a KVSET, of CHP/1 or CHP/2; from here on its session is known by the public id alone."""
+        """Take a KVSET of P+2, of CHP/1 or CHP/2; from here on its session goes by its public id."""
         try:
             known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
             if self.pending.taken and self.pending.queues(known, self.state):
@@ -233,7 +244,8 @@ class ServerCore:
                 self._collect(known)
         except BadInput as error:
             self._garbage("collector", error)
-        except Exception:  # a defect of ours, or no memory: the shell says so
+        except Exception:
+            # It is a defect of the server, or memory is exhausted; the shell logs it.
             self.health.failures += 1
             raise
 
@@ -251,7 +263,7 @@ class ServerCore:
             self._garbage("collector", error)
 
     def request(self, frames: list[bytes]) -> None:
-        """P: a message from the snapshot port, behind its identity."""
+        """Take a message of the snapshot port P: the identity of the connection, then the request."""
         self.ctx.deadlines.set(EXPIRY, self.ctx.now)
         self.ctx.authorizer.heed(frames)
         try:
@@ -260,7 +272,7 @@ class ServerCore:
             self._garbage("snapshot", error)
 
     def page(self, read: JournalRead, found: Any) -> None:
-        """Take what the journal has of what the last turn wanted to read, or an error if it is damaged there."""
+        """Take what the journal has for a read of the last turn, or an error if the journal is damaged there."""
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
         if isinstance(read, ReadMessages) and self.link.filler.read(read, found, self.ctx.turn):
@@ -271,7 +283,7 @@ class ServerCore:
             self.ctx.deadlines.set(LINK, self.ctx.now)
 
     def _go_on_with_peer(self) -> None:
-        """Let the peer's message that waited for the journal go on, and then those that came after it."""
+        """Go on with the peer's message that waited for the journal, and then with those that came after it."""
         if self._parked is not None and self._found is not WAITS:
             asking, found = self._parked[0], self._found
             self._parked, self._found = None, WAITS
@@ -280,7 +292,7 @@ class ServerCore:
             self._hear_peer(self.link.message(*self._behind.popleft()))
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
-        """P+3: a message of the peer's, and the identity of its connection."""
+        """Take a message of P+3, and the identity of its connection."""
         if self._parked is None:
             self._hear_peer(self.link.message(frames, line))
         else:
@@ -293,7 +305,7 @@ class ServerCore:
             self._garbage("peer", error)
 
     def _do(self, asking: Generator[Ask, Any, T], answer: Any = None) -> T | None:
-        """Do what a part asks for while it does its own; None if it waits for the journal."""
+        """Run a part, and do what it asks for meanwhile; return None if it waits for the journal."""
         while True:
             try:
                 ask = asking.send(answer)
@@ -315,22 +327,26 @@ class ServerCore:
                     self.step(ask)
 
     def force(self) -> dict[str, Any]:
-        """A person's word: see `PeerLink.force`."""
+        """Let an operator force this server to serve: see `PeerLink.force`."""
         return self._do(self.link.force()) or {}
 
     def measured(self, seen: ResourceUsage, *, aside: bool = False) -> str:
-        """The shell has looked at memory and disk; `aside`: in the middle of a turn. Why there is little room."""
+        """Take the shell's measures of memory and disk; return why there is little room, or "".
+
+        `aside` says that this call comes in the middle of a turn.
+        """
         self.ctx.deadlines.set(EXPIRY, self.ctx.now)
         before = self.room.read_only
         self.room.measured(seen)
         if not aside:
             if before and not self.room.read_only:
-                self.state.renew_leases(self.ctx.now)  # nobody could refresh one
+                # No client could refresh a lease meanwhile.
+                self.state.renew_leases(self.ctx.now)
             self._look_at_health()
         return self.room.tight
 
     def _look_at_health(self) -> None:
-        """Hand over if this server had better not serve, and the other one can."""
+        """Hand over if this server is unhealthy, and the passive can take over."""
         ctx = self.ctx
         if self.health.look(ctx.turn):
             ctx.beat_now()
@@ -339,7 +355,7 @@ class ServerCore:
             self.link.switch()
 
     def vote(self) -> bool:
-        """A client asks to be served; whether it will be."""
+        """Take a client's question as its vote to serve; return True if this server takes sets after it."""
         if not self.ctx.active and self.link.loader is None and self.ctx.replacing is None:
             self.step(PairEvent.VOTE_PEER_ALIVE if self.ctx.is_there() else PairEvent.VOTE_PEER_SILENT)
         return self.ctx.serving
@@ -347,7 +363,7 @@ class ServerCore:
     # -- Binary Star
 
     def step(self, event: PairEvent) -> None:
-        """Let the table decide on an event, and do what a new state asks for."""
+        """Let Binary Star's table decide on an event, and enter the new state if there is one."""
         ctx = self.ctx
         after = step(ctx.bstate, event)
         if after is ctx.bstate:
@@ -374,7 +390,7 @@ class ServerCore:
         ctx.beat_now()
 
     def _miss(self, event: PairEvent) -> None:
-        """We were to serve, and our journal was cut short: that is for the peer to do, if it has more."""
+        """Refuse to become active with a journal that was cut short; end the server if no peer can have more."""
         alone = "the peer was not heard" if self.config.has_peer else "there is no peer"
         why = {PairEvent.ALONE: alone, PairEvent.PEER_BEHIND: "the peer has no more than this server"}.get(event)
         if why:
@@ -382,10 +398,11 @@ class ServerCore:
 
     @property
     def asks_arbiter(self) -> tuple[bool, Wish | None]:
-        """Whether the arbiter is asked for the lease, or to keep it, and for which set."""
+        """The request to the arbiter: True to get or keep the lease, and the set of servers to write, or None."""
         ctx, wish = self.ctx, self.arbitration.wish
         if ctx.active:
-            return not ctx.handing_over, wish  # the other one can't serve without it
+            # The peer can't take over before this server gives up the lease.
+            return not ctx.handing_over, wish
         return self.arbitration.wants_lease(ctx.now, self.state.number), wish
 
     def _become_active(self, because: str) -> None:
@@ -401,12 +418,13 @@ class ServerCore:
         self.link.replay.own(held)
         taken = self.pending.take(ctx.now)
         self._go_on_with_pending()
-        ctx.turn.publish.append(alive(self.state.number))  # before anything else that carries the new epoch
+        # This HUGZ comes before any other message with a number of the new epoch.
+        ctx.turn.publish.append(alive(self.state.number))
         self.beating.greet_all()
         ctx.turn.fact("active", epoch=self.state.epoch, number=describe(self.state.number), pending=taken)
 
     def _open_epoch(self, because: str) -> None:
-        """The first record of an epoch above all that were heard of."""
+        """Open an epoch above all that this server has heard of: make its first record."""
         prev, wall_ms = self.state.number, round(self.ctx.wall * 1000)
         above = self.epochs.spend(self.state.epoch, self.ctx.now)
         first = number(next_epoch(above, odd=self.config.primary), sequence_of(prev) + 1)
@@ -417,7 +435,10 @@ class ServerCore:
         self.commits.channels.begin_epoch(first)
 
     def rise_above(self, epoch: int) -> None:
-        """Somebody of our store has seen `epoch`: what is served has to be above it, or it would be taken for stale."""
+        """Open an epoch above `epoch`, which the peer or a client has seen, if ours is not above it.
+
+        Otherwise clients and the peer would take what this server serves as stale.
+        """
         ctx = self.ctx
         self.epochs.hear(epoch)
         if ctx.active and self.epochs.above(self.state.epoch, ctx.now) > self.state.epoch:
@@ -458,19 +479,21 @@ class ServerCore:
                 self.step(PairEvent.ALONE)
 
     def _may_begin(self, event: PairEvent) -> bool:
-        """Whether we may serve: no stranger is in the peer's place, and we have a store, or may open one.
+        """Return True if this server may become active: it has a store, or may open one.
 
-        What the peer said while we were stopped says nothing of how it is: it says it again in a moment.
+        A server that was stopped does not trust old messages of its peer; the peer repeats them soon. A passive also
+        waits while an active server that can't be its peer speaks on P+3.
         """
         if event is PairEvent.PEER_BEHIND and self._woke:
             return False
-        if self.ctx.bstate is State.PASSIVE:  # of a store, or of one that it never got
+        if self.ctx.bstate is State.PASSIVE:
             stranger = self.link.misfit
             if stranger is not None and stranger.active and self.link.bars(self.config.peer_timeout_s):
                 return False
         elif not self.config.has_peer or (self.config.bootstrap and event is PairEvent.ALONE):
             return True
-        return self.state.number > 0 or event is PairEvent.PEER_BEHIND  # it has none either
+        # A peer that is behind an empty server has no store either.
+        return self.state.number > 0 or event is PairEvent.PEER_BEHIND
 
     def _give_up_handover(self) -> None:
         ctx = self.ctx
@@ -485,14 +508,15 @@ class ServerCore:
     # -- what is due at the end of a turn
 
     def _expire(self, *, beats: bool) -> None:
-        """End what is over, and set when to look again; with each heartbeat all kinds are looked at."""
+        """End what is over, and set the time of the next check; all kinds are checked with each heartbeat."""
         ctx, state, room = self.ctx, self.commits.state, self.room
         if not ctx.serving or room.read_only:
             self.expiry.ready = False
             ctx.deadlines.clear(EXPIRY)
         elif state.deferred or state.listing or self.pending.taken:
             ctx.deadlines.set(EXPIRY, ctx.now)
-        elif ctx.now < ctx.hold_until:  # we were stopped: what is over here may have been refreshed at a successor
+        elif ctx.now < ctx.hold_until:
+            # This server was stopped. A successor may have refreshed what is over here.
             ctx.deadlines.set(EXPIRY, ctx.hold_until)
         else:
             self.expiry.step(Now(ctx.now, ctx.arrival, ctx.wall), scan=beats)
@@ -503,11 +527,11 @@ class ServerCore:
 
     @property
     def ends(self) -> str:
-        """Why this server can't go on, if so; the shell ends it with the exit code of a wrong setting."""
+        """The reason why this server can't go on, or ""; the shell ends it with the exit code of a wrong setting."""
         return self.link.ends
 
-    # -- looking
+    # -- the status
 
     def status(self) -> dict[str, Any]:
-        """What this server is and does, for `chp status`, metrics and logs; counts are since its start."""
+        """Return the facts for `chp status`, metrics and logs; counts are since the server's start."""
         return status_of(self.ctx, self.link, self.requests, **self.shell_facts())

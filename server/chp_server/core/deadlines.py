@@ -1,10 +1,10 @@
-"""When the parts of the core have something to do, and what is due in this turn.
+"""The times at which parts of the core have something to do.
 
-A part that has to act at a time sets it here, under its name; one that has to act in this turn sets the time of the
-turn. `ServerCore.end_turn` takes out what is due, and calls nobody else. `next` is when the shell has to call again.
+    set      a part sets its next time, under its name; to act in this turn it sets the turn's own time
+    due      the end of a turn takes out the names that are due, and calls only these parts
+    next     tells the shell when to take the next turn, if no message comes
 
-There are few names, so one table is enough: it holds one time a name, and forgets nothing and keeps nothing twice.
-Pure.
+There are few names, so a table with one time for each is enough. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 NEVER = float("inf")
 NOTHING: frozenset[str] = frozenset()
 
-# HUGZ, STATE and the heartbeats of channels are sent. What is looked at now and then is looked at with them.
+# HUGZ, STATE and the heartbeats of channels are sent. Other regular checks are done with them.
 BEAT = "beat"
 # Keys, leases or transactions end, or the slots of a group are given out.
 EXPIRY = "expiry"

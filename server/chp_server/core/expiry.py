@@ -1,9 +1,16 @@
-"""What ends: keys whose ttl is over, leases, the keys of leases that have ended; and messages that are kept no more.
+"""Expiry: the active ends what is over by time.
 
-A lease may have a million keys, and a million ttls may be over at one moment; deleting them at once would hold up
-everybody for seconds. So a turn deletes `ending_keys_max` keys at most, half of them for ttls if leases wait too, and
-the next turn follows at once. What is still to go is a part of the state: keys beyond their deadline, and leases in
-`ending`. So a successor goes on where the active stopped, and the journal needs nothing else.
+    keys            whose ttl is over, or whose lease has ended
+    leases          that were not refreshed in time
+    transactions    that are idle for too long
+    messages        that their topics keep no longer
+
+A lease may have a million keys, and a million ttls may be over at one moment. Deleting all at once would hold up every
+client for seconds. So a turn deletes at most `ending_keys_max` keys, and the next turn follows at once. If ended leases
+have keys left, at least half of a turn's keys are theirs.
+
+What is left to delete is part of the state: keys past their deadline, and leases in `ending`. So a successor goes on
+where the active stopped, without a note in the journal.
 """
 
 from __future__ import annotations
@@ -18,19 +25,21 @@ from .updates.commit import Committer
 
 
 class Expiry:
-    """The active's share of work that nobody asked for."""
+    """The deletion of what is over by time, in slices of a turn."""
 
     def __init__(self, committer: Committer, counts: Counter[str]) -> None:
         self._committer, self._counts = committer, counts
-        self.ready = False  # a slice was full: more is due now
+        # True if the last slice was full, so that more is due at once.
+        self.ready = False
 
     def step(self, now: Now, *, scan: bool) -> None:
-        """End a slice of what is over; leases are looked at only if `scan`, as there may be many."""
+        """End a slice of what is over. Leases, transactions and topics are checked only with `scan`, for its cost."""
         commits, state = self._committer, self._committer.committed.state
         over = state.map.next_deadline()
         if not (scan or self.ready or state.leases.ending) and (over is None or over > now.at):
             return
-        commits.flush_chp1(now.arrival)  # a set that came just before the end of its key's ttl replaces the ttl
+        # A set that came just before the end of its key's ttl replaces the ttl.
+        commits.flush_chp1(now.arrival)
         self._keys(now.at)
         if scan or self.ready:
             self._leases(now.at)
@@ -53,7 +62,7 @@ class Expiry:
             self._counts["expired"] += len(keys)
 
     def _leases(self, now: float) -> None:
-        """End leases whose time is over; each takes as much room as a key."""
+        """End the leases whose time is over; each counts as one key of the slice."""
         commits = self._committer
         for lease_id in commits.committed.state.leases.expired(now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
@@ -63,7 +72,7 @@ class Expiry:
             self._counts["expired_leases"] += 1
 
     def _messages(self, now: Now) -> None:
-        """Drop what topics are to keep no more."""
+        """Drop the messages that their topics keep no longer."""
         commits = self._committer
         if due := commits.committed.state.topics.due(round(now.wall_s * 1000)):
             commits.add_segment(Segment([], [], {columns.TRIM: due}), now.at)

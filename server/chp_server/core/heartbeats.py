@@ -1,10 +1,12 @@
-"""What goes out because time passes: HUGZ, STATE to the peer, and each channel's heartbeat with its fingerprint.
+"""The heartbeats of a server: messages that it sends because time passes.
 
-    end_turn      what is due; what is kept for a while only is looked through then, too
-    greet_all     something changed that all who listen want to know
+    HUGZ         to all subscribers, once a second (RFC 12)
+    STATE        to the peer, each `heartbeat_s`
+    heartbeat    to a channel's subscribers, with the fingerprint of its subtree
 
-HUGZ is RFC 12's and comes once a second; the rest each `heartbeat_s`. A server in a long turn cannot do this: see
-pair/pulse.py. Pure.
+`end_turn` sends what is due. With each heartbeat it also drops old entries of tables that keep entries for a time.
+`greet_all` tells all subscribers at once that something has changed. A server in a long turn can't send any of these:
+see pair/beat.py. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from .deadlines import BEAT
 from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .updates.channels import alive, greeting
 
-HUGZ_S = 1.0  # RFC 12: once a second
-WAITING_SAID_S = 5.0  # after the start, at the latest
+# RFC 12 asks for one a second.
+HUGZ_S = 1.0
+# A server that waits says so in its log after so long a time since its start, at the latest.
+WAITING_SAID_S = 5.0
 
 
 class HeartbeatTimer:
-    """When the next ones are due, and what they say."""
+    """The times of the next heartbeats, and their contents."""
 
     def __init__(self, ctx: ServerContext, link: PeerLink) -> None:
         self._ctx, self._link = ctx, link
@@ -32,7 +36,7 @@ class HeartbeatTimer:
         ctx.deadlines.set(BEAT, ctx.now)
 
     def end_turn(self) -> None:
-        """Send what is due, and set the time of the next."""
+        """Send the heartbeats that are due, and set the time of the next."""
         ctx = self._ctx
         if ctx.now >= self._next_hugz:
             self._next_hugz = ctx.now + HUGZ_S
@@ -54,7 +58,8 @@ class HeartbeatTimer:
         ctx.commits.channels.let_go(ctx.now)
         ctx.turn.publish += subscriptions.say_again(ctx.commits)
         if ctx.active and ctx.state.deferred:
-            self.greet_all()  # alive, and not able to give fingerprints now
+            # While a large commit is applied, no fingerprint can be given.
+            self.greet_all()
         elif ctx.active:
             self.tell_channels()
 
@@ -65,7 +70,7 @@ class HeartbeatTimer:
             ctx.turn.fact("waiting", "warning", why=self._link.waits_for)
 
     def tell_channels(self) -> None:
-        """A heartbeat on each channel whose turn it is; fingerprints that are not known are measured for the next."""
+        """Send a heartbeat on each channel that is due; measure unknown fingerprints for the next time."""
         ctx, channels = self._ctx, self._ctx.commits.channels
         topics = ctx.pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
         at, beat_ms, wall_ms = ctx.state.number, round(ctx.pace.told_s * 1000), round(ctx.wall * 1000)
@@ -80,7 +85,7 @@ class HeartbeatTimer:
             channels.measure_by(ctx.state.images(channels.unmeasured))
 
     def greet_all(self) -> None:
-        """A GREETING on each channel."""
+        """Send a GREETING on each channel."""
         body = self._ctx.greeting()
         for topic in self._ctx.commits.channels.by_topic:
             self._ctx.turn.publish.append(greeting(topic, self._ctx.state.number, body))

@@ -1,4 +1,4 @@
-"""The time of a turn, as its parts are given it: they read no clock."""
+"""The time of a turn. The parts of the core are given it, and read no clock themselves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Now(NamedTuple):
     """The times of a turn.
 
-    `at` is when it began, by the monotonic clock. By `arrival` all that it has in hand has arrived: times to live count
-    from then. `wall_s` is the wall clock.
+    `at` is the time when the turn began, by the monotonic clock. `arrival` is a time by which the message in hand had
+    arrived; ttls count from it. `wall_s` is the wall clock when the turn began.
     """
 
     at: float

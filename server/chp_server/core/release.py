@@ -1,11 +1,12 @@
-"""When what is owed to clients may be told: at the end of a turn, and again at the moment when it would leave.
+"""The release of acknowledgements: when the answers that clients wait for may leave the server.
 
-    end_turn      what the passive has confirmed, or nobody has to confirm
-    may_leave     in the middle of performing: none after a stop in mid-turn, until the peer had its say; with an
-                  arbiter, none either if the lease may have ended since the turn began
-    clear         this server no longer serves: clients send what was not acknowledged to the one that does
+    end_turn                       puts answers into the turn: those that the passive has confirmed, or all without one
+    may_leave, may_be_promised     check again when the shell is about to send the answers
+    clear                          drops all answers, because this server no longer serves
 
-What may not leave is deferred to a later turn. Pure.
+Between the decision and the sending, the process may have been stopped, and the peer may have become active. So answers
+that would leave too late are deferred until the peer was heard. With an arbiter, answers are deferred too if the lease
+may have ended since the turn began. Clients send again to the other server what was not acknowledged. Pure.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from .pair.arbitration import Arbitration
 from .updates.acks import Acks
 from .updates.turn import Frames, Turn
 
-Answers = list[tuple[bytes, list[Frames]]]  # on P, by the connection that asked
+# Answers on port P, each with the connection that asked.
+Answers = list[tuple[bytes, list[Frames]]]
 
 
 class AckRelease:
-    """Acknowledgements on their way out."""
+    """The acknowledgements and answers that are about to leave, and those that were deferred."""
 
     def __init__(self, acks: Acks, arbitration: Arbitration, stopped_s: float) -> None:
         self._acks, self._arbitration = acks, arbitration
-        self._stopped_s = stopped_s  # a server that takes so long between deciding and sending was stopped
-        self._deferred: list[Frames] = []  # of a turn in the middle of which we were stopped
-        self._promises: Answers = []  # the same, of what is said on P
+        # If so much time passes between deciding and sending, the process was stopped.
+        self._stopped_s = stopped_s
+        # The acknowledgements that were deferred.
+        self._deferred: list[Frames] = []
+        # The answers on P that were deferred.
+        self._promises: Answers = []
 
     @property
     def waits(self) -> bool:
@@ -32,7 +37,7 @@ class AckRelease:
         return bool(self._deferred or self._promises)
 
     def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
-        """Put into the turn what may be told; `confirmed` is what a passive in sync has, and None if there is none."""
+        """Put into the turn the answers that may leave; `confirmed` is the number of a passive in sync, or None."""
         acks, arbitration = self._acks, self._arbitration
         waiting = bool(acks.waiting or self.waits)
         if arbitration.enabled and not arbitration.agreed(confirmed, acks.answered, waiting):
@@ -46,14 +51,14 @@ class AckRelease:
             acks.release_alone(turn, number)
 
     def may_leave(self, acks: list[Frames], began: float, now: float) -> list[Frames]:
-        """Return the acknowledgements that may leave now, of a turn that began at `began`."""
+        """Return the acknowledgements that may leave now; defer the others. Their turn began at `began`."""
         if self._in_time(began, now):
             return acks
         self._deferred += acks
         return []
 
     def may_be_promised(self, promises: Answers, began: float, now: float) -> Answers:
-        """Return the answers on P, to admin commands that are as sets, that may leave now."""
+        """Return the answers on P that may leave now; defer the others. They are answers to replicated commands."""
         if self._in_time(began, now):
             return promises
         self._promises += promises
@@ -63,7 +68,7 @@ class AckRelease:
         return now - began <= self._stopped_s and self._arbitration.leased(now)
 
     def clear(self, turn: Turn) -> None:
-        """Tell none of it; also not what this turn was to tell: it may have begun with a peer's word of long ago."""
+        """Drop all answers, also those of this turn: a stale message of the peer may have released them."""
         turn.acks.clear()
         turn.promises.clear()
         self._deferred, self._promises = [], []

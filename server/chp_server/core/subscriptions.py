@@ -1,7 +1,7 @@
-"""What P+1 says: who subscribes to what, who cancels, and which connection has ended (SPEC.md, section 15).
+"""The events of P+1: subscriptions, cancellations, and connections that have ended (SPEC.md, section 15).
 
-A subscription of a subtree's channel, or of a session's own, is greeted; one for which there is no room is refused on
-the topic itself, where only who asked for it listens.
+A subscription to a subtree's channel, or to a session's own, is answered with a GREETING. If there is no room for a
+channel, the server publishes a refusal on its topic. Only the clients that asked for this channel listen there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NO_ROOM = "too many channels, of this connection or of all; subscribe to fewer"
 
 
 def begins(frames: list[bytes]) -> bool:
-    """Return True if a connection subscribes: what is open has to be a record first."""
+    """Return True if an event subscribes; then the open updates have to become a record first."""
     return len(frames) > 1 and frames[1][:1] == b"\x01"
 
 
 def hear(frames: list[bytes], committed: Committed, now: float, greet: Callable[[], bytes]) -> list[Frames]:
-    """Take the name of a connection, and its XPUB event, 1 or 0 and the topic; return what is to be published.
+    """Take the name of a connection and its XPUB event, which is 1 or 0 and a topic; return what to publish.
 
-    Without an event, the connection has ended. libzmq cancels what an ended connection had, in nobody's name: of that,
-    its end has told already.
+    Without an event, the connection has ended. libzmq then cancels its subscriptions without the connection's name;
+    these cancellations change nothing, as the end of the connection was told before.
     """
     who, *events = frames
     listeners, topic = committed.channels.listeners, events[0][1:] if events else b""
@@ -57,7 +57,7 @@ def _subscribe(committed: Committed, topic: bytes, who: bytes, now: float, greet
 
 
 def say_again(committed: Committed) -> list[Frames]:
-    """Return what tells subscribers again that there is no room for a topic, unless others listen to it by now."""
+    """Return the refusals again, for topics that still have no channel."""
     channels, number = committed.channels, committed.state.number
     return [_refused(topic, number) for topic in channels.listeners.refused_again() if topic not in channels.by_topic]
 

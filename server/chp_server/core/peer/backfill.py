@@ -1,7 +1,12 @@
-"""A server's part in backfill: what it lacks of messages, what it is asked for, and what its journal lets go.
+"""Backfill: a server requests topic messages that its journal lacks from its peer, and answers such requests.
 
-Told by the peers' link and at the end of a turn. What it is asked for it reads of the journal, which is an effect of
-the turn: the answer leaves with the next one.
+    begin, replaced     note which messages the journal has, at the start or after a new state was taken over
+    came                notes the messages of a record
+    end_turn            drops expired messages from the journal, and requests missing ones
+    on_lack, read       answer the peer: the journal is read at the end of a turn, and the next turn sends the answer
+    on_fill             keeps the messages that the peer sent
+
+missing_messages.py keeps what is missing, and has the messages LACK and FILL. Pure.
 """
 
 from __future__ import annotations
@@ -15,32 +20,33 @@ from ..updates.turn import Fill, ReadMessages, Trim, Turn
 
 
 class Backfill:
-    """See the module."""
+    """The missing messages of this server, and the reads for its peer."""
 
     def __init__(self, committed: Committed, wait_s: float) -> None:
         self._committed, self._wait_s = committed, wait_s
         self._filling = MissingMessages()
         # The last turn that had an answer.
         self._filled: Turn | None = None
-        # What is read for the peer, and the offset behind the last message that it lacks of that.
+        # The reads for the peer, each with the offset behind the last message that the peer lacks there.
         self._asked: dict[ReadMessages, int] = {}
 
     @property
     def lacks(self) -> int:
-        """The number of messages that are in no row of our journal."""
+        """The number of messages that our journal lacks."""
         return self._filling.messages
 
     def waits(self, turn: Turn) -> bool:
-        """Return True if some are not to be read yet, and will be: what came with this turn is written after it."""
+        """Return True if messages are missing, or were filled by this turn, whose journal is written after it."""
         return self._filling.messages > 0 or self._filled is turn
 
     def begin(self, spans: Spans) -> dict[int, int]:
-        """Note what the journal has at the start; return the offsets below which it need keep nothing, by topic."""
-        self._committed.state.topics.take_trimmed()  # by records that were read back: it is all said here
+        """Note what the journal has at the start; return, by topic, the offsets below which it need keep nothing."""
+        # The records that were read back trimmed topics too. What is returned here covers that.
+        self._committed.state.topics.take_trimmed()
         return self._begin(spans)
 
     def replaced(self, spans: Spans) -> None:
-        """Note which messages of the active's state, which was taken over, the journal has."""
+        """Note what the journal has, after the active's state was taken over."""
         self._committed.state.topics.trimmed |= self._begin(spans)
 
     def _begin(self, spans: Spans) -> dict[int, int]:
@@ -50,7 +56,7 @@ class Backfill:
         return {**floors, **topics.gone(spans.keys() - floors.keys())}
 
     def came(self, frame: bytes) -> list[LoggedMessages]:
-        """Return the messages of a RECORD, if it had any."""
+        """Note the messages of a RECORD, if it has any, and return them."""
         messages = unpacked(frame) if frame else []
         self._filling.came(messages)
         return messages
@@ -68,14 +74,17 @@ class Backfill:
             turn.to_peer += [] if question is None else [question]
 
     def on_lack(self, body: bytes, turn: Turn) -> None:
-        """Read what the peer lacks: one that took over may, too, before it had all that it had followed."""
+        """Read messages that the peer lacks.
+
+        An active may lack messages as well as a passive, if it took over before its backfill was done.
+        """
         topic, first, end = asked(body)
         read = ReadMessages(topic, first, self._committed.state.number, PAGE_BYTES)
         self._asked[read] = end
         turn.reads.append(read)
 
     def read(self, read: ReadMessages, found: Any, turn: Turn) -> bool:
-        """Send the peer what the journal has; return False if it was not read for the peer."""
+        """Send the peer what a read has found; return False if the read was not for the peer."""
         end = self._asked.pop(read, None)
         if end is None:
             return False
@@ -85,7 +94,7 @@ class Backfill:
         return True
 
     def on_fill(self, body: bytes, turn: Turn) -> None:
-        """Keep what was asked for."""
+        """Keep the messages that the peer sent."""
         if kept := self._filling.fill(body):
             turn.journal.append(Fill(kept))
             self._filled = turn

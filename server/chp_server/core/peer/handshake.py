@@ -1,13 +1,16 @@
-"""STATE: what a server tells the other one each heartbeat, and whether the two can be a pair (SPEC.md, section 21).
+"""STATE: what a server tells its peer each heartbeat, and whether the two can be a pair (SPEC.md, section 21).
 
-    Peer       what the other one last said of itself, and when
-    Misfit     why it is none: it has another store (`foreign`), our own role (`role`), a version that we don't speak
+    tell         makes STATE
+    heard        reads STATE: it returns a `Peer`, or an `IncompatiblePeer` with the reason
+    foreign      the reason: the servers have different stores
+    role         the reason: both servers are the primary, or both are the backup
+    version      the reason: the other server speaks a version that this one does not
 
-Two of one pair have one store, or one of them has none yet. With a misfit there are no dealings: neither takes anything
-from the other, nor gives way to it. Who serves goes on, and says so; who does not serve yet does not begin. What should
-be set alike on both is told too, so that a difference is seen before it matters.
+The servers of a pair have one store, or one of them has none yet. A server takes nothing from an incompatible peer, and
+does not give way to it. An active server goes on and logs the problem; a server that is not active yet does not begin.
+STATE also tells the settings that should be equal on both servers, so that a difference is seen early.
 
-Pure: `now` is an argument.
+Pure: the time is that of the context.
 """
 
 from __future__ import annotations
@@ -29,12 +32,14 @@ TYPES = {
     "number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool, "follows": int,
     "store": bytes, "opener": bytes, "digest": int, "settings": dict, "room": bool,
 }  # fmt: skip
-NAME_MAX = 64  # of what another says of itself, and is logged
+# Characters of another server's name that are kept.
+NAME_MAX = 64
 FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
 )
-FOREIGN_STORE = "foreign"  # a meta value: see `PeerLink.foreign`
+# The name under which the journal keeps `PeerLink.foreign`.
+FOREIGN_STORE = "foreign"
 FOREIGN_MET = (
     "the server at --peer held another store ({theirs}) than this server ({ours}) when it was heard, so its silence "
     "is no reason to serve: one of the two has another pair's data. If this one has the right data, say so: `chp "
@@ -58,12 +63,13 @@ SAME_ROLE = "both servers are --{role}; start one of them as the other"
 
 
 def tell(ctx: ServerContext, *, room: bool) -> list[bytes]:
-    """STATE, as it is sent each heartbeat."""
+    """Return STATE, as it is sent each heartbeat."""
     at = ctx.state.proof()
     said = {
         "state": int(ctx.bstate), "number": at.number, "epoch": ctx.state.epoch, "server": ctx.server,
         "name": ctx.config.name, "primary": ctx.config.primary, "in_sync": ctx.active and ctx.in_sync(),
-        "follows": int(ctx.follower is not None),  # not a bool, so that 0.1 says that we are of another version
+        # This is no bool, so that a server of 0.1 logs that this one is of another version.
+        "follows": int(ctx.follower is not None),
         "version": VERSION, "store": at.store, "opener": at.opener, "digest": at.digest, "settings": settings_of(ctx),
         "room": room, "secret": ctx.config.secret,
         "echo": b"" if ctx.peer is None else ctx.peer.secret,
@@ -72,7 +78,7 @@ def tell(ctx: ServerContext, *, room: bool) -> list[bytes]:
 
 
 def settings_of(ctx: ServerContext) -> dict[str, Any]:
-    """What should be the same on both servers."""
+    """Return the settings that should be equal on both servers."""
     config, limits = ctx.config, ctx.limits
     return {
         "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
@@ -82,9 +88,10 @@ def settings_of(ctx: ServerContext) -> dict[str, Any]:
 
 
 def heard(body: bytes, ctx: ServerContext) -> Peer | IncompatiblePeer:
-    """Who sent a STATE; `BadFrame` if it makes no sense, or was sent by ourselves."""
+    """Return the sender of a STATE; raise `BadFrame` if it is malformed, or if this server sent it itself."""
     said, now = unpackb(body, "the peer's STATE", QUESTION), ctx.now
-    version = said.get("version", 2)  # 0.1 did not tell
+    # Servers of 0.1 did not tell their version.
+    version = said.get("version", 2)
     if not spoken(version):
         name, active = str(said.get("name"))[:NAME_MAX], said.get("state") == State.ACTIVE
         return IncompatiblePeer("version", unspoken(version), name, b"", active, now)
@@ -103,7 +110,8 @@ def heard(body: bytes, ctx: ServerContext) -> Peer | IncompatiblePeer:
         _settings(said["settings"], ctx), said["room"],
         secret=_token(said.get("secret")), echo=_token(said.get("echo")),
     )  # fmt: skip
-    if epoch_of(at.number) > EPOCH_MAX - 2:  # whoever serves next has to open one above it, of either server
+    # The next active has to open a higher epoch, and each server uses only every second number.
+    if epoch_of(at.number) > EPOCH_MAX - 2:
         raise BadFrame(f"the peer tells of epoch {peer.epoch}; there is none above {EPOCH_MAX}")
     return _misfit(peer, ctx) or peer
 
@@ -113,7 +121,7 @@ def _token(said: object) -> bytes:
 
 
 def _settings(said: dict[Any, Any], ctx: ServerContext) -> dict[str, Any]:
-    """What the peer says of the settings that we know, if it is of a form that a setting has."""
+    """Return those of the peer's settings that we know, and whose types are right."""
     return {name: said[name] for name in settings_of(ctx) if type(said.get(name)) in (bool, int, float)}
 
 
@@ -130,7 +138,7 @@ def _misfit(peer: Peer, ctx: ServerContext) -> IncompatiblePeer | None:
 
 
 def differences(ctx: ServerContext, peer: Peer) -> dict[str, list[Any]]:
-    """Settings that are not the same on both, ours first; those that only one of them knows are no difference."""
+    """Return the settings that differ, each with our value and the peer's; one that a server lacks is left out."""
     ours = {**settings_of(ctx), "version": VERSION}
     theirs = {**peer.settings, "version": peer.version}
     return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}

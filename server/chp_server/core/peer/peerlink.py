@@ -1,12 +1,16 @@
-"""The peers' link, as one server sees it: hearing the other, catching up with it, or letting it catch up.
+"""This server's end of the link between the peers (P+3): it hears the peer, follows it, or lets it follow.
 
-STATE      each heartbeat: Binary Star's state, and how far it is in which history; see handshake.py
-BEAT       in a long turn: it lives; see beat.py
-WANT ...   see follow.py for how a passive catches up and stays in sync
-HANDOVER   the active, which takes no sets any more, asks the passive that has everything to take over
-LEAVE      this server ends, on purpose: the other one need not wait for its silence
-SCRUB      are the contents the same? see scrub.py; SCRUBBED answers
-REPLAY     a server that was active alone hands over what it did, see replay.py; REPLAYED answers
+    STATE               each heartbeat: the state in Binary Star, and the position in the history (handshake.py)
+    BEAT                in a long turn: the server lives (beat.py)
+    WANT, RECORD, ...   a passive catches up with the active, and stays in sync (follow.py)
+    HANDOVER            the active, which takes no more sets, asks a passive that has everything to take over
+    LEAVE               the server ends on purpose, so the peer need not wait for its silence
+    SCRUB, SCRUBBED     the servers compare their contents (scrub.py)
+    REPLAY, REPLAYED    a server that was active alone hands over its suffix (replay.py)
+    LACK, FILL          a server asks for messages that its journal lacks (backfill.py)
+
+Any process may connect to P+3. So a server takes messages only from the connection whose STATE proved to be the peer's.
+BEAT alone has a connection of its own.
 """
 
 from __future__ import annotations
@@ -41,74 +45,91 @@ from .replay import Replay
 from .scrub import SCRUB, SCRUBBED, Scrubber
 
 LONG_AGO = -1e9
+# A server that finds a peer of its own role ends after so many heartbeats.
 ENDS_AFTER_BEATS = 4
-ASKED_MAX = 6  # doublings of the wait before a passive asks again
-WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max  # its history: some numbers and words an epoch
-SAY_AGAIN_S = 60.0  # what stays wrong is logged so often
-QUIET = (follow.RECORD, follow.CONFIRM, BEAT)  # what changes nothing but how far records have come
+# The wait before a passive asks again doubles with each unanswered WANT, up to so many WANTs.
+ASKED_MAX = 6
+# WANT carries a history, with a few values for each epoch.
+WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max
+# A problem that stays is logged again so often, in seconds.
+SAY_AGAIN_S = 60.0
+# These messages change nothing about the peer but how far records have come.
+QUIET = (follow.RECORD, follow.CONFIRM, BEAT)
 
 
 class PeerLink:
-    """This server's end of the link."""
+    """The state of this server's end of the link."""
 
     def __init__(self, ctx: ServerContext, resting: HealthCheck) -> None:
         self._ctx, self._resting = ctx, resting
-        self.line = self._speaks = b""  # the connection by which the peer speaks, and that of the message in hand
+        # The connection by which the peer speaks, and the connection of the message in hand.
+        self.line = self._speaks = b""
         self.loader: Loader | None = None
         self.misfit: IncompatiblePeer | None = None
-        self.foreign = b""  # the store of a misfit that was met before we began: silence is no reason to begin then
+        # The other store that the server at --peer had before this server began to serve or to follow. After that, its
+        # silence is no reason to begin.
+        self.foreign = b""
         self._said_at = LONG_AGO
-        self.handed_over_at = LONG_AGO  # when we were asked to take over
+        # The time when this server last took over by a hand-over.
+        self.handed_over_at = LONG_AGO
         self.replay = Replay(ctx)
         self.scrubber = Scrubber(ctx.commits, ctx.counts, ctx.config.scrub_s, ctx.config.heartbeat_s)
-        self._whole = False  # what we have is not to be built on: the whole state is asked for
+        # True if this server's contents are wrong, so that it asks for the whole state.
+        self._whole = False
         self._wanted_at = LONG_AGO
-        self._unanswered = 0  # times that we asked since anything of an answer came
+        # The number of WANTs since a part of an answer came.
+        self._unanswered = 0
         self._was_in_sync = False
-        self._ends_at: float | None = None  # of the same role as the peer: when we end ...
-        self.ends = ""  # ... and why
-        self.in_sync_since = ctx.now  # when that last changed
+        # If both servers have one role: the time when this one ends, and the reason once it does.
+        self._ends_at: float | None = None
+        self.ends = ""
+        # The time when the pair last came in sync, or fell out of it.
+        self.in_sync_since = ctx.now
         self.filler = Backfill(ctx.commits, ctx.config.peer_timeout_s)
-        self._messages = b""  # the frame of a RECORD that has its messages
-        self.opens = False  # whether this turn opened an epoch
-        self._late_at = ctx.now  # from when on the passive may have to be given up; no turn is taken for that alone
+        # The frame with the messages of the RECORD in hand.
+        self._messages = b""
+        # True if this turn opens an epoch.
+        self.opens = False
+        # Before this time the passive need not be checked for lateness. No turn is taken only for the check.
+        self._late_at = ctx.now
+        # True if records of this turn wait until its epoch is in the journal.
         self._held_back = False
 
-    # -- what others ask
+    # -- what other parts ask
 
     @property
     def ready(self) -> bool:
-        """Whether the passive could be sent more now."""
+        """True if more could be sent to the passive at once."""
         return self._held_back or (self._ctx.follower is not None and self._ctx.follower.pump_ready)
 
     def reset(self) -> None:
-        """Our state changed: whatever was under way is over."""
+        """Drop all work under way with the peer, because the state of this server has changed."""
         self._ctx.follower = self.loader = self._ends_at = None
         self._ctx.handover_until, self._ctx.confirmed = None, 0
         self._wanted_at, self._whole = LONG_AGO, False
 
     def excuse(self) -> None:
-        """We took no turn for a while: the passive is not to be blamed for what was not read meanwhile."""
+        """Give the passive its full time again: this server took no turn for a while, and read no confirmations."""
         if self._ctx.follower is not None:
             self._ctx.follower.excuse(self._ctx.now)
 
     def state_message(self) -> list[bytes]:
-        """STATE, as it is sent each heartbeat."""
+        """Return STATE, as it is sent each heartbeat."""
         return handshake.tell(self._ctx, room=not self._resting.why)
 
     def bars(self, timeout_s: float) -> bool:
-        """Whether somebody who can't be our peer was heard so recently that we are not to begin."""
+        """Return True if an incompatible peer was heard within `timeout_s`, so that this server must not begin."""
         return self.misfit is not None and self._ctx.now - self.misfit.heard <= timeout_s
 
     @property
     def outdone(self) -> int:
-        """The epoch above this server's that a client has seen: who opened it may serve yet. 0 if there is none."""
+        """The epoch above ours that a client has seen, or 0; the server that opened it may still serve."""
         ctx = self._ctx
         return 0 if ctx.arbitration.enabled else ctx.epochs.seen_above(ctx.state.epoch)
 
     @property
     def waits_for(self) -> str:
-        """What a server that does not serve waits for, and what a person can do; nothing if all is well."""
+        """The reason why an inactive server waits, with the remedy; "" if all is well."""
         ctx, config = self._ctx, self._ctx.config
         if ctx.active or not config.has_peer:
             return ""
@@ -123,9 +144,9 @@ class PeerLink:
     # -- what comes in
 
     def message(self, frames: list[bytes], line: bytes) -> Asking:
-        """A message that came by a connection; `BadFrame` if it makes no sense.
+        """Handle a message that came by a connection; raise `BadFrame` if it is malformed.
 
-        Anybody may connect. So only who told a STATE that was believed is heard otherwise.
+        Any process may connect. So all messages but STATE and BEAT are taken from the peer's connection only.
         """
         handler = self._HANDLERS.get(frames[0] if frames else b"")
         if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
@@ -133,8 +154,9 @@ class PeerLink:
         self._speaks = line
         if frames[0] not in QUIET:
             self._ctx.deadlines.set(LINK, self._ctx.now)
+        # A BEAT comes by a connection of its own, so `_on_beat` checks its server id instead.
         if frames[0] not in (follow.STATE, BEAT):
-            if line != self.line:  # a BEAT comes by a connection of its own
+            if line != self.line:
                 self._ctx.counts["strangers"] += 1
                 return
             self._hear()
@@ -147,7 +169,7 @@ class PeerLink:
             raise BadFrame(f"a peer message {frames[0]!r} is ill-formed: {error!r}") from None
 
     def _hear(self) -> None:
-        """Note that something came from the peer: a record, or a confirmation, shows that it lives."""
+        """Note that a message came from the peer: any of them shows that it lives."""
         ctx, peer = self._ctx, self._ctx.peer
         if peer is not None and not peer.left:
             peer.heard = ctx.now
@@ -184,8 +206,10 @@ class PeerLink:
             ctx.await_suffix()
         first = ctx.arbitration.before() if who.state is not State.ACTIVE else None
         if first and not ctx.state.number and who.number:
-            first = None  # our disk is new: what the set names is lost
-        if first is not None:  # the arbiter's set has one of us: whatever our numbers, that one has all that counts
+            # Our disk is new, so what this server had when the set was written is lost.
+            first = None
+        if first is not None:
+            # The arbiter's set names one server alone. It has all that counts, whatever the numbers are.
             event = PairEvent.PEER_BEHIND if first else PairEvent.PEER_AHEAD
         yield event
         if who.state is not State.ACTIVE and who.at.store == ctx.state.store:
@@ -195,17 +219,18 @@ class PeerLink:
     def _on_beat(self, body: bytes) -> None:
         beat, ctx = BeatMessage.of(body), self._ctx
         peer = ctx.peer
-        if peer is None:  # one that was busy since before this server started: its STATE comes when its turn is done
+        if peer is None:
+            # The peer was in a long turn when this server started. Its STATE comes when that turn is done.
             ctx.liveness.word(ctx.now)
-        elif (peer.secret or peer.server) == beat.server and not peer.left:  # what it was then, STATE has told
+        elif (peer.secret or peer.server) == beat.server and not peer.left:
             peer.turn_ms = beat.turn_ms
             self._hear()
 
     def _is_stranger(self, who: Peer | IncompatiblePeer) -> bool:
-        """Whether another has the peer's place, and was heard just now.
+        """Return True if the peer is alive, and `who` speaks by another connection without a proof to be the peer.
 
-        A peer whose connection broke, or that was started again, proves that it is the peer: it says the secret that
-        only the server at --peer is told, or a place of our history with the digest there.
+        A peer whose connection broke, or that was started again, has a proof. It repeats the secret that only the
+        server at --peer is told, or it names a position of our history with the right digest.
         """
         if not self._ctx.alive() or self._speaks == self.line:
             return False
@@ -214,7 +239,7 @@ class PeerLink:
         return who.echo != self._ctx.config.secret and not self._ctx.commits.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
-        """The first word of a peer's run: what an earlier one had confirmed, or was asked for, may be gone."""
+        """Begin with a new run of the peer: what its earlier run had confirmed, or was asked for, may be gone."""
         ctx = self._ctx
         ctx.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
         ctx.follower = self.loader = None
@@ -235,22 +260,24 @@ class PeerLink:
             self.remember_foreign(misfit.store)
         if misfit.kind != "role" or not begins:
             self._ends_at = None
-        elif self._ends_at is None:  # not at once: the other one is to hear of it too
+        elif self._ends_at is None:
+            # This server does not end at once, so that the other one hears of it too.
             self._ends_at = ctx.now + ENDS_AFTER_BEATS * ctx.config.heartbeat_s
 
     def remember_foreign(self, store: bytes) -> None:
-        """Of the next start too: the server that has the right data may be gone by then."""
+        """Remember the store of an incompatible peer, also for the next start: that server may be silent then."""
         if store != self.foreign:
             self.foreign = store
             self._ctx.turn.journal.append(Remember(handshake.FOREIGN_STORE, store))
 
     def leave_message(self) -> list[bytes]:
-        """LEAVE, for the end of a server that was told to end, after all else."""
+        """Return LEAVE, the last message of a server that ends on purpose."""
         return [follow.LEAVE, self._ctx.server]
 
     def _on_leave(self, body: bytes) -> None:
         ctx, peer = self._ctx, self._ctx.peer
-        if peer is not None and peer.server == body:  # else of one that has been started again
+        # Any other id is of an earlier run of the peer, which was started again since.
+        if peer is not None and peer.server == body:
             peer.left = True
             ctx.liveness.left()
             ctx.turn.fact("peer left", name=peer.name)
@@ -263,12 +290,12 @@ class PeerLink:
             return
         behind = ctx.replacing is None and (peer.at != ctx.state.proof() or not peer.in_sync or self._whole)
         wait = ctx.config.peer_timeout_s if peer.follows else ctx.config.heartbeat_s
-        # a question makes the active begin anew: one on its way must not be followed by others for ever
+        # Each WANT makes the active begin its answer anew. So the wait doubles, or no answer would ever be complete.
         if behind and ctx.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
             self._want()
 
     def want_whole(self) -> None:
-        """Our contents are not the active's: take over its whole state, whatever our number."""
+        """Ask for the active's whole state, whatever our number, because our contents differ from it."""
         self._whole = True
         self._want()
 
@@ -285,9 +312,11 @@ class PeerLink:
         ctx = self._ctx
         self._wanted_at, self.loader = ctx.now, None
         self._unanswered = min(self._unanswered + 1, ASKED_MAX)
-        ctx.confirmed = 0  # the active may have given us up since: say again what we have
+        # The active may have given this server up since, so it confirms again what it has.
+        ctx.confirmed = 0
         ctx.drop_partial()
-        ctx.turn.to_peer.append(self.state_message())  # who asks: it may not have heard of this run of ours
+        # STATE goes first, because the active may not have heard this run of the server.
+        ctx.turn.to_peer.append(self.state_message())
         said = {"at": ctx.state.proof(), "history": to_list(ctx.state.history), "whole": self._whole}
         ctx.turn.to_peer.append([follow.WANT, packb(said)])
 
@@ -320,7 +349,8 @@ class PeerLink:
         if begins_snapshot(body):
             self.loader = Loader(ctx.limits)
         if self.loader is None:
-            return  # of the answer to an earlier question; the one to the last begins with its first chunk
+            # It belongs to the answer to an earlier WANT. The answer to the last WANT begins with a first chunk.
+            return
         self._unanswered = 0
         try:
             self.loader.add(body, ctx.arrival)
@@ -330,13 +360,15 @@ class PeerLink:
         ctx.turn.to_peer.append([follow.MORE, pack(1)])
 
     def _on_end(self, body: bytes) -> Asking:
-        """Take over the active's state, once the journal has told what it shares with it, and what will be lost."""
+        """Take over the active's state, after the journal was read for messages that are shared, or in our suffix."""
         ctx, commits = self._ctx, self._ctx.commits
         if ctx.bstate is not PASSIVE:
             return
         if self.loader is None and not self._unanswered:
-            return  # nobody asked for it, and it would be read whole
-        earlier = self.loader is None  # as in _on_sync; or of a state without a key
+            # This server has not asked for it, and reading it would take long.
+            return
+        # An END without chunks answers an earlier WANT, as in `_on_sync`, or is of a state without keys.
+        earlier = self.loader is None
         loader = self.loader = self.loader or Loader(ctx.limits)
         try:
             after = loader.finish(body, ctx.arrival)
@@ -350,7 +382,8 @@ class PeerLink:
             self.loader = None
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
         if ctx.outruns(after.number):
-            self._want()  # it answers what we asked before we served
+            # This state answers a WANT of a time before this server was active.
+            self._want()
             return
         common = after.common_number(commits.state.history)
         shared = common if ctx.replacing is None else min(common, ctx.replacing)
@@ -362,10 +395,10 @@ class PeerLink:
     def _take_over(
         self, after: ReplicatedState, common: int, shared: int, spans: Spans, messages: list[LoggedMessages]
     ) -> None:
-        """Replace our state by the active's.
+        """Replace our state by the active's, whose history is the same up to `common`.
 
-        Both have what happened up to `common`, and our journal has what is written up to `shared`: these `spans` of
-        messages. `messages` are those of our suffix that are in the journal alone.
+        Our journal has messages of this history up to `shared`; `spans` are their offsets. `messages` are those of our
+        suffix that were read from the journal.
         """
         ctx, commits = self._ctx, self._ctx.commits
         self.loader = None
@@ -407,7 +440,8 @@ class PeerLink:
         said = unpackb(body, "WANT", WANT_WEIGHT)
         at, history = Position.of(said["at"]), from_list(said["history"])
         if at.store not in (b"", ctx.state.store):
-            return  # its STATE said so too
+            # The servers have different stores, as its STATE has told.
+            return
         after = at.number
         ctx.commit()
         yield RiseAbove(epoch_of(after))
@@ -418,7 +452,8 @@ class PeerLink:
             ctx.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
             ctx.counts["parted"] += 1
             ctx.await_suffix()
-        begun = after > 0 or len(log) <= 1  # an empty server gets all at once: it is not to serve a part of it
+        # An empty server gets the state as a whole, so that it never serves a part of it.
+        begun = after > 0 or len(log) <= 1
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
             ctx.follower = Follower(ctx.limits, after, state.number)
         else:
@@ -439,7 +474,8 @@ class PeerLink:
             return
         at = Position.of(unpackb(body, "CONFIRM", QUESTION))
         number = at.number
-        if not ctx.commits.holds(at):  # of a suffix it has to part with, or it is not what it was
+        if not ctx.commits.holds(at):
+            # The passive has a suffix that it must give up, or its contents are damaged.
             if ctx.follower.in_sync:
                 ctx.counts["diverged"] += 1
                 ctx.turn.fact("the passive differs", "warning", peer=at.describe(), number=describe(ctx.state.number))
@@ -453,7 +489,7 @@ class PeerLink:
             ctx.deadlines.set(LINK, ctx.now)
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
-        """`chp switch --force`: serve, though the arbiter's set does not name it, or it met a foreign store."""
+        """Do `chp switch --force`: serve although the arbiter's set, a foreign store or a later epoch forbids it."""
         ctx = self._ctx
         if ctx.active:
             raise BadInput("this server is active already")
@@ -474,7 +510,9 @@ class PeerLink:
             raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
         if ctx.liveness.may_be_there(ctx.now):
             raise BadInput("the server at --peer runs; stop it first, or let the two go on together")
-        lost = f"what epoch {epoch} did that this server does not have; it is accounted for if the other one returns"
+        lost = (
+            f"the updates of epoch {epoch} that this server lacks; they are accounted for if the other server returns"
+        )
         ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
         yield PairEvent.FORCED
         return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
@@ -489,12 +527,14 @@ class PeerLink:
         return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
 
     def switch(self) -> dict[str, Any]:
-        """`chp switch`: let the passive take over; takes no sets until it has, or until it has not in time."""
+        """Do `chp switch`: ask the passive to take over, and take no sets until it has, or until its time is over."""
         ctx = self._ctx
         if not ctx.active:
             raise BadInput("this server is not active; ask the other one to switch")
         if not ctx.in_sync():
-            raise BadInput("the passive is not in sync, so a switch would lose sets; wait until `chp status` says so")
+            raise BadInput(
+                "the passive is not in sync, so a switch would lose sets; wait until `chp status` shows that it is"
+            )
         if not ctx.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
         ctx.committer.write_refusals(ctx.arrival)
@@ -507,11 +547,12 @@ class PeerLink:
     # -- the end of a turn
 
     def end_turn(self, *, look: bool) -> None:
-        """Send what this turn made; with `look`, something about the peer may have changed, or a heartbeat is due.
+        """Send what this turn made; `look` says that the peer may have changed, or that a heartbeat is due.
 
-        Records leave while we write them, but for those of a turn that opens an epoch, and the word of it. If we died
-        before it is in our journal we would open it again, while the passive has another of that number; if there is no
-        room for it we don't serve, and the peer, had it been told, would have given way to nobody.
+        Records are sent while the journal writes them. Only a turn that opens an epoch first writes its records to the
+        journal, and then tells the peer. Otherwise a server that died in between would open an epoch of the same
+        number again, and the passive would have another one. And if the disk is full, this server does not become
+        active. Then a peer that knew of the epoch would have given way for nothing.
         """
         ctx, state, follower = self._ctx, self._ctx.commits.state, self._ctx.follower
         if state.number != ctx.confirmed and ctx.bstate is PASSIVE:
@@ -530,7 +571,7 @@ class PeerLink:
         ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
 
     def _look(self) -> None:
-        """Notice what has changed about the peer, or is due by time."""
+        """Do what is due: end a server of the wrong role, hand over a suffix, note whether the pair is in sync."""
         ctx = self._ctx
         if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
             self.ends = self.misfit.text
@@ -545,7 +586,7 @@ class PeerLink:
                 ctx.turn.fact("in_sync", number=describe(ctx.state.number))
 
     def _watch(self, follower: Follower) -> None:
-        """Give up a passive that is lost or late; ask one that has everything to take over, or compare contents."""
+        """Give up a passive that is lost or late. Otherwise go on with a hand-over, or with the scrub."""
         ctx, timeout_s = self._ctx, self._ctx.config.replica_timeout_s
         overdue = follower.in_sync and follower.overdue(ctx.now, timeout_s)
         if follower.lost or overdue or not ctx.is_prompt():
@@ -559,7 +600,7 @@ class PeerLink:
         self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
     def _confirm(self) -> None:
-        """Tell the active what is in our journal, unless what we have is not whole."""
+        """Confirm to the active what our journal has, unless a new state is on its way."""
         ctx = self._ctx
         if self.loader is None and ctx.replacing is None:
             ctx.confirmed = ctx.state.number

@@ -1,12 +1,13 @@
-"""REPLAY: a suffix on its way through the active (SPEC.md, section 21). suffix.py says what becomes of which update.
+"""REPLAY: a passive hands its suffix to the active, which does it again (SPEC.md, section 21).
 
     passive, which was active alone             active
       saves its suffix to a file
-      REPLAY [server, id, common, pieces] --->  each piece in its place, with its session's number
-      REPLAYED [id, keys, number]         <---  keys that were written here since; where the rest stands
+      REPLAY [server, id, common, pieces] --->  does each piece again, in order, with its session's batch number
+      REPLAYED [id, keys, number]         <---  the keys in conflict, and the number of the records with the rest
 
-One message is on its way at a time; it is sent again until it is answered. A passive that becomes active itself before
-that takes over what is left of its own suffix; so is what was answered, as long as the records with it have not come.
+suffix.py decides what becomes of each update. One message is on its way at a time; the passive sends it again until it
+is answered. A passive may become active itself before its suffix is handed over. Then it does the rest of the suffix
+again itself. The rest includes answered messages whose records have not come back from the former active.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ from .suffix import (
     uuids_of,
 )
 
-HANDED_BYTES = 64 << 20  # of messages, at most; what is beyond is counted
-PAGE_BYTES = 4 << 20  # of them that a turn reads
+# At most so many bytes of topic messages are handed over. Messages beyond that are counted as lost.
+HANDED_BYTES = 64 << 20
+# The bytes of messages that a turn reads.
+PAGE_BYTES = 4 << 20
 
 
 class ReplayedMessages:
-    """The messages of some records, by topic and offset."""
+    """The topic messages of a suffix, by topic and offset."""
 
     def __init__(self, records: Sequence[Record], topics: Topics, read: Sequence[LoggedMessages]) -> None:
         self.lost = 0
@@ -71,7 +74,7 @@ class ReplayedMessages:
             at += n
 
     def back(self, segment: Segment) -> Segment:
-        """The segment as it was published."""
+        """Return a segment as the client sent it, with its messages and without their offsets."""
         extras = segment.extras
         if not extras or columns.OF_TOPICS.isdisjoint(extras):
             return segment
@@ -92,7 +95,7 @@ class ReplayedMessages:
 
 
 def placed_by(records: Iterable[Record], topics: Topics) -> dict[int, tuple[int, int]]:
-    """Return which offsets records have placed: of each topic the first, and the one behind the last."""
+    """Return the range of offsets that records have placed in each topic: the first, and the one behind the last."""
     found: dict[int, tuple[int, int]] = {}
     for record in records:
         for _, _, extras in decode(record.body)[1]:
@@ -105,7 +108,7 @@ def placed_by(records: Iterable[Record], topics: Topics) -> dict[int, tuple[int,
 
 
 class Since:
-    """The keys that records have written since a number, and the versions of applications that they have counted."""
+    """The keys that records after a number wrote, and the versions of applications that they counted."""
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
@@ -124,33 +127,40 @@ class Since:
 
 
 LONG_AGO = -1e9
-KEYS_MAX = DEFAULT.batch_items_max  # of one message, or of one segment: REPLAYED may name each of them
-PIECE_BYTES_MAX = 64 << 20  # beyond it a record is handed over as several: it has to fit a message between the peers
+# Keys of one message. REPLAYED may name all of them.
+KEYS_MAX = DEFAULT.batch_items_max
+# A larger piece is split, so that each part fits into a message between the peers.
+PIECE_BYTES_MAX = 64 << 20
 
 
 class Replay:
-    """Both ends of it, of which a server has one at a time."""
+    """The two ends of a replay; a server uses one at a time, as a passive or as the active."""
 
     def __init__(self, ctx: ServerContext) -> None:
         self._ctx = ctx
-        self._waiting: deque[list[list[Any]]] = deque()  # messages' pieces; the first is on its way
-        self._answered_at: deque[tuple[int, list[list[Any]]]] = deque()  # messages whose records have not come to us
-        self._updates: dict[str, Update] = {}  # the account, which the active's answer may change
+        # The messages that wait, each a list of pieces. The first one is on its way.
+        self._waiting: deque[list[list[Any]]] = deque()
+        # Messages that were answered, with the number of their records, until these records have come.
+        self._answered_at: deque[tuple[int, list[list[Any]]]] = deque()
+        # The updates that are handed over, by key; the active's answer may turn some into conflicts.
+        self._updates: dict[str, Update] = {}
         self._common = 0
         self._id = 0
         self._sent_at = LONG_AGO
-        self._takeover: tuple[bytes, Ledger] | None = None  # whose suffix we take over
+        # On the active: the server whose suffix it does again, and the ledger of that suffix.
+        self._takeover: tuple[bytes, Ledger] | None = None
+        # On the active: the last answer, with the server and the id of the message.
         self._answered: tuple[bytes, int, list[str], int] = (b"", 0, [], 0)
 
     @property
     def under_way(self) -> bool:
-        """Whether something of our suffix has not been taken over yet."""
+        """True if a part of our suffix was not handed over yet."""
         return bool(self._waiting)
 
     # -- the passive's end
 
     def read_suffix(self, common: int) -> Generator[Ask, Any, list[LoggedMessages]]:
-        """Read the messages of our records after `common`, as far as they are not in memory, page by page."""
+        """Read the topic messages of our records after `common` from the journal, if they are not in memory."""
         ctx, found = self._ctx, list[LoggedMessages]()
         log, left = ctx.commits.log, HANDED_BYTES
         start = common if log.reaches(common) else log.oldest
@@ -168,9 +178,9 @@ class Replay:
         return found
 
     def part_with(self, common: int, before: ReplicatedState, messages: Sequence[LoggedMessages]) -> None:
-        """Account for each update of our last records, which are no part of the history, and hand over what can be.
+        """Decide what becomes of each update of our suffix, write it to a file, and queue what can be replayed.
 
-        `messages` are those that `read_suffix` has found.
+        `before` is our state with the suffix, and `messages` are those that `read_suffix` has found.
         """
         ctx, log = self._ctx, self._ctx.commits.log
         complete = log.reaches(common)
@@ -197,7 +207,7 @@ class Replay:
         ctx.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
 
     def hand_over(self) -> None:
-        """Send what is next, or again what was not answered."""
+        """Send the next message, or send the last one again if it was not answered in time."""
         ctx = self._ctx
         while self._answered_at and self._answered_at[0][0] <= ctx.state.number:
             self._answered_at.popleft()
@@ -213,7 +223,7 @@ class Replay:
             ctx.turn.to_peer.append([follow.REPLAY, packb(said)])
 
     def on_replayed(self, body: bytes) -> None:
-        """The active has taken the message over, but for these keys."""
+        """Take the active's answer: it has done the message again, except for the keys in conflict."""
         suffix_id, refused, number = unpackb(body, "REPLAYED")
         if self._waiting and suffix_id == self._id:
             self._answered_at.append((number, self._waiting.popleft()))
@@ -232,7 +242,7 @@ class Replay:
             ctx.turn.fact("suffix", "warning", suffix_conflict=len(late))
 
     def own(self, held: int) -> None:
-        """We became active with records up to `held`: what of our suffix is not in them is ours to take over."""
+        """Do the rest of our suffix ourselves, as we became active; our records up to `held` may have some of it."""
         waiting = [*(message for number, message in self._answered_at if number > held), *self._waiting]
         self._waiting.clear()
         self._answered_at.clear()
@@ -243,7 +253,7 @@ class Replay:
     # -- the active's end
 
     def on_replay(self, body: bytes) -> None:
-        """A suffix, or a part of it."""
+        """Do a message of the peer's suffix again, and answer it; a repeated message gets the same answer."""
         ctx = self._ctx
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
         if not ctx.active:
@@ -254,10 +264,11 @@ class Replay:
         if self._answered[:2] != (server, suffix_id):
             refused = self._take(self._takeover[1], pieces)
             self._answered = server, suffix_id, refused, ctx.state.number
-        ctx.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])  # once in the journal
+        # The answer leaves when the records are in the journal.
+        ctx.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
-        """Make records of pieces; returns the keys that were in conflict."""
+        """Make records of pieces; return the keys that are in conflict."""
         ctx, refused, done = self._ctx, [], 0
         ctx.commit()
         known = self._done_since(ledger.common)
@@ -277,7 +288,7 @@ class Replay:
         return refused
 
     def _take_rules(self, document: dict[str, Any], common: int) -> list[str]:
-        """Rules that a suffix gave, unless others were given here since; a person is to look at these then."""
+        """Take over the rules of access of a suffix; log a conflict for the operator if they were changed here too."""
         ctx = self._ctx
         if ctx.state.access.changed > common:
             ctx.turn.fact("access in conflict", "warning", common=describe(common), number=describe(ctx.state.number))
@@ -287,7 +298,10 @@ class Replay:
         return []
 
     def _set_again(self, piece: SuffixPart) -> None:
-        """A piece into the open record; what was in conflict gets one of its own, of what is known when it is made."""
+        """Do a piece again in the open record.
+
+        If the piece has conflicts, the open record is committed first: the refusals depend on what is known then.
+        """
         ctx, origins = self._ctx, piece.origins or []
         if not piece.whole:
             ctx.commit()
@@ -312,7 +326,7 @@ class Replay:
 
 
 def _messages(pieces: list[SuffixPart], bytes_max: int) -> Iterator[list[list[Any]]]:
-    """Pieces in groups of about `bytes_max`, in order."""
+    """Yield pieces in groups of about `bytes_max`, in order."""
     group: list[list[Any]] = []
     load, keys = Load(bytes_max + PIECE_BYTES_MAX), 0
     for piece in (part for whole in pieces for part in _split(whole)):
@@ -331,7 +345,7 @@ def _messages(pieces: list[SuffixPart], bytes_max: int) -> Iterator[list[list[An
 
 
 def _split(piece: SuffixPart) -> Iterator[SuffixPart]:
-    """A piece as one, or in parts that fit a message; the last one has the origins."""
+    """Yield a piece whole, or in parts that fit into a message; only the last part has the origins."""
     start = size = keys = 0
     for i, segment in enumerate(piece.segments):
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))

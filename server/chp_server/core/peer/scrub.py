@@ -1,20 +1,20 @@
-"""The scrub: do both servers hold the same contents? Looked at slice by slice, while they serve (SPEC.md, section 21).
+"""The scrub: both servers compare their contents slice by slice, while they serve (SPEC.md, section 21).
 
-    active                                            passive
-      SCRUB    pass, number, keys, a sum for each -->   my number is that one: the same sums of the same keys?
-               ... until all keys had their turn
-      SCRUB    pass, number, no keys, totals      -->   as many keys, the same sum of revisions, leases
-      SCRUBBED pass, keys looked at, those that   <--   and if some differ: the whole state again, please (WANT)
-               differ
+    active                                                     passive
+      SCRUB    pass, number, keys, a sum for each key   --->     compares the sums, if it is at that number
+      SCRUBBED pass, count of keys, keys that differ    <---     answers; on a difference it asks for the whole state
+      ... and so on for all keys
+      SCRUB    pass, number, no keys, totals            --->     compares the number of keys, revisions and leases
 
-The active goes through a list of its keys, made when a pass begins: a slice a heartbeat, so that a pass takes `scrub_s`
-and the order of no dict matters. A slice goes out right behind the records up to its number, when the passive is in
-sync and nothing is left to send, so the passive is at that number when it comes; one that is not, or is busy, says
-nothing, and the slice is not counted. A key's sum is the CRC-32 of its revision, whether it has a ttl, its lease and
-its value: what is left of a ttl goes by two clocks, so nobody compares that. A key that only the passive has shows in
-the totals.
+When a pass begins, the active lists its keys. It sends a slice of them each heartbeat, so that a pass takes about
+`scrub_s`. A slice goes right behind the records up to its number, when the passive is in sync and nothing else is left
+to send. So the passive is at that number when the slice comes. A passive that is not, or that is busy, does not answer,
+and the slice is not counted.
 
-A difference is counted and told with some of the keys, on both sides; the passive takes the active's whole state.
+A key's sum is a CRC-32 of its revision, its lease, its value, and whether it has a ttl. The time that is left of a ttl
+is not compared, as each server measures it by its own clock. A key that only the passive has shows in the totals.
+
+Both servers count a difference, and log it with some of the keys. Then the passive takes the active's whole state.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ..updates.turn import Turn
 
 
 class Scrubber:
-    """One server's part in it, whichever it is."""
+    """This server's part in the scrub, as the active or as the passive."""
 
     def __init__(self, committed: Committed, counts: Counter[str], scrub_s: float, heartbeat_s: float) -> None:
         self._committed, self._counts = committed, counts
         self._scrub = Scrub(scrub_s, heartbeat_s)
 
     def go_on(self, follower: Follower, turn: Turn, now: float) -> None:
-        """Send the active's next slice, if one is due and the passive is, or will be, where we are when it comes."""
+        """Send the active's next slice if it is due, the passive is in sync, and all records were sent to it."""
         state = self._committed.state
         if not follower.in_sync:
             self._scrub.stop()
@@ -56,17 +56,19 @@ class Scrubber:
     def on_scrub(self, body: bytes, turn: Turn, now: float) -> bool:
         """Compare the active's slice, on the passive; return True if our contents are not the active's."""
         commits = self._committed
-        if commits.followed != commits.state.number:  # parts of a record are here, and its last is not
+        # The last part of a record has not come yet.
+        if commits.followed != commits.state.number:
             return False
         answer, found = self._scrub.compare(commits.state, body, now)
         if answer is not None:
-            turn.to_peer.append(answer)  # before the question for all
+            # The answer goes before the WANT for the whole state.
+            turn.to_peer.append(answer)
         if found is not None:
             self._tell(found, turn)
         return found is not None
 
     def on_scrubbed(self, body: bytes, turn: Turn, now: float) -> None:
-        """Take what the passive made of a slice of ours."""
+        """Take the passive's answer to a slice; end the pass if it found a difference."""
         found = self._scrub.answered(body, now)
         if found is not None:
             self._tell(found, turn)
@@ -79,21 +81,27 @@ class Scrubber:
         turn.fact("contents differ", "warning", number=number, keys=keys, of=found.keys)
 
     def status(self, now: float) -> dict[str, Any]:
-        """For `chp status` and metrics."""
+        """Return the facts for `chp status` and metrics."""
         return self._scrub.status(now)
 
 
 SCRUB, SCRUBBED = b"SCRUB", b"SCRUBBED"
-SLICE_KEYS = (64, 4096)  # at least, so that a small map is through in seconds; at most: some milliseconds of a turn
-SLICE_BYTES = 1 << 20  # of values, or one value
-NAMED_MAX = 10  # keys that differ, as they are told
-LEASES_MAX = 10_000  # beyond so many only their number is compared
-GONE = -1  # the sum of a key that is not there
-Totals = tuple[int, int, int, int]  # keys, sum of revisions, leases, their sum
+# The least keys of a slice, so that a small map takes seconds; and the most, which take some milliseconds of a turn.
+SLICE_KEYS = (64, 4096)
+# Bytes of values in a slice, or one value that is larger.
+SLICE_BYTES = 1 << 20
+# Keys that a report of a difference names.
+NAMED_MAX = 10
+# If there are more leases, only their number is compared.
+LEASES_MAX = 10_000
+# The sum of a key that is not there.
+GONE = -1
+# The number of keys, the sum of their revisions, the number of leases, and the sum of their checksums.
+Totals = tuple[int, int, int, int]
 
 
 def sums(state: ReplicatedState, keys: list[str]) -> list[int]:
-    """A sum of what is held of each key."""
+    """Return a sum for each key, of all that is compared."""
     values, revisions, deadlines, leases = state.map.values, state.map.revisions, state.map.deadlines, state.lease_of
     out = []
     for key in keys:
@@ -106,7 +114,7 @@ def sums(state: ReplicatedState, keys: list[str]) -> list[int]:
 
 
 def totals(state: ReplicatedState) -> Totals:
-    """What shows that one of two states, whose common keys are equal, has more than the other."""
+    """Return the totals, which differ if a state has a key or a lease that the other one lacks."""
     leases = state.leases
     total = 0
     if len(leases) <= LEASES_MAX:
@@ -116,45 +124,49 @@ def totals(state: ReplicatedState) -> Totals:
 
 @dataclass(slots=True)
 class ScrubResult:
-    """What a pass has found so far, or did."""
+    """The result of a pass, so far or at its end."""
 
-    keys: int = 0  # that were compared
+    # The number of keys that were compared.
+    keys: int = 0
     differences: int = 0
     named: list[str] = field(default_factory=list)
     ended: float | None = None
 
     def add(self, keys: int, differing: list[str], differences: int) -> None:
-        """A slice was compared."""
+        """Add the result of a slice."""
         self.keys += keys
         self.differences += differences
         self.named += differing[: NAMED_MAX - len(self.named)]
 
 
 class Scrub:
-    """Both sides: what the active goes through, and what was found of the last pass."""
+    """The pass under way, on either side, and the result of the last one."""
 
     def __init__(self, scrub_s: float, heartbeat_s: float) -> None:
         self._scrub_s, self._heartbeat_s = scrub_s, heartbeat_s
-        self._names: Gathering | None = None  # of the pass under way, those that are still to be looked at
-        self._keys: list[str] = []  # of its last slice, the last one first
+        # The keys of the pass that are still to be compared.
+        self._names: Gathering | None = None
+        # Those of them that were taken from `_names`; the next key is the last of the list.
+        self._keys: list[str] = []
         self._slice = 0
         self._due = 0.0
         self.passes = 0
-        self.now = ScrubResult()  # the pass under way
+        # The results of the pass under way, and of the last one.
+        self.now = ScrubResult()
         self.last = ScrubResult()
 
     def stop(self) -> None:
-        """There is nobody to compare with: the pass is over, and counts for nothing."""
+        """End the pass under way."""
         self._names, self._keys = None, []
 
     # -- the active's side
 
     def due(self, now: float) -> bool:
-        """Whether the next slice should go out."""
+        """Return True if it is time for the next slice."""
         return self._scrub_s > 0 and now >= self._due
 
     def next(self, state: ReplicatedState, now: float) -> list[bytes] | None:
-        """The next slice, or the totals at the end of a pass; None while the keys of a large map are listed."""
+        """Return the next slice, or the totals at the end of a pass; None while the keys of a large map are listed."""
         self._due = now + self._heartbeat_s
         if self._names is None:
             self._begin(state)
@@ -175,7 +187,7 @@ class Scrub:
         self.now = ScrubResult()
 
     def _take(self, values: dict[str, bytes]) -> list[str]:
-        """The next keys that are still there, as many as a slice may have; none at the end of the pass."""
+        """Return the next keys that still exist, as many as a slice may have; none at the end of the pass."""
         keys: list[str] = []
         size = 0
         assert self._names is not None, "a pass is under way"
@@ -191,7 +203,7 @@ class Scrub:
         return keys
 
     def answered(self, body: bytes, now: float) -> ScrubResult | None:
-        """SCRUBBED; the pass, if this slice had a difference."""
+        """Take SCRUBBED; return the result of the pass if this slice had a difference."""
         number, keys, differing, differences, ended = unpackb(body, "SCRUBBED")
         if number != self.passes:
             return None
@@ -210,7 +222,7 @@ class Scrub:
     # -- the passive's side
 
     def compare(self, state: ReplicatedState, body: bytes, now: float) -> tuple[list[bytes] | None, ScrubResult | None]:
-        """SCRUB: the answer, None if our state is not at its number; and what differs, if something does."""
+        """Take SCRUB; return the answer (None at another number), and the result if something differs."""
         number, at, keys, theirs, *end = unpackb(body, "SCRUB")
         if at != state.number or state.deferred:
             return None, None
@@ -220,15 +232,16 @@ class Scrub:
         differing = [] if ours == theirs else [k for k, a, b in zip(keys, ours, theirs, strict=True) if a != b]
         differences = len(differing)
         if end and not self.now.differences and tuple(end[0]) != totals(state):
-            differences = 1  # whose, only the other keys' owners could tell
+            # The totals do not tell which key differs.
+            differences = 1
         found = self._record(len(keys), differing, differences, now if end else None)
         told = [number, len(keys), differing[:NAMED_MAX], differences, bool(end)]
         return [SCRUBBED, packb(told)], found
 
-    # -- looking
+    # -- the status
 
     def status(self, now: float) -> dict[str, Any]:
-        """For `chp status` and metrics: of the last pass that ended, or found something."""
+        """Return the facts of the last pass that ended or found a difference."""
         last = self.last
         return {
             "on": self._scrub_s > 0,

@@ -1,27 +1,28 @@
-"""What a server did alone and nobody else saw: its suffix, when it meets an active of a later epoch.
+"""The suffix: the updates that one server did alone, and what becomes of them (SPEC.md, section 21).
 
-Two servers whose link was cut may both have been active. On meeting, the higher epoch stays; the other one finds that
-its last records are no part of the history. They are not dropped in silence: batch by batch, in their order,
+While the link between two servers was cut, both may have been active. When they meet, the server of the higher epoch
+stays active. The last records of the other one, its suffix, are not part of the history then. Each of their updates
+gets an outcome, batch by batch and in order:
 
-    already    the active did the same batch, which its client sent to both; or it holds the very value
-    replayed   nobody but the suffix itself has written the key since the histories parted: it is set again
-    conflict   the key was written there too: the active's value stays, this one is written to a file and counted
+    already    the active did the same batch, because its client sent it to both servers; or the active has this value
+    replayed   no other batch has written the key since the histories parted, so the active sets it again
+    conflict   another batch wrote the key too: the active's value stays, and ours goes to a file and is counted
 
-That the active has *heard* of a batch proves nothing: it may have refused it. A batch that the active did left a
-revision there; as long as a key still has it, what the suffix wrote to the key next can be replayed upon it: so a chain
-of conditions on one's own values goes through, and a key that somebody else wrote in between breaks it. Conditions are
-kept: a conditional batch is replayed whole, on exactly what it stood on, or not at all, and an equal value that
-somebody else has set is not its own. What is over by time is no suffix.
+It is not enough that the active knows of a batch, as it may have refused the batch. If the active did a batch, the
+keys have that batch's revision there. While a key still has it, the suffix's next update of the key can be replayed. So
+a client's chain of conditional batches is replayed, unless another client wrote the key in between.
 
-A batch that acknowledges messages is in conflict, whole: the other history gives them again from where it is, and what
-was made of them is made again with them. So is one that expects something of keys that it does not write.
+A conditional batch is replayed whole, on the same values, or not at all. An equal value that another client has set
+does not count as its own. A batch is in conflict as a whole if it acknowledges messages: the active's history gives
+these messages again, with what follows from them. So is a batch with a condition on a key that it does not write.
+Deletes by expiry are not part of a suffix.
 
-What is replayed keeps its place and its session's number (`SuffixPart`), so that a client which had no answer and sends
-its batch again is told that it was done. A batch that was in conflict, even in part, can be neither done again nor
-called done: sent again it is refused, as *parted*. One that the active has refused stays refused and is not replayed,
-unless the active said *parted* itself, since the condition named a revision that only the suffix has.
+A replayed batch keeps its place and its number in its session (`SuffixPart`). So a client that had no answer, and sends
+the batch again, is told that it was done. A batch with a conflict can't be done again, nor acknowledged. If its client
+sends it again, it is refused as *parted*. A batch that the active has refused is not replayed. The exception is a
+refusal as *parted*: its condition named a revision that only the suffix has.
 
-Pure: the records go in, an account of each update and the pieces to replay come out.
+Pure: records go in; an outcome for each update comes out, with the pieces to replay.
 """
 
 from __future__ import annotations
@@ -43,15 +44,20 @@ from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
 
 REPLAYED, CONFLICT = "replayed", "conflict"
-CARRIED = frozenset({  # columns that mean the same in a new record
+# The columns that mean the same in a new record.
+CARRIED = frozenset({
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
     columns.GROUP, columns.ONCE,
 })  # fmt: skip
-NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})  # seen by nobody yet; done by time, and not by anybody
-ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})  # not of a batch that is in conflict in part
-RULES = ""  # no key is empty
-SET_AGAIN, LOST = -1, -2  # in the place of a revision: what is to be replayed; what is not there
+# Segments with these columns are not replayed: staged updates, which are not visible yet, and deletes by expiry.
+NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})
+# Columns that are replayed only if no part of their batch is in conflict.
+ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})
+# Stands for the rules of access in the place of a key; no key is empty.
+RULES = ""
+# They stand in the place of a revision, for an update that is to be replayed, and for one that the active lacks.
+SET_AGAIN, LOST = -1, -2
 
 Written = Callable[[str], bool]
 Counted = Callable[[str, int], str]
@@ -59,33 +65,37 @@ Counted = Callable[[str, int], str]
 
 @dataclass(slots=True)
 class SuffixPart:
-    """A batch of a suffix as it is handed over: what is to be set again, and whose it was."""
+    """A piece of a suffix: a batch, or a part of one, as it is handed over."""
 
-    origins: list[list[Any]] | None  # [[session, batch]], none for CHP/1; None: more of the batch follows, and tells
-    whole: bool  # nothing of it was in conflict
+    # [[session, batch]], or [] for CHP/1; None if more of the batch follows, whose last piece has the origins.
+    origins: list[list[Any]] | None
+    # True if no update of the piece is in conflict.
+    whole: bool
     segments: list[Segment]
-    on: dict[str, int] = field(default_factory=dict)  # revisions that keys have at the active after the batch before
-    rules: dict[str, Any] | None = None  # no batch, but the rules of access as they were left
+    # The revisions that the suffix's batch before this one has left on the keys at the active.
+    on: dict[str, int] = field(default_factory=dict)
+    # If given, the piece is no batch, but the last rules of access.
+    rules: dict[str, Any] | None = None
 
     def to_replay(self) -> list[Any]:
-        """As REPLAY carries it."""
+        """Return the piece as REPLAY carries it."""
         said = [self.origins, self.whole, [segment.encode() for segment in self.segments], self.on]
         return said if self.rules is None else [*said, self.rules]
 
     @staticmethod
     def of(item: list[Any]) -> SuffixPart:
-        """Of a REPLAY."""
+        """Return the piece that an item of REPLAY carries."""
         origins, whole, bodies, on, *rules = item
         return SuffixPart(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
 
     @property
     def bound(self) -> bool:
-        """Whether it says that messages were consumed, or stands on keys that it does not write."""
+        """True if it acknowledges messages, or has a condition on keys that it does not write."""
         return any({columns.ACK, columns.EXPECT} & (segment.extras or {}).keys() for segment in self.segments)
 
     @property
     def version(self) -> tuple[str, int, bool] | None:
-        """The application's version that it counts, and whether that has to be the next one."""
+        """The application's version that it counts, and True if that has to be the next one; None if it counts none."""
         for segment in self.segments:
             extras = segment.extras or {}
             if columns.ONCE in extras:
@@ -97,16 +107,17 @@ class SuffixPart:
 
     @property
     def conditional(self) -> bool:
-        """Whether it was done on conditions, so that it is done whole or not at all."""
+        """True if it has conditions, so that it is done whole or not at all."""
         return any(columns.CONDITIONS in (segment.extras or {}) for segment in self.segments)
 
 
 def account(
     suffix: list[Record], common: int, after: ReplicatedState, back: Callable[[Segment], Segment] = lambda each: each
 ) -> tuple[list[Update], list[SuffixPart]]:
-    """What becomes of each key of `suffix`, given the state that replaced ours and the last `common` number.
+    """Return what becomes of each key of a suffix, and the pieces to replay.
 
-    `back` gives a segment the messages that it brought (topics/handed.py).
+    `common` is the last number that both histories share, and `after` is the state that replaced ours. `back` returns a
+    segment with the messages that its client sent (`ReplayedMessages.back`).
     """
     latest: dict[str, Update] = {}
     pieces: list[SuffixPart] = []
@@ -122,7 +133,7 @@ def account(
 def account_of_rules(
     before: ReplicatedState, common: int, after: ReplicatedState
 ) -> tuple[list[Update], list[SuffixPart]]:
-    """As `account`, of the rules of access, which are one value: in the file they are the line without a key."""
+    """Return the outcome of the rules of access, and the piece to replay; in the file their key is empty."""
     ours, theirs = before.access, after.access
     if ours.rules is None or ours.changed <= common:
         return [], []
@@ -136,7 +147,7 @@ def account_of_rules(
 
 
 def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterator[tuple[int, SuffixPart]]:
-    """Each batch with the first number of its record; the parts of a record together."""
+    """Yield each batch of a suffix with the first number of its record; the parts of a record are joined first."""
     parts = Parts()
     for record in suffix:
         header, items = decode(record.body)
@@ -167,7 +178,7 @@ def _updates(segment: Segment, number: int) -> Iterator[Update]:
 
 
 def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
-    """The items that the mask names with the columns that are carried over: none, or one segment."""
+    """Return the items that the mask selects, with the columns that may be replayed: no segment, or one."""
     some = segment if all(mask) else select(segment, mask)
     extras = {name: x for name, x in ((some or segment).extras or {}).items() if name in CARRIED}
     if some is None:
@@ -179,12 +190,14 @@ def kept(segment: Segment, mask: list[bool]) -> list[Segment]:
 def account_by_state(
     before: ReplicatedState, common: int, after: ReplicatedState, now: float, *, seen: set[str], upto: int
 ) -> tuple[list[Update], list[SuffixPart]]:
-    """As `account`, for keys not `seen` there: out of the two states, where records of `common` to `upto` are gone.
+    """Return what becomes of keys whose records, from `common` to `upto`, are gone, by a comparison of both states.
 
-    Which batch set what is not to be had then: all of those records' are taken for parted. Nor can it be told whether a
-    key was deleted or is over by time, if it had a time, or may have had one in what is gone: then it stays, as a
-    conflict. Nor what became of leases: a key with one that does not live there is a conflict, as it would stay for
-    ever without.
+    Keys that `account` has `seen` are left out. Without the records three things are not known:
+
+        which batch set a key               all batches of these records are taken as parted
+        if a key was deleted, or expired    it is a conflict, if it had a ttl or may have had one
+        what became of a lease              its keys are conflicts if it has ended at the active, as they would never
+                                            expire there
     """
     ours, theirs = before.map, after.map
     updates = [
@@ -206,13 +219,14 @@ def account_by_state(
         if update.outcome == REPLAYED and (timed or ended):
             update.outcome = CONFLICT
     segments = [_set_again(update, before.lease_of.get(update.key)) for update in updates if update.outcome == REPLAYED]
-    # The batches go first: one that is pending at the active is refused, and not done beside the keys that it has set.
+    # The batches go first, so that the active refuses one that it has pending, before it sets the keys of that batch.
     return updates, [SuffixPart(_origins(before, common, upto), False, []), SuffixPart([], True, segments)]
 
 
 def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
     if after.map.revisions.get(update.key, 0) <= common:
-        return REPLAYED  # even if the value is the same: an update before this one may have been another
+        # This holds even if the value is the same: an earlier update of the suffix may have set another one.
+        return REPLAYED
     return ALREADY if after.map.values.get(update.key) == update.value else CONFLICT
 
 
@@ -226,7 +240,7 @@ def _set_again(update: Update, lease: bytes | None) -> Segment:
 
 
 def _origins(before: ReplicatedState, common: int, upto: int) -> list[list[Any]]:
-    """The last batch of each session with a revision after `common` and before `upto`."""
+    """Return the last batch of each session that has a revision after `common`, up to `upto`."""
     found = []
     for session_id, session in before.sessions.items():
         last = max((last for _, last, revision in session.runs if common < revision <= upto), default=0)
@@ -244,8 +258,10 @@ def _ttl(extras: dict[str, Any], i: int) -> int | None:
 
 
 def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[SuffixPart]) -> SuffixPart:
-    """A segment without keys of the CHP/1 sets that only we know of, but those that are handed over by themselves: the
-    active may still have them pending, and would do them again."""
+    """Return a piece with the UUIDs of CHP/1 sets that only our state knows, and that `pieces` do not have.
+
+    The active may still have such sets pending, and would do them again.
+    """
     columns_of = (segment.extras.get(columns.UUIDS, ()) for p in pieces for segment in p.segments if segment.extras)
     known = {uuid for column in columns_of for uuid in column}
     lost = [uuid for uuid in before.uuids if uuid not in after.uuids and uuid not in known]
@@ -253,21 +269,23 @@ def uuids_of(before: ReplicatedState, after: ReplicatedState, pieces: list[Suffi
 
 
 def heard(origins: list[list[Any]], state: ReplicatedState) -> bool:
-    """Return True if a server has had all these batches from their clients, and done or refused them."""
+    """Return True if a server got all these batches from their clients, and did or refused them."""
     return bool(origins) and all(state.did(i, no) and not state.skipped(i, no) for i, no in origins)
 
 
 class Ledger:
-    """One suffix, batch by batch in its order: what each leaves behind at the active, and what is to be set again.
+    """The decisions about one suffix, batch by batch in order, and the revision that each key then has at the active.
 
-    The server that gives way judges by the snapshot it got, the active by its state: the same rules, so that the second
-    only finds more in conflict: what was written in between.
+    The passive decides by the snapshot that it got, and the active decides again by its own state. Both use the same
+    rules. So the active can only find more conflicts, with keys that were written in between.
     """
 
     def __init__(self, common: int) -> None:
         self.common = common
-        self._left: dict[str, int] = {}  # the revision that the suffix's last update of a key has at the active
-        self._torn = False  # a part of the batch that goes on with the next piece was not whole
+        # The revision at the active of the suffix's last update of each key, or SET_AGAIN, or LOST.
+        self._left: dict[str, int] = {}
+        # True if the batch goes on with the next piece, and a piece before had a conflict.
+        self._torn = False
 
     def judge(
         self,
@@ -277,10 +295,10 @@ class Ledger:
         number: int = 0,
         counted: Counted | None = None,
     ) -> tuple[SuffixPart | None, list[Update]]:
-        """What is to be set again, None if all is said of the batch; and what becomes of each update.
+        """Return the piece to replay, None if there is nothing to do; and the updates with their outcomes.
 
-        `written` tells of a key that is not there whether it was since `common`. `counted` tells of an application's
-        version that is not its last one what became of it here since `common`: ALREADY, CONFLICT, or nothing.
+        `written` returns True if an absent key may have been written since `common`. `counted` returns the outcome of
+        an application's version that is not above its last one: ALREADY, CONFLICT, or "".
         """
         torn, self._torn = self._torn, False
         updates = [list(_updates(segment, number)) for segment in piece.segments]
@@ -311,7 +329,7 @@ class Ledger:
 
     @staticmethod
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
-        """The code with which the active has refused it; empty if it was done."""
+        """Return the code with which the active has refused the batches; "" if it did them."""
         return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
 
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
@@ -322,9 +340,9 @@ class Ledger:
             self._left[update.key] = 0 if update.value is None and not refused else revision
 
     def _counted(self, piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> str:
-        """Return what became of the version that a batch counts: ALREADY, CONFLICT, or nothing if it is to be done.
+        """Return what became of the version that a batch counts: ALREADY, CONFLICT, or "" if it is to be done.
 
-        A program that had no answer, and was started again, has sent it in another session.
+        A program that had no answer, and was started again, may have sent the version in another session.
         """
         if piece.version is None:
             return ""
@@ -332,7 +350,8 @@ class Ledger:
         last, revision = state.staging.versions.get(application, (0, 0))
         if version == last and revision > self.common:
             return ALREADY
-        if counted is None:  # only the server that does it again knows more
+        # Only the server that does the batch again knows more.
+        if counted is None:
             return ""
         if version <= last:
             return counted(application, version)
@@ -361,21 +380,21 @@ class Ledger:
                 update.outcome = CONFLICT
 
     def _free(self, key: str, state: ReplicatedState, written: Written) -> bool:
-        """Whether the key is at the active as it was before this batch: nobody else has written it."""
+        """Return True if the active has the key as it was before this batch, so that no other batch has written it."""
         revision, left = state.map.revisions.get(key, 0), self._left.get(key)
         if left is not None:
             return left in (SET_AGAIN, revision)
         return revision <= self.common and (revision > 0 or not written(key))
 
     def note(self, piece: SuffixPart, state: ReplicatedState) -> None:
-        """A piece has been made a record: here is what its keys have now."""
+        """Note the revisions of a piece's keys, after it was done again."""
         for segment in piece.segments:
             for key in segment.keys:
                 self._left[key] = state.map.revisions.get(key, 0)
 
 
 def _of_a_part(segment: Segment) -> list[Segment]:
-    """What may be done of a segment whose batch is not done whole: its keys."""
+    """Return what may be done of a segment whose batch is not done whole: its keys without `ONLY_WHOLE`."""
     extras = segment.extras or {}
     if ONLY_WHOLE.isdisjoint(extras):
         return [segment]
@@ -384,7 +403,7 @@ def _of_a_part(segment: Segment) -> list[Segment]:
 
 
 def parted(piece: SuffixPart, state: ReplicatedState) -> list[Segment]:
-    """Refusals of all batches of a piece that are not known here: as many as are remembered."""
+    """Return refusals of all batches up to the piece's that are not known here; only the latest are remembered."""
     out = []
     for session_id, no in piece.origins or []:
         session = state.sessions.get(session_id)

@@ -65,7 +65,7 @@ class AccessChanges:
         rules = Rules.of(options["rules"])
         if not rules.to_ask():
             raise BadInput(
-                "under these rules no user could change rules again; first give one the admin command access, as in "
+                "no user could change these rules any more; first give one the admin command access, as in "
                 f"`chp access grant {ctx.authorizer.speaker or 'NAME'} admin access`"
             )
         changed = changes(None if granted.rules is None else granted.rules.document, rules.document)

@@ -3,9 +3,9 @@
     ICANHAZ? STX client ETX {id, name, program, ...}    a client's report, when it joins and then regularly; no answer
     ICANHAZ? STX clients ETX {id, after}                an operator's question for the clients after a place
 
-The reports are for people. No decision uses them, so only their form is checked. Long texts are cut. They are kept in
-this server's memory alone. A client is forgotten if it sends no report for three times its own interval. The server
-adds the address and the user, which it knows itself.
+The reports are for people. No decision uses them, so only their form is checked. Long texts are cut. The reports are
+kept in this server's memory alone. A client is forgotten if it sends no report for three times its own interval. The
+server adds the address and the user, which it knows itself.
 
 Pure: `now` is an argument, and the shell sets `address_of`, which returns the address of a connection.
 """

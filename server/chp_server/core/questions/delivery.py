@@ -113,7 +113,7 @@ class TopicDelivery:
             del self._readings[key]
 
     def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
-        """Remove all readers, because this server no longer serves; yield a refusal for each."""
+        """Remove all readers, because this server no longer serves them; yield a refusal for each."""
         for identity, request_id in self._readings:
             yield identity, [_refusal(request_id, "passive", state)]
         self._readings.clear()

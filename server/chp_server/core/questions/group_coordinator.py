@@ -149,7 +149,7 @@ class GroupCoordinator:
             del self._streams[key]
 
     def clear(self, state: int) -> Iterator[tuple[bytes, list[Frames]]]:
-        """Remove all members, because this server no longer serves; yield a refusal for each."""
+        """Remove all members, because this server no longer serves them; yield a refusal for each."""
         for key in self._streams:
             yield _refused(key, "passive", state)
         self._streams.clear()
@@ -229,7 +229,7 @@ class GroupCoordinator:
         return not waits
 
     def _spare(self, which: Which, member: bytes, group: Group, n: int) -> tuple[int, bool]:
-        """Return which of `n` slots too many a member can give away now, and True if it gives more later."""
+        """Return the slots that a member can give away now, of `n` too many; and True if it gives more later."""
         stream = self._of.get((which, member))
         if stream is not None:
             stream.leaving = 0

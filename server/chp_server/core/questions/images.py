@@ -7,8 +7,9 @@ A plain snapshot has one reader. A job with many readers names an image first. T
 whatever is written meanwhile.
 
 An image is a list of references, not a copy of the values. It keeps old values in memory, so its time is bounded. An
-image is kept for `image_idle_s_max` after its last use. Once every slice was asked for, it is `image_done_s_max`, in
-which a reader that failed may ask again. Images are not replicated: after a failover a job begins anew.
+image is kept for `image_idle_s_max` after its last use. Once every slice was asked for, it is kept for only
+`image_done_s_max`, in which a reader that failed may ask again. Images are not replicated: after a failover a job
+begins anew.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ BATCH_BYTES_MIN = 7
 PAGE_BYTES_MAX = 8 << 20
 # The bytes of the rows that are decoded as well, as stored.
 DECODED_BYTES = 8 << 20
-# At least so many bytes are read at once: a reader gets several pages in a turn, each of a whole row at least.
+# A read takes at least so many bytes, because a reader gets several pages in a turn.
 READ_BYTES = 2 << 20
-# What is asked for beyond these bytes is read in the next turns.
+# The bytes that are read in a turn. Other reads wait for the next turns.
 READ_BYTES_A_TURN = 16 << 20
 
 

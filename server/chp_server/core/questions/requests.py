@@ -44,7 +44,7 @@ from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts,
 from .topic_readers import TopicReaders, of_member
 
 STATUS = STX + b"status" + ETX
-# The credit of an answer of one message: with more than it needs, the stream ends at once, and not after a minute.
+# An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
 Options = dict[str, Any]
 
@@ -490,7 +490,7 @@ class Requests:
         self._ctx.turn.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
-        """Hand over to the passive; refuse if the last hand-over was less than `switch_pace_s` ago."""
+        """Hand over to the passive; refuse if this server itself took over less than `switch_pace_s` ago."""
         ctx = self._ctx
         wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
         if options.get("force") is True:

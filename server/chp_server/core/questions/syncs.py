@@ -340,7 +340,7 @@ class Syncs:
         self._copies.clear()
 
     def wanted(self, blocked: set[bytes]) -> set[str]:
-        """Return the subtrees of which streams need an image that could begin now."""
+        """Return the subtrees whose images are needed by streams that could begin now."""
         streams = self._streams.values()
         return {s.wants for s in streams if s.wants is not None and s.credit > 0 and s.identity not in blocked}
 
