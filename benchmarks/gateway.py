@@ -150,7 +150,7 @@ def _rows(path: str, host: str, rows: list[dict[str, str]]) -> bytes:
 
 
 def asking(pipe: Pipe) -> None:
-    """Ask as often as it is answered; ends each round with how many there were, and how long each took."""
+    """Send a request after each answer. Tell the parent, for each round, the number of requests and their durations."""
     while True:
         words = pipe.hear()
         kind, n = words["kind"], 4 if words["kind"] in ("post", "publish") else CONNECTIONS

@@ -16,7 +16,7 @@ from .latency import KEYS as AWAITED_KEYS
 from .roles import Pipe
 
 SIZE, BATCH, KEYS = 100, 1000, 5000
-# So many values are distinct where keys are not.
+# This many values are distinct where keys are not.
 CYCLE = 100_000
 PACE_S = 0.001
 # Redis' publisher sends so many batches in one pipeline, like a window.

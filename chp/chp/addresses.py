@@ -92,7 +92,7 @@ def is_url(text: str) -> bool:
 
 
 def parse_url(text: str) -> Url:
-    """Return the parts of a `chp://` URL. A caller puts the URL in front of the text of a ValueError."""
+    """Return the parts of a `chp://` URL, or raise a ValueError whose text the caller has to precede by the URL."""
     rest, _, query = text.strip().removeprefix(SCHEME).partition("?")
     hosts, slash, path = rest.partition("/")
     try:

@@ -16,10 +16,10 @@ from math import floor
 
 # A slot is so many times as wide as the next narrower one, and begins so many of its widths ahead at most.
 WIDER = 64
-# So many stale references are not worth filing everything anew.
+# Below this many stale references it does not pay to file everything anew.
 MORE = 10_000
 PARTS = 256
-# So many keys are filed again for each key that is added.
+# This many keys are filed again for each key that is added.
 AGAIN = 4
 # (begin, width) of a slot; the width is 0 for a group with one deadline.
 Slot = tuple[float, float]

@@ -31,7 +31,7 @@ KEEPS = ("all", "acknowledged", "size", "time")
 NUMBERS_MAX = 1 << 53
 # A lease's name has two halves of so many octets.
 HALF = 8
-# So many keys have their slot remembered.
+# The slots of this many keys are remembered.
 SLOTS_KNOWN_MAX = 100_000
 
 

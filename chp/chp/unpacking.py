@@ -32,7 +32,7 @@ from .limits import DEFAULT, MIB
 LIGHT = 4096
 # The weight of a container beside its entries: it takes ten times as long as a number.
 CONTAINER = 16
-# So many bytes can be many objects before an array of them is complete.
+# A body of this size can unpack into many objects before its first array is complete.
 LARGE = MIB
 # The entries that an array may have at any depth; all nested ones have at most a thousand times as many.
 SHORT, SHORT_IN_LARGE = 8192, 512

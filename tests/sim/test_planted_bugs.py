@@ -544,7 +544,7 @@ def test_a_snapshot_that_goes_on_after_an_error_is_found(monkeypatch: pytest.Mon
 
 
 DENIED = ["keyed", "client c1 model all", "start P", "start B", "start c1", "tick 3",
-          # B's copy of the set waits.
+          # The message of the set that went to B is not delivered yet.
           "crash B", "tick 2", "access grant c2 write /", "tick 0.5", "set c1 /lin/x", "tick 0.5",
           "start B", "tick 2", "crash P", "start P", "tick 2", "access open", "tick 0.5",
           "crash P", "tick 4", "start P", "settle 15"]  # fmt: skip

@@ -160,7 +160,7 @@ def register(spark: Any) -> None:
 
 
 def options(folder: Path | str, name: str, servers: list[str], wanted: dict[int, list[str]]) -> dict[str, str]:
-    """Return the options that each write with faults has."""
+    """Return the options of a write into which the faults of `wanted` are injected."""
     at = {"faults.folder": str(folder), "faults.name": name, "faults": json.dumps(wanted)}
     return {**at, "servers": ",".join(servers)}
 

@@ -91,7 +91,7 @@ class Servers:
         return self.cores[0] if self.cores[0].active else None
 
     def turn(self, say: Callable[[ServerCore], object] = lambda _core: None, *, beat: bool = True) -> Turn:
-        """Let each server take a turn, in which `say` also speaks to the first one, and return the first one's turn."""
+        """Let each server take a turn, call `say` in the turn of the first server, and return that turn."""
         self.now += STEP_S if beat else 0.001
         self.turns = []
         for i, core in enumerate(self.cores):

@@ -4,7 +4,7 @@ import zmq
 
 from chp_server.testing import TestServer
 
-# So many sets of 10 KB are more than the sockets of the system hold.
+# This many sets of 10 KB are more than the sockets of the system hold.
 SLOW_SETS = 3000
 ZEROS = b"\0" * 8
 

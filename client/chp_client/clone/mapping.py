@@ -150,7 +150,7 @@ class CloneMapping(Mapping[str, V]):
         return value if self._codec is None else self._codec.decode(value)  # type: ignore[no-any-return]  # a codec's own
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value, or `default`, also for a key outside the subtrees."""
+        """Return the value of a key, or `default` if the copy has none, as for a key outside the subtrees."""
         value = self._shown.get(key)
         if value is None:
             return default

@@ -124,7 +124,7 @@ class Feed:
         self.subtree = check_subtree(subtree)
         # The store of these numbers: the given one, or that of the first answer.
         self.store = store
-        # The number up to which all records were given, and the server that opened its epoch, if that is known.
+        # The caller has all records up to this number. `opener` is the server that opened its epoch, if known.
         self.complete = 0
         self.opener = b""
         # The openers of the last numbers told, from which a reader may begin.

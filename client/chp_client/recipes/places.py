@@ -166,7 +166,7 @@ class QueuePlace:
         return Lost(f"the lease of {self.key!r} ended while it was waited for or held; acquire it again")
 
     async def release(self, waits: Waiter) -> None:
-        """Give it back, and wait until the servers have it; nothing if it is not held."""
+        """Give the place back, and wait until the servers know. Do nothing if the place is not held."""
         lease, self._lease, self.token = self._lease, None, None
         if lease is not None and not lease.closed:
             try:

@@ -265,7 +265,7 @@ class RecordingWriter:
         self.store = theirs
 
     def begin(self, at: int) -> None:
-        """Note that the recording is complete up to `at`, where it begins, or begins anew."""
+        """Begin the recording at the number `at`, or begin it again there after a gap."""
         self.reached = at
         if not self._start or self._pending_rows or self._file:
             self._start = at

@@ -29,7 +29,7 @@ from .. import logs
 from ..exits import CannotStart, Exit
 
 log = logs.get_log(__name__)
-# So many files are read at once, in the turn of a handshake.
+# At most this many files are read at once, in the turn of a handshake.
 USERS_MAX = 10_000
 # A file may have changed though its directory did not; it is not read more often, as strangers can make us look.
 AGAIN_S = 5.0
@@ -40,7 +40,7 @@ Read = TypeVar("Read")
 Stamp = tuple[int, int, int, int]
 # A user, and the key.
 Found = tuple[str, bytes]
-# So many users are named in one line of the log.
+# One line of the log names at most this many users.
 SAID_MAX = 20
 
 

@@ -31,9 +31,9 @@ CLIENTS, PEER, LOCAL = b"clients", b"peer", b"local"
 QUESTIONS_MAX = 200
 # The time between two lines about the same key.
 SAY_S = 60.0
-# So many keys are remembered.
+# The server remembers this many keys.
 SAID_MAX = 1000
-# So many events of a monitor are read in a second.
+# The server reads at most this many events of a monitor in a second.
 EVENTS_MAX = 2000
 NO_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 # The property of each message; it is always set, or the other end of a connection could set it.

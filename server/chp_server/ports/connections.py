@@ -148,7 +148,7 @@ class Users:
     def __init__(self, most: int, files: Callable[[], int]) -> None:
         # It returns how many files are open.
         self.files = files
-        # So many files and sockets of all kinds may be open; the rest is for journals and the next connections.
+        # At most this many files and sockets may be open; the rest is for journals and the next connections.
         self.most = most
         self.cut = 0
         # The number of the last message of each connection, and its user.

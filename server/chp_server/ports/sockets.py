@@ -145,7 +145,7 @@ Frames = list[bytes]
 PEER_MESSAGE_BYTES_MAX = 256 << 20
 # A host that vanished sends nothing. Without keepalives its connection would stay, and keep its descriptor.
 KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 15, zmq.TCP_KEEPALIVE_CNT: 4}
-# So many messages for the peer may wait for its connection.
+# At most this many messages for the peer may wait for its connection.
 PEER_OUT_MAX = 100_000
 # A peer that may have refused our key is tried again: longer than a handshake takes.
 LOOK_AGAIN_S = 3.0

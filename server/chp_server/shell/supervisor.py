@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from .. import logs
 
 log = logs.get_log(__name__)
-# So many messages are sent for each one that systemd needs: one may be dropped, one may be late.
+# This many messages are sent for each one that systemd needs: one may be dropped, one may be late.
 IN_TIME = 3
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .against import Compared, Contents
 
 SOUND, DAMAGED, USAGE = range(3)
-# So many keys that differ are named.
+# At most this many differing keys are named.
 NAMED_MAX = 100
 _EXAMPLES = """examples:
   chp check /var/lib/chp             # the --data directory of a server

@@ -72,7 +72,7 @@ class ChannelSync:
     fresh: Hashmap = field(default_factory=partial(Hashmap, ordered=False))
     next_index: int = -1
     granted: int = CREDIT
-    # The bytes of the keys and values of the snapshot.
+    # The size of the snapshot's keys and values, in bytes.
     size: int = 0
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger("chp_client")
 STREAM = "-"
 # Tokens and users that are remembered.
 SEEN_MAX = 10_000
-# So many denials of one user are written within a window.
+# At most this many denials of one user are written within a window.
 FEW, WINDOW_S = 5, 10.0
 WHAT_MAX = 200
 Value = TypeVar("Value")

@@ -193,7 +193,7 @@ class WebSocketConnection(asyncio.Protocol):
         servers = [addresses.full(server) for server in gateway.servers]
         known = credentials_of(gateway.servers)
         about = websocket.framed(websocket.BINARY, put(len(servers), ABOUT, [server.encode() for server in servers]))
-        # It has to come before all messages of the pair.
+        # ABOUT has to come before all messages of the servers.
         self._transport.write(about)
         for i, server in enumerate(servers):
             made = [gateway.context.socket(kind) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # httptools also reads other versions, which are refused.
 VERSIONS = ("1.1", "1.0")
-# So many bytes wait while a PUT is under way, or to be parsed; then no more are received.
+# At most this many bytes wait for a pending PUT or for the parser; then no more are received.
 LATER = 65_536
 # Bytes that are parsed in one turn of the loop, but for a body of a known length. They are at most 230 pipelined
 # requests, 1,024 fields or 680 chunks, which take 20 ms.

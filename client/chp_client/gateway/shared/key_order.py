@@ -16,7 +16,7 @@ from ...core.events import Changed
 
 # So few changes are cheaper one by one.
 FEW = 64
-# So many changes are taken in within a turn of the loop: 1 ms.
+# This many changes are taken in within a turn of the loop: 1 ms.
 SLICE = 4096
 # A page waits at most this long for the writes of its own gateway.
 CAUGHT_UP_S = 1.0

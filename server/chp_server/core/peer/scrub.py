@@ -114,7 +114,7 @@ def sums(state: ReplicatedState, keys: list[str]) -> list[int]:
 
 
 def totals(state: ReplicatedState) -> Totals:
-    """Return the totals, which differ if a state has a key or a lease that the other one lacks."""
+    """Return the totals of a state's keys and leases. They differ if two states have different keys or leases."""
     leases = state.leases
     total = 0
     if len(leases) <= LEASES_MAX:

@@ -176,7 +176,7 @@ class Staging:
         return found
 
     def bodies(self, transaction_id: bytes, parts: list[list[Any]]) -> list[bytes]:
-        """Return the segments of the named parts, encoded, in the order of the commit."""
+        """Return the encoded segments of the given parts, in the order in which the commit names the parts."""
         transaction = self.transactions.get(transaction_id)
         return [] if transaction is None else [body for name, _ in parts for body in transaction.parts.get(name, ())]
 

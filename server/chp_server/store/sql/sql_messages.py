@@ -22,7 +22,7 @@ from .database import Database, errors
 
 # One sync deletes about so much.
 TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB
-# So many rows are read at a time.
+# This many rows are read at a time.
 READ_ROWS = 64
 ALL = "topic, first, count, number, wall, crc, body"
 
