@@ -125,7 +125,7 @@ def _bar(kind: Kind, who: str, figures: dict[str, Any]) -> Bar:
 
 
 def named(who: str) -> str:
-    """A contender as a stranger knows it."""
+    """Return the name of a contender as a reader of the plots knows it."""
     if who in WORDS:
         return WORDS[who]
     for word in ("chp", "redis", "active", "passive", "clone"):

@@ -19,9 +19,9 @@ SIZE, BATCH, KEYS = 100, 1000, 5000
 # This many values are distinct where keys are not.
 CYCLE = 100_000
 PACE_S = 0.001
-# Redis' publisher sends so many batches in one pipeline, like a window.
+# Redis' publisher sends this many batches in one pipeline, like a window.
 AHEAD = 10
-# A consumer has everything if all is published and it gets nothing for so long.
+# A consumer has everything if all is published and it gets nothing for this long.
 IDLE_S = 0.5
 _STAMP = struct.Struct("<d")
 

@@ -21,7 +21,7 @@ from chp_client import Clone
 
 from .pair import servers
 
-# A line is cut to so many characters, because a value may have megabytes.
+# A line is cut to this many characters, because a value may have megabytes.
 WIDTH = 120
 Socket = zmq.Socket[bytes]
 

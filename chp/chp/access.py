@@ -40,11 +40,11 @@ RULES_BYTES_MAX = 32 << 10
 ROLES_MAX = 32  # of one user
 # A bound for each user, so that all tokens leave room for the rules.
 TOKENS_MAX = 16
-# People and an audit name a token by so many digits of its hash.
+# People and an audit name a token by this many digits of its hash.
 TOKEN_SHOWN = 8
-# A user who is denied is told so many people to ask.
+# A user who is denied is told this many people to ask.
 ASK_MAX = 3
-# A message to one subscriber alone has a nonce of so many bytes behind its topic of P+1.
+# A message to one subscriber alone has a nonce of this many bytes behind its topic of P+1.
 NONCE_BYTES = 8
 # The rights to a topic are those to a subtree of its name.
 TOPICS = "/.chp/topics/"
@@ -55,7 +55,7 @@ HUGZ = "HUGZ"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _COMMAND = re.compile(r"[a-z][a-z-]{0,31}\Z")
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
-# A token is looked up by so many digits of its hash, which nobody who makes tokens up can choose.
+# A token is looked up by this many digits of its hash, which nobody who makes tokens up can choose.
 _FOUND_BY = 16
 Entry = dict[str, list[str]]
 Document = dict[str, dict[str, Entry]]

@@ -99,7 +99,7 @@ __all__ = [
 ]
 
 
-# A value of so many bytes costs more to copy than a few lines of Python; it is a bin 32 then.
+# A value of this many bytes costs more to copy than a few lines of Python; it is a bin 32 then.
 LARGE = 1 << 16
 # Only segments of so few values are searched for large ones, as more would cost what it saves.
 LARGE_AMONG = 64

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from math import floor
 
-# A slot is so many times as wide as the next narrower one, and begins so many of its widths ahead at most.
+# A slot is this many times as wide as the next narrower one, and begins this many of its widths ahead at most.
 WIDER = 64
 # Below this many stale references it does not pay to file everything anew.
 MORE = 10_000

@@ -72,7 +72,7 @@ class FairTable(OrderedDict[Key, Value]):
             self._of_user[self._user_of[key]].move_to_end(key)
 
     def give(self, key: Key, user: str) -> None:
-        """Make an entry a user's, as the one that was used last."""
+        """Assign an entry to a user, and mark it as the most recently used."""
         if user not in self._of_user:
             self._begin(user)
         before = self._user_of.get(key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUE = {digit: value for value, digit in enumerate(_DIGITS)}
 KEY_CHARACTERS = 40
-# People know a public key by so many of its characters.
+# People know a public key by this many of its characters.
 SHOWN = 8
 FILE_BYTES_MAX = 65_536
 

@@ -42,7 +42,7 @@ class Limits:
     # Unacknowledged sets are kept for resending.
     window_bytes: int = 64 * MIB
     window_batches: int = 4096
-    # A slow watcher may fall behind by so many changes before it is told so.
+    # A slow watcher may fall behind by this many changes before it is told so.
     watch_queue_max: int = 100_000
     # Batches are held back while a snapshot arrives, and parts until a record is whole.
     join_buffer_bytes: int = 256 * MIB
@@ -50,15 +50,15 @@ class Limits:
     copy_bytes_max: int = 16 * 1024 * MIB
 
     # -- a server
-    # A turn drains so many messages from the collector before it acts.
+    # A turn drains this many messages from the collector before it acts.
     turn_messages_max: int = 1000
     # The bytes of a turn bound those of a record as it is published, which count for a slow reader's mark.
     turn_bytes_max: int = MIB // 2
     # Bytes of messages for topics count a fourth in a turn, as they are not published.
     turn_messages_share: int = 4
-    # An open record with so many items is closed, as its readers weigh it (unpacking.py).
+    # An open record with this many items is closed, as its readers weigh it (unpacking.py).
     record_items_max: int = 32_768
-    # An open record with so many segments is closed too.
+    # An open record with this many segments is closed too.
     record_segments_max: int = 2048
     # A turn looks at so many keys of a large map that is read: 5 to 15 ms.
     gather_items_max: int = 16_384
@@ -72,66 +72,66 @@ class Limits:
     pending_batches_max: int = 100_000
     # An older set was lost, or another server has answered it.
     pending_age_s_max: float = 60.0
-    # A server that takes over applies so much of its pending list a turn: about 30 ms of sets of 100 bytes.
+    # A server that takes over applies this much of its pending list a turn: about 30 ms of sets of 100 bytes.
     pending_slice_bytes: int = 2 * MIB
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB
-    # A client may ask for so many chunks ahead.
+    # A client may ask for this many chunks ahead.
     sync_credit_max: int = 64
     # Snapshots under way at once.
     syncs_max: int = 1024
-    # One connection has at most so many of them: a Clone asks for one a subtree.
+    # One connection has at most this many of them: a Clone asks for one a subtree.
     syncs_of_one_max: int = 128
-    # All snapshots send so much in one turn: about 30 ms; the other readers get theirs in the next turns.
+    # All snapshots send this much in one turn: about 30 ms; the other readers get theirs in the next turns.
     sync_turn_bytes: int = 16 * MIB
-    # libzmq may hold so much for one connection; it counts messages, whatever their size.
+    # libzmq may hold this much for one connection; it counts messages, whatever their size.
     reader_bytes_max: int = 64 * MIB
-    # One connection gets so much of `sync_turn_bytes`.
+    # One connection gets this much of `sync_turn_bytes`.
     sync_turn_of_one_bytes: int = 4 * MIB
-    # All connections may have so much waiting; each may take as much as is still free.
+    # All connections may have this much waiting; each may take as much as is still free.
     readers_bytes_max: int = 256 * MIB
     # Once half of `readers_bytes_max` is in use, a reader that takes nothing for so long is cut off. A reader that asks
     # for no more of its snapshot loses it then too, while others wait for the room of its image.
     reader_pressed_s_max: float = 5.0
     # One file in so many that a server may open is kept free of connections.
     files_spared: int = 8
-    # libzmq reads so many requests ahead from each connection: 6 MiB.
+    # libzmq reads this many requests ahead from each connection: 6 MiB.
     question_mark: int = 100
-    # A reader that takes nothing for so long is gone.
+    # A reader that takes nothing for this long is gone.
     sync_idle_s_max: float = 60.0
     # Snapshots that are kept for several readers at once; each keeps the values of its number alive.
     images_max: int = 32
-    # All images that are read at once have so many keys, of some 24 bytes each beside their values ...
+    # All images that are read at once have this many keys, of some 24 bytes each beside their values ...
     images_items_max: int = 8 << 20
     # ... or this many times those of the map, if that is larger.
     images_maps_max: int = 4
     # Each slice of an image is a reader.
     image_parts_max: int = 4096
-    # An image that was not read from for so long is dropped.
+    # An image that was not read from for this long is dropped.
     image_idle_s_max: float = 600.0
-    # An image that was not read from for so long makes room for another.
+    # An image that was not read from for this long makes room for another.
     image_unread_s_min: float = 30.0
-    # An image whose every slice was read is kept for so long, in case a reader failed.
+    # An image whose every slice was read is kept for this long, in case a reader failed.
     image_done_s_max: float = 60.0
-    # A reader that takes nothing is given up when so many messages wait for it.
+    # A reader that takes nothing is given up when this many messages wait for it.
     router_queue_max: int = 4096
-    # A reader may ask for so many CHP/1 snapshots before it has the first.
+    # A reader may ask for this many CHP/1 snapshots before it has the first.
     requests_max: int = 16
-    # libzmq may hold so many messages for a subscriber; `subscriber_bytes_max` is reached before.
+    # libzmq may hold this many messages for a subscriber; `subscriber_bytes_max` is reached before.
     publish_mark: int = 200_000
     # A subscriber for which so much waits is cut off: that is a hole, which heals.
     subscriber_bytes_max: int = 48 * MIB
-    # One connection may subscribe to so much: the 64 subtrees of a Clone, and more.
+    # One connection may subscribe to this much: the 64 subtrees of a Clone, and more.
     topics_bytes_max: int = 128 << 10
-    # libzmq reads so many messages ahead from each client: 256 MiB, if each has 4 MiB.
+    # libzmq reads this many messages ahead from each client: 256 MiB, if each has 4 MiB.
     collector_mark: int = 64
-    # libzmq reads so many messages of 17 MiB ahead from each peer; the kernel's buffers hold thousands of small ones.
+    # libzmq reads this many messages of 17 MiB ahead from each peer; the kernel's buffers hold thousands of small ones.
     peer_mark: int = 4
-    # libzmq reads so many topics ahead from each subscriber; the kernel sends more as we take them.
+    # libzmq reads this many topics ahead from each subscriber; the kernel sends more as we take them.
     subscription_mark: int = 50
     channels_max: int = 10_000
-    # One connection has so many channels and prefixes of CHP/1 at most: a Clone has 64.
+    # One connection has this many channels and prefixes of CHP/1 at most: a Clone has 64.
     topics_of_one_max: int = 1000
     sessions_max: int = 100_000
     # The last number of a session is remembered for a day.
@@ -149,12 +149,12 @@ class Limits:
     staged_bytes_max: int = 1024 * MIB
     # A job that has not gone on for an hour is dead.
     staged_idle_s_max: float = 3600.0
-    # After a hand-over the next one is refused for so long: each is a gap for all, and any client may ask.
+    # After a hand-over the next one is refused for this long: each is a gap for all, and any client may ask.
     switch_pace_s: float = 5.0
     staged_commits_max: int = 1000
     # One client has so many, so that none takes them all: a job has one at a time.
     staged_commits_of_one_max: int = 100
-    # The last committed version of so many applications is remembered.
+    # The last committed version of this many applications is remembered.
     applications_max: int = 10_000
     # Each topic is some hundred bytes of every state that is sent, and all have to fit one answer.
     topics_max: int = 1000
@@ -164,11 +164,11 @@ class Limits:
     groups_max: int = 1000
     # Each member of a group has a slot at least.
     members_max: int = 256
-    # A member tells so many ranges in hand: a frame of P holds them, and joined they are 256.
+    # A member tells this many ranges in hand: a frame of P holds them, and joined they are 256.
     have_max: int = 1000
     # The latest messages are kept in memory for the passive; all are in the journal.
     messages_kept_bytes: int = 16 * MIB
-    # A message to a reader, or a batch, has about so many bytes.
+    # A message to a reader, or a batch, has about this many bytes.
     messages_page_bytes: int = MIB // 4
     # Readings of topics at once, as many as snapshots.
     readings_max: int = 1024

@@ -29,7 +29,7 @@ NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 KEEPS = ("all", "acknowledged", "size", "time")
 # JSON can have numbers of a setting up to this.
 NUMBERS_MAX = 1 << 53
-# A lease's name has two halves of so many octets.
+# A lease's name has two halves of this many octets.
 HALF = 8
 # The slots of this many keys are remembered.
 SLOTS_KNOWN_MAX = 100_000

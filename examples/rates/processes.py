@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-# A process has so long to end by itself.
+# A process has this long to end by itself.
 END_S = 8.0
 
 

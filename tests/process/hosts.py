@@ -44,7 +44,7 @@ exec nsenter -t "$(cat "$(dirname "$0")/$host.pid")" -m sh -c 'cat > "$0"' "$pat
 
 
 def why_not() -> str:
-    """Return why no such hosts are possible here, or "" if they are."""
+    """Return why this machine cannot simulate two hosts, or "" if it can."""
     if os.geteuid() != 0:
         return "two hosts in namespaces need root"
     if missing := [name for name in NEEDED if shutil.which(name) is None]:

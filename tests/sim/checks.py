@@ -49,9 +49,9 @@ ALONE_S = 2.2
 WORD_S = 0.88
 # The shortest silence that counts while the connection stands.
 PATIENCE_S = 3 * WORD_S
-# A server believes a client that tells of up to so many epochs above the server's own.
+# A server believes a client that tells of up to this many epochs above the server's own.
 BELIEVED = 64
-# A STATE leaves before the sync of its turn, which takes up to so long.
+# A STATE leaves before the sync of its turn, which takes up to this long.
 SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
 # Clocks may run up to 10 % fast.

@@ -46,7 +46,7 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "2",
-    # The attempt that lost may go on for so long.
+    # The attempt that lost may go on for this long.
     "spark.python.task.killTimeout": "60s",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
 }

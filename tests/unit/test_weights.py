@@ -28,7 +28,7 @@ things: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=4),
     max_leaves=40,
 )
-# A body of so many bytes is weighed.
+# A body of this many bytes is weighed.
 LONG = bytes(LIGHT)
 
 

@@ -105,7 +105,7 @@ class ClassicClient:
         return self.set(key, b"")
 
     def send_raw(self, frames: Sequence[bytes]) -> None:
-        """Send any frames to the collectors."""
+        """Send the given frames, unchecked, to the collector sockets (P+2) of the servers."""
         self._publisher.send_multipart(list(frames))
 
     def _store(self, key: bytes, value: bytes) -> None:

@@ -35,7 +35,7 @@ from .text import columns
 if TYPE_CHECKING:
     from rich.console import Console
 
-# A command ends so long after its timeout.
+# A command ends this long after its timeout.
 MARGIN_S = 1.0
 T = TypeVar("T")
 Fields = dict[str, Any]

@@ -293,9 +293,9 @@ class Internals(NamedTuple):
 
     writer: Writer
     mailbox: Mailbox
-    # How a call that begins now waits, for at most so many seconds.
+    # How a call that begins now waits, for at most this many seconds.
     waits: Callable[[float | None], Waiter]
-    # A lease whose sets give tickets; the arguments are those of `Clone.lease`.
+    # A lease whose `set` returns a ticket. The arguments are those of `Clone.lease`.
     new_lease: Callable[..., Lease]
     # A watch that a thread reads; the arguments are those of `Clone.watch`.
     open_watch: Callable[..., Watch[Any]]

@@ -25,7 +25,7 @@ from ..renamed import refusing_pattern
 from .prefix_view import KeyIndex, PrefixView
 from .views import ItemsNow, KeysNow, ValuesNow
 
-# A missed key names `snapshot` as the remedy for so long after an iteration began: `dict(clone)` of ten million keys.
+# A missed key names `snapshot` as the remedy for this long after an iteration began: `dict(clone)` of ten million keys.
 ITERATED_S = 10.0
 
 

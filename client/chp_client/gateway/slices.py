@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 SLICE_BYTES = 65_536
 # Checking this many rows one by one takes 2 ms.
 SLICE_ROWS = 256
-# An object of so many bytes is tried at once.
+# An object of this many bytes is tried at once.
 SMALL = 4096
 # The bytes of a text that are read first. Each further piece is four times as long.
 TEXT_PIECE = 256

@@ -48,7 +48,7 @@ from .ask import LATER, Interrupted, QuestionPort
 from .connection import Connection
 
 log = logging.getLogger("chp_client")
-# After so long without an answer the other server gets the question.
+# After this long without an answer the other server gets the question.
 SILENCE_S = 5.0
 RETRY_S = 0.25
 CREDIT, GRANT = 16, 8  # chunks
@@ -222,7 +222,7 @@ class Feed:
             yield from self._live(idle_s)
 
     def snapshot(self, timeout_s: float | None = 30.0) -> FeedSnapshot:
-        """Return the subtree as it is now, at one number, from which `follow` can go on."""
+        """Return the subtree at the server's current number. `follow` can go on from that number."""
         deadline = deadline_in(timeout_s)
         while True:
             found = FeedSnapshot(0, [], [])

@@ -70,7 +70,7 @@ class Counter(_Counter):
     """`Counter(clone, "/visits").add()`; `encode` makes a value of a number, for a codec of your own."""
 
     def add(self, n: int = 1, timeout: float | None = None) -> int:
-        """Add `n`; the sum that this addition made. Raises TimeoutError, and then it may still come to count."""
+        """Add `n` and return the new sum. After a TimeoutError the addition may still take effect."""
         return at_once(self._add(n, internals(self._clone).waits(timeout)))
 
 

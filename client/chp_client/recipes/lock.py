@@ -73,7 +73,7 @@ class Semaphore(_Queue):
         super().__init__(clone, path, name, limit=limit, **options)
 
     def acquire(self, timeout: float | None = None) -> bool:
-        """Wait for it, at most `timeout` seconds; whether it is held.
+        """Wait for the lock, at most `timeout` seconds. Return whether it is held.
 
         Raises `Lost` if the own lease ended meanwhile, and what `Clone.set` raises.
         """

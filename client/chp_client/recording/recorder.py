@@ -63,7 +63,7 @@ FILE_BYTES = 8 * MIB
 GROUP_ROWS = 65_536
 GROUP_BYTES = 8 * MIB
 IDLE_S = 0.25
-# At the end the recorder looks for a server so long.
+# At the end the recorder looks for a server this long.
 FINISH_S = 2.0
 Say = Callable[[str], object]
 

@@ -48,7 +48,7 @@ from .files import (
 np, pa, pq = need_parquet()
 BATCH_ROWS = 8192
 READ_ROWS = 65_536
-# Records that are due within so much real time go out together.
+# Records that are due within this much real time go out together.
 STEP_S = 0.005
 TTL_MS_MIN = 1
 ELSEWHERE = "replay from behind it"

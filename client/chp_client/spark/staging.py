@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ABORT_S = 10.0
-# After so long a job says what it waits for.
+# After this long a job says what it waits for.
 SILENCE_S = 10.0
 _clones: dict[tuple[int, tuple[str, ...]], Clone] = {}
 _lock = threading.Lock()

@@ -15,7 +15,7 @@ from chp.headers import Messages
 from chp.numbers import Revision
 from chp.topics import pack_slots, unpack_messages, unpack_slots
 
-# The messages of one part, and the bytes of their keys and values, unless one message is larger.
+# The limits of one part: messages, and bytes of their keys and values. A single message may be larger.
 PART_MESSAGES, PART_BYTES = 8192, 3 << 20
 
 

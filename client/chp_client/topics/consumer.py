@@ -84,7 +84,7 @@ class Consumer:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         # The messages of the topic, in all slots, that come after the last one given.
         self.lag = 0
-        # How often an acknowledgement was refused, after which messages are given again.
+        # The number of refused acknowledgements. After a refusal the messages are given again.
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch

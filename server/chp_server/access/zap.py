@@ -27,7 +27,7 @@ from .keyring import Keyring
 
 log = logs.get_log(__name__)
 CLIENTS, PEER, LOCAL = b"clients", b"peer", b"local"
-# A turn answers so many questions.
+# A turn answers this many questions.
 QUESTIONS_MAX = 200
 # The time between two lines about the same key.
 SAY_S = 60.0
@@ -106,7 +106,7 @@ class ZapHandler:
         self._monitors[port] = (socket, monitor)
 
     def answer(self, now: float) -> None:
-        """Answer libzmq's questions, as many as a turn takes."""
+        """Answer the authentication requests of libzmq (ZAP), at most a turn's share of them."""
         for _ in range(QUESTIONS_MAX):
             try:
                 asked = self.questions.recv_multipart(zmq.NOBLOCK)

@@ -47,7 +47,7 @@ from .updates.turn import DropAfter, ReadMessages, ReadSpans, Turn
 
 # Reading an attribute of an enum takes ten times as long as reading a global name of the module.
 ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE
-# The active expects the next message of a peer's suffix within so many `peer_timeout_s`.
+# The active expects the next message of a peer's suffix within this many `peer_timeout_s`.
 SUFFIX_S = 2.0
 
 

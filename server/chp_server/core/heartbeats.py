@@ -22,7 +22,7 @@ from .updates.channels import alive, greeting
 
 # RFC 12 asks for one a second.
 HUGZ_S = 1.0
-# A server that waits says so in its log after so long a time since its start, at the latest.
+# A server that waits says so in its log after this long a time since its start, at the latest.
 WAITING_SAID_S = 5.0
 
 

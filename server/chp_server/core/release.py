@@ -24,7 +24,7 @@ class AckRelease:
 
     def __init__(self, acks: Acks, arbitration: Arbitration, stopped_s: float) -> None:
         self._acks, self._arbitration = acks, arbitration
-        # If so much time passes between deciding and sending, the process was stopped.
+        # If this much time passes between deciding and sending, the process was stopped.
         self._stopped_s = stopped_s
         # The acknowledgements that were deferred.
         self._deferred: list[Frames] = []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logs.get_log(__name__)
 WATCHED_BYTES = 64 << 10
-# A frame takes so many bytes in libzmq, beside its content.
+# A frame takes this many bytes in libzmq, beside its content.
 FRAME_BYTES = 80
 _NOBLOCK, _MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _send_frame: Any = Backend.send

@@ -149,7 +149,7 @@ KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE
 PEER_OUT_MAX = 100_000
 # A peer that may have refused our key is tried again: longer than a handshake takes.
 LOOK_AGAIN_S = 3.0
-# ZMTP and a topic have so many bytes beside the subtree.
+# ZMTP and a topic have this many bytes beside the subtree.
 COMMAND_BYTES = 64
 # The body of a KVSET without keys begins so.
 WITHOUT_KEYS = b"\x93\x90\x90"

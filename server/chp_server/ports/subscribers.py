@@ -28,13 +28,13 @@ from ..access.zap import FAILED
 from . import connections
 
 log = logs.get_log(__name__)
-# A look takes so many events at most.
+# A look takes this many events at most.
 EVENTS_MAX = 10_000
-# A look is due when so much was published.
+# A look is due when this much was published.
 LOOK_BYTES = 4 << 20
 # If less was published, looks are no more frequent than that, as each subscriber costs some system calls.
 IDLE_BYTES, IDLE_S = 1 << 20, 10.0
-# A frame takes so many bytes in libzmq, beside its content.
+# libzmq needs this many bytes for a frame, in addition to its content.
 MESSAGE_BYTES = 80
 _EVENT = struct.Struct("=HI")
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -173,7 +173,7 @@ class Subscribers:
     def cut_off(self, fd: int, why: str) -> None:
         """End a connection, if it has not ended."""
         if fd not in self._readers and fd not in self.ended:
-            # Among so many, libzmq has not told of this connection yet.
+            # Among this many, libzmq has not told of this connection yet.
             self._came(fd)
         reader = self._readers.get(fd)
         if reader is not None:

@@ -23,9 +23,9 @@ from .. import logs
 from . import connections
 
 log = logs.get_log(__name__)
-# Resident memory grows by so much between two searches.
+# Resident memory grows by this much between two searches.
 GROWN_BYTES = 8 << 20
-# A search takes less than one part in so many of the time.
+# A search takes less than one part in this many of the time.
 SHARE = 20
 
 

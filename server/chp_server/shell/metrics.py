@@ -28,7 +28,7 @@ from .turn_clock import Told, WaitTimes
 
 # No turn may take longer: see what an operator does about long ones.
 HEALTHY_S = 10.0
-# A client that connects and says nothing is given up after so long.
+# A client that connects and says nothing is given up after this long.
 REQUEST_S = 5.0
 _OF_A_PAIR = ("in_sync", "peer.alive")
 

@@ -181,7 +181,7 @@ class DiskReserve:
     def __init__(self, directory: Path | None, disk_free_min: int) -> None:
         self._path = None if directory is None else directory / NAME
         self._bytes = min(BYTES_MAX, disk_free_min // 4)
-        # The file is made if so much is free.
+        # The file is made if this much is free.
         self._wanted = disk_free_min + self._bytes
         self._there = False
 

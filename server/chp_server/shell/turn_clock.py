@@ -30,7 +30,7 @@ Told = tuple[list[tuple[str, float]], float]
 TOLD_S = 0.01
 # An operator is told of such a turn: after a few of these in a row the peer takes over.
 SLOW_S = 0.1
-# The processor's clock is read once in so many seconds of turns.
+# The processor's clock is read once in this many seconds of turns.
 LOOK_S = 0.005
 
 

@@ -36,7 +36,7 @@ from ..out import Out
 from ..settings import CliSettings, command
 
 COLOURS = {"primary": "green", "backup": "cyan", "gateway": "magenta"}
-# A child that has ended is started again so much later, when the other server has taken over.
+# A child that has ended is started again this much later, when the other server has taken over.
 AGAIN_S = 2.0
 LOOK_S = 0.1
 READY_S = 30.0

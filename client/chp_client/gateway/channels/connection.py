@@ -31,13 +31,13 @@ from .admission import ABOUT, COLLECTOR, AllowedMessages, P
 from .websocket import Broken, put
 
 PATH = "/v1/clone"
-# A client that takes nothing for so long is cut off.
+# A client that takes nothing for this long is cut off.
 SEND_S = 30.0
 # The gateway tells that it lives this often.
 SAY_S = 2.0
 # Messages of the pair that wait in libzmq for one connection.
 RECEIVE_MARK = 100
-# With so many bytes in the socket nothing more is read from the pair.
+# With this many bytes in the socket nothing more is read from the pair.
 WAITS_MAX = 1 << 20
 
 

@@ -23,7 +23,7 @@ from ..shared.writes import WriteResult, marker_of
 
 OCTETS = "application/octet-stream"
 PAGE = 1000
-# A page ends at so many bytes of keys and values, and says where to go on.
+# A page ends at this many bytes of keys and values, and says where to go on.
 PAGE_BYTES = 8 << 20
 VERSIONS, VERSIONS_MAX = 50, 1000
 # Reading through the log of the servers may take this long.

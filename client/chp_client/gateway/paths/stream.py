@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from ..call import Call
 from ..problems import Problem
 
-# A reader that takes nothing for so long is cut off.
+# A reader that takes nothing for this long is cut off.
 SEND_S = 30.0
 MEDIA_TYPE = "text/event-stream"
 

@@ -36,7 +36,7 @@ SNAPSHOT_ROWS = 500
 KEPT = 10_000
 KEPT_BYTES = 4 << 20
 ALL_KEPT_BYTES = 64 << 20
-# The loop may be so many changes behind.
+# The event loop may be at most this many changes behind.
 QUEUE = 100_000
 # Bytes of one write.
 TOGETHER = 1 << 20

@@ -35,7 +35,7 @@ NDJSON, MSGPACK = "application/x-ndjson", ("application/msgpack", "application/v
 RESERVED = "/.gateway/"
 # One more row is left for an Idempotency-Key.
 ROWS_MAX = DEFAULT.batch_items_max - 1
-# Keys and values of so many bytes travel as one batch.
+# Keys and values of this many bytes travel as one batch.
 BYTES_MAX = DEFAULT.batch_bytes_max - (65_536 * 2)
 VALUE_MAX = DEFAULT.value_bytes_max
 # Values in one row. There is room for unknown members, which the answer names.

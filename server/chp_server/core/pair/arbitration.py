@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from chp.numbers import describe
 
-# A reason to become active keeps this server asking for the lease for so many seconds.
+# A reason to become active keeps this server asking for the lease for this many seconds.
 WANT_LEASE_S = 5.0
 BOTH = frozenset({"primary", "backup"})
 NEVER = float("-inf")

@@ -11,7 +11,7 @@ from ..pair.binary_star import PairEvent
 from ..updates.resource_limits import ResourceLimits
 from ..updates.turn import Turn
 
-# After so many failed sets in a row the server itself is at fault, and not one of the sets.
+# After this many failed sets in a row the server itself is at fault, and not one of the sets.
 FAILURES_MAX = 10
 # The time between two hand-overs for lack of room. Both servers may be near their limits.
 PACE_S = 30.0

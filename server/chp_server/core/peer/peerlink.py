@@ -45,9 +45,9 @@ from .replay import Replay
 from .scrub import SCRUB, SCRUBBED, Scrubber
 
 LONG_AGO = -1e9
-# A server that finds a peer of its own role ends after so many heartbeats.
+# A server that finds a peer of its own role ends after this many heartbeats.
 ENDS_AFTER_BEATS = 4
-# The wait before a passive asks again doubles with each unanswered WANT, up to so many WANTs.
+# The wait before a passive asks again doubles with each unanswered WANT, up to this many WANTs.
 ASKED_MAX = 6
 # WANT carries a history, with a few values for each epoch.
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max
@@ -315,7 +315,7 @@ class PeerLink:
         # The active may have given this server up since, so it confirms again what it has.
         ctx.confirmed = 0
         ctx.drop_partial()
-        # STATE goes first, because the active may not have heard this run of the server.
+        # STATE goes first, because the active may not have heard from this server since it started.
         ctx.turn.to_peer.append(self.state_message())
         said = {"at": ctx.state.proof(), "history": to_list(ctx.state.history), "whole": self._whole}
         ctx.turn.to_peer.append([follow.WANT, packb(said)])

@@ -33,7 +33,7 @@ TEXTS = ("name", "program", "host", "version", "state", "client")
 NUMBERS = ("pid", "number", "keys", "lag_ms", "batches", "bytes", "holes", "mismatches", "failovers")
 # The longest interval of reports that a client may announce.
 EVERY_MS_MAX = 120_000
-# A client is gone after so many intervals without a report.
+# A client is gone after this many intervals without a report.
 MISSED = 3
 LOOK_S = 5.0
 

@@ -40,7 +40,7 @@ BATCH_BYTES_MIN = 7
 PAGE_BYTES_MAX = 8 << 20
 # The bytes of the rows that are decoded as well, as stored.
 DECODED_BYTES = 8 << 20
-# A read takes at least so many bytes, because a reader gets several pages in a turn.
+# A read takes at least this many bytes, because a reader gets several pages in a turn.
 READ_BYTES = 2 << 20
 # The bytes that are read in a turn. Other reads wait for the next turns.
 READ_BYTES_A_TURN = 16 << 20

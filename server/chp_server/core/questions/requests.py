@@ -556,7 +556,7 @@ class Requests:
         return bool(why)
 
     def answer(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
-        """Answer an admin command with facts."""
+        """Answer an admin command with named values."""
         self._answer(identity, headers.Reply(request_id, facts))
 
     def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:

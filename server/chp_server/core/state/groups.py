@@ -42,7 +42,7 @@ class Group:
     """A group: its members, and the place of each slot."""
 
     name: str
-    # A member loses its slots if it acknowledges none of its messages for so long.
+    # A member loses its slots if it acknowledges none of its messages for this long.
     ack_timeout_s: int | None = None
     places: dict[bytes, Places] = field(default_factory=dict)
     # Members and the names that they gave themselves, which are for people.

@@ -29,7 +29,7 @@ from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
 
-# Staged updates beyond so many bytes are kept encoded only, because objects take several times the bytes.
+# Staged updates beyond this many bytes are kept encoded only, because objects take several times the bytes.
 DECODED_BYTES_MAX = 256 << 20
 
 

@@ -33,7 +33,7 @@ from ..state.shares import Subtrees
 from .listeners import LINGERING_MAX, Listeners
 
 Frames = list[bytes]
-# Up to so many channels, each channel checks a segment itself, which takes two comparisons.
+# Up to this many channels, each channel checks a segment itself, which takes two comparisons.
 FEW = 4
 # Keys that a heartbeat looks at for the fingerprints of channels, in some 10 ms.
 LOOKED_AT_MAX = 1 << 17
@@ -56,7 +56,7 @@ class PublishedChannel:
     measuring: Image | None = None
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
-    # The segments that `parts` encode, if they are published.
+    # The segments whose encoded form is in `parts`, or None if they are not published.
     shares: list[Segment] = field(default_factory=list)
     # The sessions that wrote the parts; b"" stands for the server.
     writers: dict[bytes, None] = field(default_factory=dict)

@@ -123,7 +123,7 @@ class Committed:
 
     @property
     def followed(self) -> int:
-        """The number that the next record or part has to follow on."""
+        """The number of the last record or part, which the next one has to follow."""
         return self._parts.last or self.state.number
 
     def follow(self, body: bytes, now: float, wall_s: float | None = None) -> Record:

@@ -29,7 +29,7 @@ from ..state.state import ReplicatedState
 from ..state.verdicts import Refusal
 
 MIB = 1 << 20
-# A set is stored so many times: as a row and in the write-ahead log, or as a value and in its record.
+# A set is stored this many times: as a row and in the write-ahead log, or as a value and in its record.
 COPIES = 2
 ADDRESS_MARGIN = 16 * MIB
 # The shares of the disk's reserve: below a half, refusals leave no rows; below an eighth, the server is read-only.

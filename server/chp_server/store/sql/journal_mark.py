@@ -31,7 +31,7 @@ from .sqlite_files import sync_directory
 _HEAD = struct.Struct(">8s16s16s8sI")
 _NUMBER = struct.Struct(">QII")
 _AT = 64
-# A mark that seems damaged is read so many times.
+# A mark that seems damaged is read this many times.
 LOOKS = 3
 _MAGIC = b"CHPMARK1"
 # It stands in the place of a boot, and says nothing of the machine that keeps the journal.

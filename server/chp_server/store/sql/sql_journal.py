@@ -107,7 +107,7 @@ class Cleaner:
 
 # Below this size the journal need not be in proportion to the live state.
 SMALL = 16 * MIB
-# The chunks of a snapshot are written when so much has gathered, before a sync too.
+# The chunks of a snapshot are written when this much has gathered, before a sync too.
 PENDING_BYTES = 8 * MIB
 
 D = TypeVar("D", bound=Database)

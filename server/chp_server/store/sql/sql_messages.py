@@ -20,7 +20,7 @@ from ...core.state.missing_messages import Spans, spans_of
 from ...core.state.record_log import LoggedMessages
 from .database import Database, errors
 
-# One sync deletes about so much.
+# One sync deletes about this much.
 TRIM_ROWS, TRIM_BYTES = 512, 8 * MIB
 # This many rows are read at a time.
 READ_ROWS = 64

@@ -52,7 +52,7 @@ from .sqlite_files import (
 APPLICATION_ID = 0x43485032
 # The log is checkpointed at this size.
 LOG_BYTES = 8 * MIB
-# One sync gives so many pages back, at most.
+# One sync gives this many pages back, at most.
 SHRINK_PAGES = 256
 SHRINK_FROM = 16 * MIB // PAGE
 
