@@ -94,7 +94,7 @@ class Limits:
     # Once half of `readers_bytes_max` is in use, a reader that takes nothing for so long is cut off. A reader that asks
     # for no more of its snapshot loses it then too, while others wait for the room of its image.
     reader_pressed_s_max: float = 5.0
-    # One file in so many that a server may open is kept free of connections.
+    # One in this many of the files that a server may open is not used for connections.
     files_spared: int = 8
     # libzmq reads this many requests ahead from each connection: 6 MiB.
     question_mark: int = 100
@@ -170,7 +170,7 @@ class Limits:
     messages_kept_bytes: int = 16 * MIB
     # A message to a reader, or a batch, has about this many bytes.
     messages_page_bytes: int = MIB // 4
-    # Readings of topics at once, as many as snapshots.
+    # This many readings of topics may go on at the same time, as many as snapshots.
     readings_max: int = 1024
     readings_of_one_max: int = 64
     # A large record is published in parts of about this size.

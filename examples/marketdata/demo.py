@@ -69,7 +69,7 @@ def _run(servers: list[str], work: Path, speed: float, made: list[ticks.Tick]) -
 
 
 def _watch(application: Clone) -> None:
-    """Print bars as an application receives them."""
+    """Print the price bars that an application's Clone receives."""
     shown = ""
     for change in application.watch(WATCHED):
         minute = change.key.removeprefix(WATCHED)

@@ -20,7 +20,7 @@ EVERY_S = 0.25
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Hold a subtree until the parent says stop."""
+    """Keep a Clone of a subtree until the parent says stop."""
     options = _options().parse_args(argv)
     orders = leash.orders(options.leash)
     with Clone(options.servers.split(","), subtree=options.subtree) as clone:

@@ -84,7 +84,7 @@ class TopicChecks:
         return self._world.disks_lost or any(n.lost_disk or n.own_disk or not n.disk.durability for n in servers)
 
     def check(self, names: frozenset[bytes]) -> None:
-        """Check everything. `names` are the operations whose keys are in the history."""
+        """Check everything. `names` are the names of the operations whose keys are in the history."""
         fail = self._world.checks.fail
         one, two = self._world.servers
         states = [node.core.state.topics.to_list() for node in (one, two)]

@@ -448,7 +448,7 @@ class World:
             node.deliver(admin, [b"ICANHAZ?", b"\x02switch\x03", b"\x82\xa3chp\x03\xa2id\x01"])
 
     def _do_force(self, name: str) -> None:
-        """Force a server to begin that waits because a client has seen a higher epoch."""
+        """Force a server to serve although it waits because a client has seen a higher epoch."""
         node = self.nodes[name]
         if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.outdone:
             admin = Conn("req", "admin", name)

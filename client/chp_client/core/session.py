@@ -66,7 +66,7 @@ class Session:
         return [batch for batch in self.outbox.batches.values() if batch.handle is handle]
 
     def own_batches(self, after: int, upto: int) -> list[SentBatch]:
-        """Return the own batches between two numbers, or none if one of them is not shown yet."""
+        """Return the own batches above `after` up to `upto`, or an empty list if the copy lacks one of them."""
         batches = self.outbox.batches
         first = max(after + 1, self.outbox.first)
         own = [batches[no] for no in range(first, min(upto, self.outbox.last) + 1) if no in batches]

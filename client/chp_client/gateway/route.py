@@ -81,7 +81,7 @@ class PathRoutes:
         self.open = any(route.right.open for route in routes)
 
     def of(self, method: str) -> Route | None:
-        """Return the route of a method."""
+        """Return the route of an HTTP method, or None if the path does not have it."""
         return self._routes.get(method)
 
 

@@ -89,7 +89,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection from the HTTP protocol. The head of the request comes first."""
-        # A transport of uvloop has no class of asyncio.
+        # uvloop's transports do not inherit from asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
         self._address = (self._transport.get_extra_info("peername") or ("",))[0]

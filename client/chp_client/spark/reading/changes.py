@@ -64,12 +64,12 @@ def place_of(offset: Offset) -> ChangePosition:
 
 
 def newest(facts: Facts) -> ChangePosition:
-    """Return the end of what the servers have."""
+    """Return the position of the newest change that the servers have."""
     return ChangePosition(facts["newest"], facts["opener"])
 
 
 def oldest(facts: Facts) -> ChangePosition:
-    """Return the beginning of what the servers retain."""
+    """Return the position of the oldest change that the servers retain."""
     return ChangePosition(facts["oldest"], facts["oldest_opener"])
 
 

@@ -51,7 +51,7 @@ ENDS_AFTER_BEATS = 4
 ASKED_MAX = 6
 # WANT carries a history, with a few values for each epoch.
 WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max
-# A problem that stays is logged again so often, in seconds.
+# A lasting problem is logged again after this many seconds.
 SAY_AGAIN_S = 60.0
 # These messages change nothing about the peer but how far records have come.
 QUIET = (follow.RECORD, follow.CONFIRM, BEAT)

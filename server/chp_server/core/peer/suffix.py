@@ -225,7 +225,7 @@ def account_by_state(
 
 def _outcome(update: Update, common: int, after: ReplicatedState) -> str:
     if after.map.revisions.get(update.key, 0) <= common:
-        # This holds even if the value is the same: an earlier update of the suffix may have set another one.
+        # The update is replayed even if the value is equal: an earlier update of the suffix may have set another value.
         return REPLAYED
     return ALREADY if after.map.values.get(update.key) == update.value else CONFLICT
 

@@ -108,7 +108,7 @@ class OpenRecord:
 
     @property
     def large(self) -> bool:
-        """True if the record has to be made in parts, unless it has one body.
+        """True if the record has to be published in parts. A record with a single body is published whole anyway.
 
         The server's own deletes have no bound, and batches of many small things are heavy for a reader.
         """
