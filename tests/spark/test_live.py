@@ -171,7 +171,7 @@ def test_what_it_refuses() -> None:
     with pytest.raises(BadSubtree, match="begin and end with"):
         live(["tcp://a:5556"], "rates")
     with pytest.raises(BadInput, match="is not tcp://host:port"):
-        live("a")
+        live("a/b")
     with pytest.raises(BadInput, match="codec 'pickle' is not known"):
         live("tcp://a:5556", codec="pickle")
     with pytest.raises(TimeoutError, match="not heard from"):
