@@ -43,7 +43,7 @@ def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.C
     assert "one of them" in refused([*known, "--user-header", "X-User", "--anonymous", "bob"], capsys)
     assert "X-Remote-User" in refused([*known, "--user-header", "X: User"], capsys)
     assert "--audit" in refused([*known, "--audit", str(tmp_path / "none" / "audit")], capsys)
-    assert "tcp://" in refused(["--servers", "nowhere"], capsys)
+    assert "tcp://" in refused(["--servers", "no/where"], capsys)
     assert "--listne" in refused(["--listne", "x"], capsys)
     assert "warning" in refused(["--log-level", "loud"], capsys)
 
