@@ -65,6 +65,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for _, path in sorted(placed) for item in found[path]]
 
 
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """Put the process's umask back: commands that run in this process, such as `chp record`, change it."""
+    before = os.umask(0)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """Start a private PostgreSQL server and return its URL."""
