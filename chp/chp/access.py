@@ -184,7 +184,7 @@ class Rules:
         return user if compare_digest(hashed, known) else ""
 
     def to_ask(self) -> str:
-        """Return the users whom a denied user may ask: those who may change the rules."""
+        """Return the users that may change the rules, for the answer to a denied user."""
         able = [user for user in self.document["users"] if "access" in self.rights(user).admin]
         more = f" and {len(able) - ASK_MAX} others" if len(able) > ASK_MAX else ""
         return ", ".join(able[:ASK_MAX]) + more

@@ -193,6 +193,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     def _waits(self, timeout: float | None) -> Waiter:
         """Return how a call that begins now waits. Each of the two kinds of Clone has its own way."""
+        # Clone and AsyncClone override this. No Clone is only a BaseClone.
         raise NotImplementedError
 
     def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
