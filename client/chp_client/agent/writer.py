@@ -321,7 +321,8 @@ class Writer:
             return self._alone(self._batch.encoded(body))
 
     def _alone(self, draft: PendingBatch) -> Ticket:
-        self._batch.seal()
+        if self._batch.keys:
+            self._batch.seal()
         self._batch.push(draft)
         return draft.ticket
 
