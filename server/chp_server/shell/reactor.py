@@ -61,7 +61,7 @@ from ..ports.sockets import Frames, ServerSockets, receive, receive_by, send_all
 from ..settings.config import Config
 from ..settings.readers import without_password
 from ..store.sql.sqlite_files import sync_directory
-from .arbiter import Arbiter
+from .arbiter import Arbiter, open_store
 from .copies import Copies
 from .metrics import MetricsServer, readiness
 from .resources import DiskMonitor, Gauge, give_back, resident_bytes
@@ -149,7 +149,7 @@ class Server:
             raise CannotStart(Exit.USAGE, why)
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
-        self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
+        self._arbiter = Arbiter(open_store(config), self._wake) if config.arbiter else None
         self._metrics: MetricsServer | None = None
         self._beats: BeatThread | None = None
         self._housekeeping_due = 0.0

@@ -19,6 +19,7 @@ from chp import headers
 from chp.batch import encode
 from chp.errors import BadFrame
 from chp.numbers import pack
+from chp.versions import HEADERS_SINCE
 
 from ..pair.pair_state import PairView
 from ..state.topics import TopicLog
@@ -88,7 +89,8 @@ class TopicReaders:
         if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
         elif not of_member(options):
-            if why := self.delivery.open(key, topic, after, credit, turn.now, user=user):
+            plain = options["chp"] < HEADERS_SINCE
+            if why := self.delivery.open(key, topic, after, credit, turn.now, user=user, plain=plain):
                 self._refuse(*key, "busy", why)
             for lost in self.delivery.take_lost():
                 self._refuse(*lost, "busy", MAKES_ROOM)
