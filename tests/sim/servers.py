@@ -70,7 +70,7 @@ class ServerNode:
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
         # The time when a stranger last posed as the peer while the peer was heard.
-        self.posed_at = float("-inf")
+        self.stranger_spoke_at = float("-inf")
         # True if this turn lacked room, so that the server sends nothing until the turn is done.
         self.lacked_room = False
         # True while the server waits for its disk, which takes no processor time.
