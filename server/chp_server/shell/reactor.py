@@ -37,16 +37,11 @@ from ..core.performing import (
     Step,
     admit,
     answer_operators,
-    has_met,
-    is_unheard,
-    leave,
     read_journal,
     recover,
     refuse_subscription,
-    rules_number,
     steps,
     take_inputs,
-    waited_for,
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
@@ -183,7 +178,7 @@ class Server:
         # A peer that sees another id knows that we restarted.
         run = secrets.token_bytes(16)
         self.core = ServerCore(core_config, run, now, limits)
-        self._waits = WaitTimes(*waited_for(self.core))
+        self._waits = WaitTimes(self.core.committer.acks, self.core.requests.syncs.took)
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.audit = self._audit
@@ -214,7 +209,7 @@ class Server:
 
     def bind(self) -> None:
         """Take the ports (`OSError` if one is taken), reach the arbiter, serve metrics."""
-        if rules_number(self.core) and self._config.keys is None:
+        if self.core.state.access.changed and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
         self.sockets.bind()
         if self._arbiter is not None:
@@ -338,7 +333,9 @@ class Server:
             self.sockets.zap_handler.look(self._now)
             self._cut_removed(self.sockets.zap_handler)
             core.committer.counts |= self.sockets.zap_handler.counts
-        anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
+        met = core.pair.peer_hears_us()
+        unheard = core.pair.peer_lives() and not met
+        anew = self.sockets.look_for_peer(self._now, unheard=unheard, met=met)
         if anew and self._beats is not None:
             self._beats.anew()
         if self._space.tight:
@@ -427,7 +424,7 @@ class Server:
         if self._authorizer is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
             removals = 0 if self.sockets.zap_handler is None else self.sockets.zap_handler.removals
-            self._authorizer.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
+            self._authorizer.look(self.core.state.access.changed, removals, self.sockets.subscribers.cut_off)
 
     def _cut_removed(self, zap_handler: ZapHandler) -> None:
         """Cut off the connections that have shown a key that was removed."""
@@ -538,7 +535,7 @@ class Server:
     def leave(self) -> None:
         """Tell the peer after `run` that we end on purpose; no more acknowledgements are sent."""
         if self._config.peer is not None:
-            self.sockets.to_peer([leave(self.core)])
+            self.sockets.to_peer([self.core.link.leave_message()])
 
     def close(self) -> None:
         """Close the ports."""
