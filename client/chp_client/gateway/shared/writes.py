@@ -300,6 +300,7 @@ async def marker_of(request: Request, user: str, body: bytes) -> Marker | None:
     about = sha256()
     headers = [request.headers.get(each, "") for each in ("if-match", "if-none-match", "content-type")]
     path = request.scope.get("raw_path", b"").partition(b"?")[0]
+    headers += [f"{name}:{value}" for name, value in request.headers.items() if name.startswith("chp-header-")]
     for part in (request.method.encode(), path, request.scope["query_string"], *(h.encode() for h in headers)):
         about.update(len(part).to_bytes(8, "big") + part)
     about.update(len(body).to_bytes(8, "big"))
