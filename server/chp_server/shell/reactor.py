@@ -129,6 +129,8 @@ NO_KEYS = (
     "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
     "makes them), as the servers before this one"
 )
+# A look into the class costs as much as several into the module.
+NO_ROOM = Step.NO_ROOM
 # The retry is by time, as a ROUTER can't tell when one reader has room again.
 BLOCKED_RETRY_S = 0.01
 
@@ -263,7 +265,7 @@ class Server:
         """
         core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
         if self._config.peer is not None:
-            ready.add(sockets.peer_in)
+            sockets.look_at_peer(ready)
         if sockets.intake.waiting:
             ready.add(sockets.collector)
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
@@ -412,7 +414,7 @@ class Server:
     def perform(self, turn: Turn) -> None:
         """Perform the steps of a turn, in their order."""
         for step in steps(self.core, turn, self):
-            if step is Step.NO_ROOM:
+            if step is NO_ROOM:
                 self._wait_for_room()
 
     def now(self) -> float:
