@@ -82,7 +82,7 @@ class Servers:
         self._shelf = MessageShelf()
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
-        while not self.active or (pair and not self.cores[0].ctx.in_sync()):
+        while not self.active or (pair and not self.cores[0].pair.in_sync()):
             self.turn()
 
     @property
@@ -199,7 +199,7 @@ def session() -> list[Frames]:
     with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
     assert len(with_it.said) == 5 < before, "greeted twice, asked, and answered"
     own = Segment(["/r/b"], [b"2"], None)
-    with_it.client.holding.show(own)
+    with_it.client.subscriptions.show(own)
     with_it.client.submit(own, "own", with_it.servers.now)
     with_it.said, joined = [], with_it.said
     with_it.talk(1)
@@ -384,7 +384,7 @@ def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
     for _ in range(6):
         pair.turn()
     pair.turn(lambda core: core.collect(kvset(2, ["/a"], [b"2"])))
-    pair.cores[1].step(PairEvent.VOTE_PEER_SILENT)
+    pair.cores[1].do(PairEvent.VOTE_PEER_SILENT)
     pair.turn()
     pair.linked, pair.to_peer = True, []
     for _ in range(8):
@@ -439,6 +439,7 @@ def _of_a_topic() -> dict[str, Frames]:
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
     }
+    traced = pack_messages(None, [b"2 plums"], [{"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}])
     for frames in made.values():
         lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
     asked = {
@@ -455,6 +456,7 @@ def _of_a_topic() -> dict[str, Frames]:
     (facts,), (topics,), (groups,) = [answered[name] for name in list(asked)[:3]]
     return {
         **made, **asked,
+        "kvset-messages-with-headers-for-a-topic": kvset(3, [], [], {PUBLISH: [["orders", 1, traced]]}),
         "reply-facts-of-a-topic": facts,
         "reply-topics": topics,
         "reply-groups-of-a-topic": groups,
@@ -572,7 +574,7 @@ def verdict(parser: str, frames: Frames) -> str:
 
     turn = lone.turn(hear, beat=False)
     told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
-    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
+    garbage = sum(n for name, n in lone.cores[0].committer.counts.items() if name.startswith("garbage"))
     return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
 
 

@@ -15,41 +15,39 @@ where the active stopped, without a note in the journal.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from chp import columns
 from chp.batch import Segment
 
-from .now import Now
 from .updates.commit import Committer
+from .updates.turn import CurrentTurn
 
 
 class Expiry:
     """The deletion of what is over by time, in slices of a turn."""
 
-    def __init__(self, committer: Committer, counts: Counter[str]) -> None:
-        self._committer, self._counts = committer, counts
+    def __init__(self, turn: CurrentTurn, committer: Committer) -> None:
+        self._turn, self._committer = turn, committer
         # True if the last slice was full, so that more is due at once.
         self.ready = False
 
-    def step(self, now: Now, *, scan: bool) -> None:
+    def step(self, *, scan: bool) -> None:
         """End a slice of what is over. Leases, transactions and topics are checked only with `scan`, for its cost."""
-        commits, state = self._committer, self._committer.committed.state
+        commits, state, now = self._committer, self._committer.committed.state, self._turn.now
         over = state.map.next_deadline()
-        if not (scan or self.ready or state.leases.ending) and (over is None or over > now.at):
+        if not (scan or self.ready or state.leases.ending) and (over is None or over > now):
             return
         # A set that came just before the end of its key's ttl replaces the ttl.
-        commits.flush_chp1(now.arrival)
-        self._keys(now.at)
+        commits.flush_chp1(self._turn.arrival)
+        self._keys(now)
         if scan or self.ready:
-            self._leases(now.at)
+            self._leases(now)
         for lease_id in list(state.leases.ending):
             if commits.ends_left <= 0:
                 break
-            commits.delete_ended(lease_id, now.at)
+            commits.delete_ended(lease_id, now)
         if scan:
-            self._transactions(now.at)
-            self._messages(now)
+            self._transactions(now)
+            self._messages(now, self._turn.wall_s)
         self.ready = commits.ends_left <= 0 or bool(state.leases.ending)
 
     def _keys(self, now: float) -> None:
@@ -59,7 +57,7 @@ class Expiry:
         commits.ends_left -= looked
         if keys:
             commits.add_ended(keys, now)
-            self._counts["expired"] += len(keys)
+            self._committer.counts["expired"] += len(keys)
 
     def _leases(self, now: float) -> None:
         """End the leases whose time is over; each counts as one key of the slice."""
@@ -69,16 +67,16 @@ class Expiry:
                 break
             commits.ends_left -= 1
             commits.end_lease(lease_id, now)
-            self._counts["expired_leases"] += 1
+            self._committer.counts["expired_leases"] += 1
 
-    def _messages(self, now: Now) -> None:
+    def _messages(self, now: float, wall_s: float) -> None:
         """Drop the messages that their topics keep no longer."""
         commits = self._committer
-        if due := commits.committed.state.topics.due(round(now.wall_s * 1000)):
-            commits.add_segment(Segment([], [], {columns.TRIM: due}), now.at)
+        if due := commits.committed.state.topics.due(round(wall_s * 1000)):
+            commits.add_segment(Segment([], [], {columns.TRIM: due}), now)
 
     def _transactions(self, now: float) -> None:
         commits = self._committer
         for transaction_id in commits.committed.state.staging.idle(now):
             commits.add_segment(Segment([], [], {columns.ABORT: transaction_id}), now)
-            self._counts["expired_transactions"] += 1
+            self._committer.counts["expired_transactions"] += 1
