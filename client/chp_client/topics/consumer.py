@@ -69,7 +69,7 @@ class Consumer:
 
     def __init__(
         self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
-        prefetch: int, name: str | None,
+        prefetch: int, name: str | None, create: bool = True,
     ) -> None:  # fmt: skip
         if ack not in ("after", "before"):
             raise BadInput(f'ack={ack!r} is not "after" or "before" (the handler sees the messages)')
@@ -88,7 +88,7 @@ class Consumer:
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
-        self._start = start
+        self._start, self._create = start, create
         self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
@@ -111,7 +111,7 @@ class Consumer:
     # -- being a member
 
     def _join(self) -> None:
-        """Become a member, and make the group if it is not there."""
+        """Become a member, and make the group if it is not there and `create` allows that."""
         until = monotonic() + PATIENCE_S
         while True:
             if self._lease is None or self._lease.lost:
@@ -120,6 +120,9 @@ class Consumer:
                 self._be_member(self._lease)
                 return
             except (NoSuchGroup, NoSuchTopic):
+                if not self._create:
+                    self._lease.end()
+                    raise
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
             except Refused as refused:
