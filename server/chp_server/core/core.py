@@ -519,9 +519,13 @@ class ServerCore:
             # This server was stopped. A successor may have refreshed what is over here.
             ctx.deadlines.set(EXPIRY, ctx.hold_until)
         else:
-            self.expiry.step(Now(ctx.now, ctx.arrival, ctx.wall), scan=beats)
+            now = Now(ctx.now, ctx.arrival, ctx.wall)
+            self.expiry.step(now, scan=beats)
+            for user, why in self.expiry.denied:
+                ctx.turn.fact("denied", "warning", user=user, what=why)
+            self.expiry.denied.clear()
             self.requests.readers.settle(beat=beats)
-            at = ctx.now if self.expiry.ready else state.map.next_deadline()
+            at = ctx.now if self.expiry.ready else self.expiry.next_at(now)
             if at is not None:
                 ctx.deadlines.set(EXPIRY, at)
 

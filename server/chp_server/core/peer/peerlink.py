@@ -459,7 +459,8 @@ class PeerLink:
         else:
             image = state.image("")
             segments = (segment.encode() for segment in image.chunks(ctx.limits, lambda: ctx.now))
-            chunks = chain(image.waiting(), segments, state.staging.segments())
+            scheduled = state.topics.schedule.segments(round(ctx.wall * 1000))
+            chunks = chain(image.waiting(), segments, state.staging.segments(), scheduled)
             ctx.follower = Follower(ctx.limits, state.number, state.number, chunks)
             ctx.follower.with_state(state.rest(ctx.now))
         ctx.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))

@@ -23,6 +23,7 @@ from chp.versions import COLUMN_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
 from ..state.leases import LeaseOwner
+from ..state.schedule import with_user
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
@@ -50,7 +51,7 @@ from .resource_limits import ResourceLimits
 # Sparse columns that only a server may write.
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED}
+     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED, columns.SCHEDULED, columns.FIRED}
 )  # fmt: skip
 
 
@@ -149,6 +150,9 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
                 body = segment.encode()
+            if columns.SCHEDULE in extras:
+                # Its times are those of the record (commit.py).
+                segment = with_user(segment, user)
             # The items of a staged batch are compared when it is committed.
             if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
                 segment, older = newer(segment, state)
