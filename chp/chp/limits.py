@@ -156,6 +156,12 @@ class Limits:
     staged_commits_of_one_max: int = 100
     # The last committed version of this many applications is remembered.
     applications_max: int = 10_000
+    # A message carries so many headers: they are notes for programs on its way, and no second value.
+    message_headers_max: int = 32
+    # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.
+    message_headers_bytes_max: int = 4096
+    # One header's value, in UTF-8: a trace with its state has less.
+    header_value_bytes_max: int = 1024
     # Each topic is some hundred bytes of every state that is sent, and all have to fit one answer.
     topics_max: int = 1000
     # Places where a topic may be cut off: what it keeps is exact to a 500th.

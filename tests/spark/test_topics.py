@@ -49,6 +49,25 @@ def test_rows_become_messages_and_come_back(spark: SparkSession, server: TestSer
     assert values == [bytes(row.value) for row in rows]
 
 
+def test_headers_are_as_kafka_s_source_has_them(spark: SparkSession, server: TestServer, clone: Clone) -> None:
+    kind = "key string, value string, headers array<struct<key:string,value:binary>>"
+    rows = [("a", "1", [("n", b"1"), ("m", "ü".encode())]), ("b", "2", None), ("c", "3", [])]
+    spark.createDataFrame(rows, kind).coalesce(1).write.format("chp").mode("append").options(
+        servers=server.address, topic="orders"
+    ).save()
+    found = [[(each.key, bytes(each.value)) for each in row.headers or []] for row in read(spark, server)]
+    assert found == [[("n", b"1"), ("m", "ü".encode())], [], []]
+    (batch,) = clone.topic("orders").read(wait=False)
+    assert batch.headers == [{"n": "1", "m": "ü"}, {}, {}]
+    bad = spark.createDataFrame([("a", "1", [("A", b"1")])], kind).write.format("chp").mode("append")
+    with pytest.raises(Exception, match="bad headers in row 0"):
+        bad.options(servers=server.address, topic="orders").save()
+    with pytest.raises(BadDataFrame, match="as Kafka's source has them"):
+        bad = spark.createDataFrame([("a", "1", "text")], "key string, value string, headers string").write
+        bad.format("chp").mode("append").options(servers=server.address, topic="orders").save()
+    assert clone.topic("orders").facts()["next"] == 3
+
+
 def test_a_job_that_runs_again_publishes_nothing_more(spark: SparkSession, server: TestServer, clone: Clone) -> None:
     for _ in range(2):
         publish(spark, server, applicationId="job", version="1")

@@ -10,7 +10,7 @@ import pytest
 from chp import columns
 from chp.batch import COLUMNS
 from chp.headers import KIND_NAMES, header_of
-from chp.topics import unpack_messages
+from chp.topics import unpack_messages, unpack_with_headers
 from tests.cddl import Mismatch, Schema
 from tests.unit.test_headers import SAMPLES, kind_of
 from tests.wire.vectors import Vector, load
@@ -55,6 +55,8 @@ def test_facts_and_messages_are_of_the_schema() -> None:
         SCHEMA.check("topic-facts", facts)
     keys, values = unpack_messages(topics["kvset-messages-for-a-topic"].decoded[2]["publish"][0][2])
     SCHEMA.check("messages", [keys, values])
+    carried = unpack_with_headers(topics["kvset-messages-with-headers-for-a-topic"].decoded[2]["publish"][0][2])
+    SCHEMA.check("messages", list(carried))
 
 
 def test_each_column_of_the_programs_is_there() -> None:

@@ -439,6 +439,7 @@ def _of_a_topic() -> dict[str, Frames]:
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
     }
+    traced = pack_messages(None, [b"2 plums"], [{"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}])
     for frames in made.values():
         lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
     asked = {
@@ -455,6 +456,7 @@ def _of_a_topic() -> dict[str, Frames]:
     (facts,), (topics,), (groups,) = [answered[name] for name in list(asked)[:3]]
     return {
         **made, **asked,
+        "kvset-messages-with-headers-for-a-topic": kvset(3, [], [], {PUBLISH: [["orders", 1, traced]]}),
         "reply-facts-of-a-topic": facts,
         "reply-topics": topics,
         "reply-groups-of-a-topic": groups,

@@ -18,6 +18,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, Lock
 from time import monotonic
 
@@ -48,6 +49,8 @@ class Mailbox:
         self.core = core
         # The function that runs a callback of a ticket.
         self.call = call
+        # Make a ticket for a batch, or for anything else that gets an answer.
+        self.new_ticket: Callable[[], Ticket] = partial(Ticket, self.describe, call)
         self.batch = OpenBatch(core.shown, self.new_ticket)
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
@@ -68,17 +71,14 @@ class Mailbox:
         # The lag in seconds, if it exceeded the bound and on_lag is "raise".
         self.lagging: float | None = None
         self._on_full = on_full
-        self._waiting = 0
+        # The number of threads that wait at `changed`.
+        self.waiting = 0
         self._failure: Exception | None = None
         _MAILBOXES.add(self)
 
     def describe(self) -> str:
         """Return the state of the Clone and its servers in one line."""
         return self.core.describe(monotonic())
-
-    def new_ticket(self) -> Ticket:
-        """Make a ticket for a batch, or for anything else that gets an answer."""
-        return Ticket(self.describe, self.call)
 
     @property
     def closed(self) -> bool:
@@ -146,13 +146,14 @@ class Mailbox:
 
         The open batch is sealed first if it is full, or has no room for `items` more.
         """
-        self.check_open()
+        batch = self.batch
+        if batch.room < 0:
+            raise self.why_not()
         if timeout is not None:
             wait_s(timeout)
-        batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()
-        if not self._no_room():
+        if len(batch.sealed) < SEALED_MAX and not self._window_full():
             return
         if self._on_full == "raise" and self._window_full():
             raise Full(f"the window is full: {self._window()}; wait, or raise window_bytes; {self.describe()}")
@@ -168,8 +169,11 @@ class Mailbox:
         return core.session.open_batches + len(batch.sealed), core.outbox.size + batch.sealed_bytes
 
     def _window_full(self) -> bool:
-        batches, size = self.window()
-        return size >= self.core.limits.window_bytes or batches >= self.core.limits.window_batches
+        core, batch, limits = self.core, self.batch, self.core.limits
+        outbox, unsettled = core.outbox, core.session.unsettled
+        if outbox.size + batch.sealed_bytes >= limits.window_bytes:
+            return True
+        return len(outbox.batches) + len(unsettled) + len(batch.sealed) >= limits.window_batches
 
     def _no_room(self) -> bool:
         return len(self.batch.sealed) >= SEALED_MAX or self._window_full()
@@ -183,12 +187,12 @@ class Mailbox:
         timeout = wait_s(timeout)
         if self.batch.sleeping:
             self.batch.wake()
-        self._waiting += 1
+        self.waiting += 1
         try:
             if not self.changed.wait_for(ready, timeout):
                 raise TimeoutError(f"waited {timeout or 0:.1f} s: {what()}; {self.describe()}")
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def oldest_ticket(self) -> Ticket | None:
         """Return the ticket that will be settled first, or None if no set is under way."""
@@ -284,8 +288,11 @@ class Mailbox:
         batch, core = self.batch, self.core
         while self.commands:
             self.commands.popleft()(now)
-        if not core.full():
+        if not (batch.keys or batch.sealed) or core.full():
+            return
+        if batch.keys:
             batch.seal()
+        self._submit(batch.take(), now)
         while batch.sealed and not core.full():
             self._submit(batch.take(), now)
 
@@ -298,7 +305,7 @@ class Mailbox:
 
     def notify(self) -> None:
         """Wake the application's threads and tasks that wait for room or for a state."""
-        if self._waiting:
+        if self.waiting:
             with self.lock:
                 self.changed.notify_all()
         for tell in tuple(self.awaiting):

@@ -16,7 +16,7 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment
-from chp.topics import pack_messages
+from chp.topics import NO_HEADERS, Headers, pack_messages
 
 from ..core.outbox import Packed, size_of
 from .tickets import Ticket
@@ -89,24 +89,37 @@ class Encoded(PendingBatch):
 class Published(PendingBatch):
     """A batch of messages for one topic. More may join until the agent takes it."""
 
-    __slots__ = ("messages", "topic")
+    __slots__ = ("headers", "messages", "topic")
 
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
         # Each message is a key (or "") and a value, appended in one step.
         self.messages: list[tuple[str, bytes]] = []
+        # The headers of some messages, by their places.
+        self.headers: dict[int, Headers] = {}
         self.shown = False
 
     def segment(self) -> Segment:
         """Return the messages as an encoded segment."""
         keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
-        body = pack_messages(keys if any(keys) else None, values)
+        carried = [self.headers.get(at, NO_HEADERS) for at in range(len(values))] if self.headers else None
+        body = pack_messages(keys if any(keys) else None, values, carried)
         return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
 
     def weigh(self) -> int:
         """Return the size of the batch in the window."""
-        return sum(len(key) + len(value) + 8 for key, value in self.messages) + 64
+        return sum(len(key) + len(value) + 8 for key, value in self.messages) + self.headers_size + 64
+
+    @property
+    def headers_size(self) -> int:
+        """The size of all headers in the window."""
+        return sum(map(size_of_headers, self.headers.values()))
+
+
+def size_of_headers(headers: Headers) -> int:
+    """Return the size of the headers of one message in the window."""
+    return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 class OpenBatch:
@@ -179,12 +192,16 @@ class OpenBatch:
         self.push(draft, shown)
         return draft
 
-    def publish(self, topic: str, key: str, value: bytes) -> PendingBatch:
+    def publish(self, topic: str, key: str, value: bytes, headers: Headers | None = None) -> PendingBatch:
         """Add a message to the last batch of the queue if that is for its topic, or queue a new one (locked)."""
         self.seal()
         last, size = self.sealed[-1] if self.sealed else None, len(key) + len(value) + 8
+        if headers:
+            size += size_of_headers(headers)
         joins = isinstance(last, Published) and last.topic == topic and len(last.messages) < OPEN_ITEMS
         if isinstance(last, Published) and joins and last.size + size <= PUBLISHED_BYTES:
+            if headers:
+                last.headers[len(last.messages)] = headers
             last.messages.append((key, value))
             last.size += size
             self.sealed_bytes += size
@@ -192,6 +209,8 @@ class OpenBatch:
                 self.wake()
             return last
         draft = Published(self._new_ticket(), topic)
+        if headers:
+            draft.headers[0] = headers
         draft.messages.append((key, value))
         self.push(draft)
         return draft

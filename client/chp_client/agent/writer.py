@@ -22,12 +22,14 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 from chp.keys import check_column
+from chp.topics import NO_HEADERS, Headers, check_headers
 
 from .. import checks
 from ..codecs import Codec
 from ..core.leases import Handle
 from ..renamed import NeverGiven, unknown_argument
 from .mailbox import Mailbox
+from .measured import Tracing
 from .open_batch import OPEN_ITEMS, PendingBatch
 from .tickets import Ticket
 
@@ -46,6 +48,8 @@ class Writer:
         self._mailbox = mailbox
         self._batch = mailbox.batch
         self._codec = codec
+        # The application's object that puts traces into the headers of messages, if it has one.
+        self.tracing: Tracing | None = None
         # True if own sets are shown.
         self._holds = bool(subtrees)
         self._shown = mailbox.core.shown
@@ -296,13 +300,20 @@ class Writer:
         """The function that decodes a value, or None if values are bytes."""
         return None if self._codec is None else self._codec.decode
 
-    def publish(self, topic: str, key: str, data: bytes, timeout: float | None) -> Ticket:
+    def carried(self, headers: Headers | None) -> Headers:
+        """Return the checked headers of a message, with the current trace if the application traces messages."""
+        checked = check_headers(headers) if headers else NO_HEADERS
+        return checked if self.tracing is None else check_headers({**self.tracing.carried(), **checked})
+
+    def publish(
+        self, topic: str, key: str, data: bytes, timeout: float | None, headers: Headers | None = None
+    ) -> Ticket:
         """Queue a message for a topic, in order with the sets."""
         with self._batch.lock:
             self._mailbox.make_room(timeout)
             if self._mailbox.core.chp1.following:
                 raise BadInput("a server of CHP/1 has no topics; use a pair of CHP/2")
-            return self._batch.publish(topic, key, data).ticket
+            return self._batch.publish(topic, key, data, headers).ticket
 
     def sync(self, timeout: float | None = None) -> Ticket:
         """Queue a batch without keys. It is acknowledged after everything that was acknowledged before."""
@@ -321,7 +332,8 @@ class Writer:
             return self._alone(self._batch.encoded(body))
 
     def _alone(self, draft: PendingBatch) -> Ticket:
-        self._batch.seal()
+        if self._batch.keys:
+            self._batch.seal()
         self._batch.push(draft)
         return draft.ticket
 

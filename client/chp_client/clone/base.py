@@ -31,7 +31,7 @@ from ..agent.dispatch import Dispatcher, Listener
 from ..agent.lease import Lease
 from ..agent.listeners import decorator
 from ..agent.mailbox import Mailbox
-from ..agent.measured import MeasuredClone, Metrics
+from ..agent.measured import MeasuredClone, Metrics, Tracing
 from ..agent.waiting import Waiter
 from ..agent.watch import Watch, WatchQueue
 from ..agent.writer import Writer
@@ -142,6 +142,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         mailbox.credentials = credentials_of(self._source)
         mailbox.metrics = None if metrics is None else MeasuredClone(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
+        self._writer.tracing = metrics if isinstance(metrics, Tracing) else None
         self._shown = core.shown
         self._core = core
         self._reader = CopyReader(core, mailbox, self._codec, self.subtrees)

@@ -17,7 +17,7 @@ from ..agent.dispatch import Dispatcher, Listener
 from ..agent.mailbox import Mailbox
 from ..codecs import Codec, Decoding
 from ..core.core import ClientCore
-from ..core.events import State
+from ..core.events import State, revision_of
 from ..errors import Lagging, Refused
 from ..port.history import Version, history
 from . import comparison
@@ -83,7 +83,7 @@ class CopyHealth:
     @property
     def revision(self) -> Revision:
         """The number up to which everything held is complete."""
-        return Revision(self._core.position)
+        return revision_of(self._core.position)
 
     @property
     def position(self) -> tuple[int, int]:

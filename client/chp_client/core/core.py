@@ -38,7 +38,7 @@ from .leases import LeaseRefresher
 from .own_sets import OwnSets
 from .server_view import AWAY, SPEAKS, ServerView
 from .session import Session
-from .timing import Chance, Timing
+from .timing import NEVER, Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
 # The time between two warnings about unreadable messages of one server.
@@ -119,11 +119,15 @@ class ClientCore:
 
     def idle(self) -> bool:
         """Return True if a batch submitted now would go to a server at once, with nothing else to do."""
-        return self.state is State.SYNCED and self.active is not None and not self.outbox.batches
+        synced = self.freshness.state is State.SYNCED and not self.closed
+        return synced and self.leadership.active is not None and not self.outbox.batches
 
     def full(self) -> bool:
         """Return True if the window is full, so no more batches should be submitted now."""
-        return self.session.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
+        session, limits = self.session, self.limits
+        if self.outbox.size >= limits.window_bytes:
+            return True
+        return len(self.outbox.batches) + len(session.unsettled) >= limits.window_batches
 
     def describe(self, now: float) -> str:
         """Return one line with the state of the copy and of each server."""
@@ -133,7 +137,8 @@ class ClientCore:
 
     def take(self) -> Effects:
         """Return the effects since the last call."""
-        return self.out.take()
+        effects, self.out.effects = self.out.effects, Effects()
+        return effects
 
     def take_publish(self) -> list[tuple[int, list[bytes]]]:
         """Take the batches out of the effects, and return them. The other effects stay."""
@@ -234,7 +239,8 @@ class ClientCore:
             put_off = link is self.active or self.active is None
             self.joining.told_alone(link, topic[:-NONCE_BYTES], frames[4], now, put_off)
             return
-        if channel is not None and self.outbox.batches and self._own_echo(link, channel, frames[4], now):
+        echoes = channel is not None and self.outbox.batches and not channel.watching
+        if channel is not None and echoes and self._own_echo(link, channel, frames[4], now):
             return
         header, items = decode(frames[4])
         if isinstance(header, headers.Batch | headers.Heartbeat):
@@ -274,7 +280,8 @@ class ClientCore:
             self.stats["stale_messages"] += 1
             return
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, header.wall_ms, now)
+        if self.freshness.measure(header.wall_ms, now):
+            self._lagging(channel)
         self.joining.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
 
@@ -284,12 +291,13 @@ class ClientCore:
         if header is None:
             return False
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, header.wall_ms, now)
+        if self.freshness.measure(header.wall_ms, now):
+            self._lagging(channel)
         self._update_state(now)
         return True
 
-    def _measure_lag(self, channel: CopyChannel, wall_ms: int, now: float) -> None:
-        if self.freshness.measure(wall_ms, now) and channel.live:
+    def _lagging(self, channel: CopyChannel) -> None:
+        if channel.live:
             self.stats["lags"] += 1
             self.out.effects.lags.append(self.freshness.lag_s)
             self.freshness.measure_anew()
@@ -432,35 +440,39 @@ class ClientCore:
         self._update_state(now)
 
     def _update_state(self, now: float) -> None:
-        self.session.settle_held()
+        if self.session.unsettled:
+            self.session.settle_held()
         if self.closed:
             return
         active = self.leadership.active
         heard_at = self.chp1.heard_at if active is None else active.heard_at
         was_synced = self.freshness.state is State.SYNCED
-        state = self.freshness.told(self._is_heard(now) and self.holding.live, heard_at)
+        state = self.freshness.told(self._is_current(now), heard_at)
         if state is not None:
             self.out.effects.states.append(state)
             if was_synced:
                 self.leadership.hurry(now)
 
-    def _is_heard(self, now: float) -> bool:
-        """Return True if the followed server was heard on each channel lately."""
+    def _is_current(self, now: float) -> bool:
+        """Return True if the followed server was heard on each channel lately, and no channel misses anything."""
         if self.chp1.following:
-            return self.chp1.is_alive(now)
+            return self.chp1.is_alive(now) and self.holding.live
         active, since = self.leadership.active, now - self.leadership.silence_s()
-        return active is not None and active.heard_at >= since and self.holding.are_heard(since)
+        return active is not None and active.heard_at >= since and self.holding.is_current(since)
 
     def next_deadline(self) -> float:
         """Return the time when `on_timer` should be called if nothing else happens."""
         if self.chp1.following:
             return min(self.leases.next_due(), self.chp1.next_deadline())
         lead, synced = self.leadership, self.freshness.state is State.SYNCED
-        due = min(lead.next_deadline(synced), self.joining.next_deadline(), self.session.next_deadline())
-        if lead.active is not None:
-            hearing = self.joining.next_hearing(lead.silence_s(), synced)
-            due = min(due, hearing, self.joining.backlogs.next_due(), self.telling.due)
-        return min(due, self.leases.next_due())
+        silence_s, follows = lead.silence_s(), lead.active is not None
+        return min(
+            lead.next_deadline(silence_s, synced),
+            self.joining.next_deadline(silence_s, follows=follows, synced=synced),
+            self.session.next_deadline(),
+            self.leases.next_due(),
+            self.telling.due if follows else NEVER,
+        )
 
     def on_timer(self, now: float) -> None:
         """Do everything that is due."""

@@ -54,14 +54,16 @@ class OwnSets:
         `shown` says that the application sees it already. A conditional batch is never shown.
         """
         batch = self._session.submit(segment, handle, shown and not self._holding.write_only, size, now)
-        self._holding.pend(batch)
+        if batch.shown:
+            self._holding.pend(batch)
         self.pump(now)
 
     def has(self, handle: Any) -> bool:
         """Return True if a batch with this handle was submitted, even if that was interrupted. It is sent later."""
         found = self._session.of(handle)
         for batch in found:
-            self._holding.pend(batch)
+            if batch.shown:
+                self._holding.pend(batch)
         return bool(found)
 
     def pump(self, now: float) -> None:
@@ -84,7 +86,8 @@ class OwnSets:
         """Take an ACK of the active, and the active's number at that time."""
         for batch, revision in self._session.acked(header, now):
             self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
-        self.pump(now)
+        if self._session.outbox.batches:
+            self.pump(now)
 
     def refused(self, link: ServerView, header: headers.Refused, now: float) -> None:
         """Take a REFUSED on the channel of our answers."""

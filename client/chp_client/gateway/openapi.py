@@ -74,7 +74,10 @@ TOPIC = obj(
     {"name": STRING, "first": WHOLE, "next": WHOLE, "bytes": WHOLE, "groups": WHOLE},
     settings=SETTINGS, wall_ms=WHOLE, made=STRING,
 )  # fmt: skip
-MESSAGE = obj({"offset": WHOLE, "revision": REF, "time": NUMBER}, key=STRING, value=STRING, base64=STRING)
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+MESSAGE = obj(
+    {"offset": WHOLE, "revision": REF, "time": NUMBER}, key=STRING, value=STRING, base64=STRING, headers=TEXTS
+)
 MESSAGES = obj({"messages": array(MESSAGE), "next": {"type": ["integer", "null"]}})
 PUBLISHED = obj({"count": WHOLE, "revision": REF}, durability=DURABILITY)
 GROUP = obj(

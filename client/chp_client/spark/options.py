@@ -180,6 +180,7 @@ OPTIONS = (
     Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),
     Option("revision", "write", _name, None, "column", "write a row only if its key has no later revision than this"),
     Option("operation", "write", _name, None, "column", "the column that says what a row does: set, or delete, which needs no value; as a stream of changes has it"),
+    Option("headers", "write", _name, None, "column", "of a topic: the column with the headers of the messages, array<struct<key:string,value:binary>>; without a codec it is `headers` if there is one"),
     Option("null.value", "write", _choice("error", "delete"), "error", "error, delete", "what a null value means"),
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
     Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),

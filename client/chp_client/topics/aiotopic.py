@@ -10,6 +10,7 @@ from threading import Event, Thread
 from typing import Any
 
 from chp.numbers import Revision
+from chp.topics import Headers
 
 from ..agent.aioparts import Awaiting, call_soon
 from ..core.events import Ack
@@ -31,15 +32,27 @@ class AsyncTopic(metaclass=PublicNames):
         self.name = topic.name
         self._topic, self._requests, self._waits = topic, requests_of(topic), waits
 
-    async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
+    async def publish(
+        self,
+        value: Any,
+        key: str | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> Ack:
         """Publish a message, and return when it is acknowledged; see `Topic.publish`."""
-        return await self._waits(timeout).done(partial(self._topic.publish, value, key))
+        return await self._waits(timeout).done(partial(self._topic.publish, value, key, headers=headers))
 
     async def publish_many(
-        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str] | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
     ) -> Ack:
         """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
-        return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys))
+        return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
 
     async def create(
         self,

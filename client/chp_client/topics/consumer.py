@@ -390,10 +390,14 @@ class Consumer:
         self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float = BACKOFF_S
     ) -> str:
         """Call the handler until it succeeds, at most `tries` times. Return "" or the last error as text."""
-        why = ""
+        why, tracing = "", self._writer.tracing
         for n in range(tries):
             try:
-                handler(message)
+                if tracing is None:
+                    handler(message)
+                else:
+                    with tracing.handling(self.topic, self.group, message):
+                        handler(message)
             except Exception as error:
                 why = reason(error)
                 _log.warning("message %d of topic %s, try %d of %d: %s", message.offset, self.topic, n + 1, tries, why)

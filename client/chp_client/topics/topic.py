@@ -20,7 +20,7 @@ from chp.batch import Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import Settings, check_topic, pack_messages
+from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
@@ -99,30 +99,50 @@ class Topic(metaclass=PublicNames):
 
     # -- publishing
 
-    def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ticket:
+    def publish(
+        self,
+        value: Any,
+        key: str | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> Ticket:
         """Publish a message; the ticket is settled when the pair has it, and raises `Refused` with the code "full".
 
         Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
-        the window of what is not acknowledged. Raises `BadValue`, `BadKey`, `Full`, `Closed`.
+        the window of what is not acknowledged. `headers` are at most 32 names with texts, which travel with the
+        message. Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
         """
-        data = self._requests.writer.encoded(value)
-        return self._requests.writer.publish(self.name, check_key(key) if key is not None else "", data, timeout)
+        writer, name = self._requests.writer, check_key(key) if key is not None else ""
+        carried = writer.carried(headers) if headers or writer.tracing is not None else None
+        return writer.publish(self.name, name, writer.encoded(value), timeout, carried)
 
     def publish_many(
-        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str] | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
     ) -> Ticket:
         """Publish messages as one batch, all or none: at most 65,536, of 16 MiB together. The rest as of `publish`."""
-        data = list(map(self._requests.writer.encoded, values))
+        writer = self._requests.writer
+        data = list(map(writer.encoded, values))
         if not data:
             raise BadInput("no messages; publish at least one")
         names = None if keys is None else list(map(check_key, keys))
         if names is not None and len(names) != len(data):
             raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
+        if headers is not None and len(headers) != len(data):
+            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
         most, size = DEFAULT.batch_items_max, sum(map(len, data))
         if len(data) > most or size > DEFAULT.batch_bytes_max:
             told = f"not {len(data):,} of {size:,} bytes; publish them in parts"
             raise BadInput(f"a batch has at most {most:,} messages, of 16 MiB together, {told}")
-        body = pack_messages(names, data)
+        carried: list[Headers] | None = None
+        if headers is not None or writer.tracing is not None:
+            carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
+        body = pack_messages(names, data, carried)
         return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
 
     # -- the topic itself

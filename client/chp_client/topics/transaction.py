@@ -21,12 +21,13 @@ from chp.batch import Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import check_topic, pack_messages
+from chp.topics import Headers, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
+from .dead_letter_format import Outgoing
 
 
 class ConsumedBatch(Protocol):
@@ -37,8 +38,8 @@ class ConsumedBatch(Protocol):
         """Topic, group, member."""
 
     @property
-    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
-        """Messages that are put aside with it: topics, and keys and values for each."""
+    def dead(self) -> dict[str, list[Outgoing]]:
+        """The messages that are put aside with it, by topic."""
 
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
@@ -55,7 +56,7 @@ class Transaction:
         # For each key the value, or None for a delete, and the ttl in ms.
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
-        self._published: dict[str, list[tuple[str, bytes]]] = {}
+        self._published: dict[str, list[Outgoing]] = {}
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
@@ -92,18 +93,27 @@ class Transaction:
         if revision is not None:
             self._expected[key] = int(checks.revision(name, revision))
 
-    def publish(self, topic: str, value: Any, key: str | None = None) -> None:
-        """Publish a message; as of `Topic.publish`."""
-        name = "" if key is None else check_key(key)
-        self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value)))
+    def publish(self, topic: str, value: Any, key: str | None = None, headers: Headers | None = None) -> None:
+        """Publish a message; the arguments are those of `Topic.publish`."""
+        name, carried = "" if key is None else check_key(key), self._writer.carried(headers)
+        self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value), carried))
 
-    def publish_many(self, topic: str, values: Iterable[Any], keys: Sequence[str] | None = None) -> None:
-        """Publish messages."""
+    def publish_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Sequence[str] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> None:
+        """Publish messages; the arguments are those of `Topic.publish_many`."""
         data = list(map(self._writer.encoded, values))
         names = [""] * len(data) if keys is None else list(map(check_key, keys))
         if len(names) != len(data):
             raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
-        self._published.setdefault(check_topic(topic), []).extend(zip(names, data, strict=True))
+        if headers is not None and len(headers) != len(data):
+            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
+        carried = list(map(self._writer.carried, headers or [None] * len(data)))
+        self._published.setdefault(check_topic(topic), []).extend(zip(names, data, carried, strict=True))
 
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
@@ -187,8 +197,9 @@ class Transaction:
             self.send().wait(self._timeout)
 
 
-def _packed(topic: str, messages: list[tuple[str, bytes]]) -> list[Any]:
-    keys, values = [key for key, _ in messages], [value for _, value in messages]
+def _packed(topic: str, messages: list[Outgoing]) -> list[Any]:
+    keys, values = [key for key, _, _ in messages], [value for _, value, _ in messages]
     if len(values) > DEFAULT.batch_items_max:
         raise BadInput(f"a batch has at most {DEFAULT.batch_items_max:,} messages for a topic, not {len(values):,}")
-    return [topic, len(values), pack_messages(keys if any(keys) else None, values)]
+    headers = column_of_headers([carried for _, _, carried in messages])
+    return [topic, len(values), pack_messages(keys if any(keys) else None, values, headers)]

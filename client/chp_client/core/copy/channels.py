@@ -322,6 +322,7 @@ class CopyChannels:
 
         Returns its header, or None if the record must be handled as any other.
         """
+        # A watch needs the changes, so the record is unpacked for it.
         if channel.watching or not channel.live or len(self.all) > 1:
             return None
         header, start = peek(body) or (None, 0)
@@ -356,7 +357,8 @@ class CopyChannels:
         else:
             size, crc = len(body), crc32(body)
             verdict = channel.on_batch(header, items, size=size, crc=crc, session=self.session, now=now)
-            self.obey(channel, verdict, server, now)
+            if verdict is not BatchVerdict.FINE:
+                self.obey(channel, verdict, server, now)
 
     # -- what watches have missed
 
@@ -384,20 +386,17 @@ class CopyChannels:
 
     # -- time
 
-    def next_deadline(self) -> float:
-        """Return the time when a request is made again."""
-        due = NEVER
+    def next_deadline(self, silence_s: float, *, follows: bool, synced: bool) -> float:
+        """Return the time when a request is made again, or when the followed server is silent for too long."""
+        due = self.backlogs.next_due() if follows and self.backlogs.under_way else NEVER
         for channel in self.all:
             if channel.sync is not None:
                 due = min(due, channel.sync.progress_at + channel.sync.wait_s)
+            if follows:
+                due = min(due, max(channel.heard_at + AGAIN * silence_s, channel.again_at))
+                if synced:
+                    due = min(due, channel.heard_at + silence_s + 0.001)
         return due
-
-    def next_hearing(self, silence_s: float, synced: bool) -> float:
-        """Return the time when a channel will have been silent for too long."""
-        again = [max(channel.heard_at + AGAIN * silence_s, channel.again_at) for channel in self.all]
-        if synced:
-            again += [channel.heard_at + silence_s + 0.001 for channel in self.all]
-        return min(again)
 
     def retry(self, server: ServerView, now: float) -> None:
         """Make each request again that got no answer in time."""

@@ -24,6 +24,7 @@ from chp.errors import ChpError
 from chp.fair import making_room
 from chp.numbers import pack
 from chp.topics import SLOTS, pack_slots, unpack_slots
+from chp.versions import HEADERS_SINCE
 
 from ..state.groups import NOBODY, Group
 from ..state.member import Key, Member, Which
@@ -96,7 +97,7 @@ class GroupCoordinator:
         if before is not None:
             self._streams.pop(before.key, None)
         stream = Member(key, which, topic.id, member, credit, now, group.resets, room=credit)
-        stream.user = user
+        stream.user, stream.plain = user, options.get("chp", HEADERS_SINCE) < HEADERS_SINCE
         stream.follow(group)
         stream.resume(self._have(options))
         self._streams[key] = self._of[which, member] = stream
@@ -321,7 +322,7 @@ class GroupCoordinator:
             rows = [row for row in rows if row.stored.first < end]
             found, load = list[tuple[bytes, int]](), load_of_page()
             for row in rows:
-                item, n = self.pages.item(row, slots, at, end)
+                item, n = self.pages.item(row, slots, at, end, plain=stream.plain)
                 if n and not takes_row(load, row.stored, len(item)):
                     end = row.stored.first
                     break

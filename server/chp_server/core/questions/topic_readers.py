@@ -20,6 +20,7 @@ from chp import headers
 from chp.batch import encode
 from chp.errors import BadFrame
 from chp.numbers import pack
+from chp.versions import HEADERS_SINCE
 
 from ..context import ServerContext
 from ..state.topics import TopicLog
@@ -90,7 +91,8 @@ class TopicReaders:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
         elif not of_member(options):
             user = self._ctx.authorizer.speaker
-            if why := self.delivery.open(key, topic, after, credit, self._ctx.now, user=user):
+            plain = options["chp"] < HEADERS_SINCE
+            if why := self.delivery.open(key, topic, after, credit, self._ctx.now, user=user, plain=plain):
                 self._refuse(*key, "busy", why)
             for lost in self.delivery.take_lost():
                 self._refuse(*lost, "busy", MAKES_ROOM)

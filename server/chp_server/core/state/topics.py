@@ -28,7 +28,7 @@ from chp import columns
 from chp.batch import packb
 from chp.errors import BadFrame
 from chp.limits import Limits
-from chp.topics import Counts, Settings, add_counts, check_topic, unpack_messages
+from chp.topics import Counts, Settings, add_counts, check_headers, check_topic, unpack_with_headers
 from chp.unpacking import Load, weight_of
 
 from .groups import Group, Groups, OfTopic
@@ -213,9 +213,11 @@ class Topics:
                 raise Refusal("full", why)
 
     def _check_bodies(self, name: str, count: int, body: bytes) -> None:
-        _, values = unpack_messages(body)
+        _, values, carried = unpack_with_headers(body)
         if len(values) != count:
             raise BadFrame(f"the messages for topic {name!r:.60} are not as many as their count says")
+        for each in carried or ():
+            check_headers(each)
         most = self._limits.value_bytes_max
         if len(body) > most and max(map(len, values)) > most:
             raise Refusal("size", f"a message has at most {most} bytes")

@@ -19,7 +19,8 @@ from chp.keys import CLIENT_BYTES, OLDEST_HELD, RESERVED_KEY, check_decoded
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
-from chp.versions import COLUMN_SINCE, OLDEST, SKIPS_SINCE, VERSION
+from chp.topics import has_headers
+from chp.versions import COLUMN_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
 from ..state.leases import LeaseOwner
@@ -218,6 +219,9 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
     if later := sorted(name for name in extras if COLUMN_SINCE.get(name, OLDEST) > version):
         raise BadFrame(f"the column {later[0]!r} needs version {COLUMN_SINCE[later[0]]} on both servers, and the "
                        f"pair works at {version}; upgrade the other one")  # fmt: skip
+    if version < HEADERS_SINCE and any(has_headers(body) for _, _, body in extras.get(columns.PUBLISH, ())):
+        raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
+                       f"{version}; upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
