@@ -141,10 +141,6 @@ class Schedule:
                 raise Refusal("there", f"topic {topic} has a scheduled message {name} already")
             if unless is not None:
                 check_key(unless)
-            if len(unpack_messages(body)[1]) != 1:
-                raise BadFrame("an entry of 'schedule' has exactly one message")
-            if len(body) > self._limits.value_bytes_max:
-                raise Refusal("size", f"a scheduled message has at most {self._limits.value_bytes_max} bytes")
             size += len(body)
         self._check_room(len(taken), size, user)
 

@@ -175,6 +175,8 @@ class Topics:
         if columns.PUBLISH in extras:
             self._check_published(extras)
         if columns.SCHEDULE in extras or columns.CANCEL in extras:
+            for name, *_, body in extras.get(columns.SCHEDULE, ()):
+                self._check_bodies(name, 1, body)
             self.schedule.check(extras, whose.user)
             self._check_room(len({entry[0] for entry in extras.get(columns.SCHEDULE, ())} - self.by_name.keys()))
 
