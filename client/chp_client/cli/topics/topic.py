@@ -170,7 +170,8 @@ def schedule(
     with topic_of(settings, name) as found:
         made = found.schedule(data, name=message_name, headers=carried, timeout=settings.timeout_s, **when)
         made.wait(settings.timeout_s)
-    settings.out.done({"scheduled": made.name, "topic": name}, f"scheduled {made.name} in topic {name}")
+    # A script needs the name, so a pipe gets it too.
+    settings.out.answer({"scheduled": made.name, "topic": name}, made.name)
 
 
 @command(topic)

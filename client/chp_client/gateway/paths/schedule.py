@@ -36,11 +36,9 @@ async def schedule(call: Call) -> Response:
     async with call.body() as body:
         marker = await marker_of(call.request, call.caller.user, body)
         # A request that is sent again has the same name.
-        name = fields.get("name") or (
-            None if marker is None else sha256(marker.key.encode()).hexdigest()[: 2 * NAME_BYTES]
-        )
+        again = None if marker is None else sha256(marker.key.encode()).hexdigest()[: 2 * NAME_BYTES]
         row = entry(
-            internals(gateway.clone).writer, call.topic_name, body, fields.get("key"), name=name,
+            internals(gateway.clone).writer, call.topic_name, body, fields.get("key"), name=fields.get("name", again),
             delay_s=_seconds(fields, "delay_s"), at=_time(fields), every_s=_seconds(fields, "every_s"),
             unless_changed=unless, headers=headers_of(call),
         )  # fmt: skip
