@@ -11,6 +11,7 @@ import pytest
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.port.admin import Admin
+from chp_server.core.asks import Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.arbitration import Members
 from chp_server.settings.config import Config
@@ -260,7 +261,7 @@ def leased_core(until: float) -> ServerCore:
     """Return an active with a lease up to a time, which has not heard its peer yet."""
     config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
-    core.arbitration.hear(until, Members(-1, frozenset(), 0))
+    core.pair.arbitration.hear(until, Members(-1, frozenset(), 0))
     core.begin_turn(100.1, 0.0)
     core.end_turn()
     assert core.active
@@ -271,8 +272,8 @@ def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
     """However long peer_timeout_s is: the lease may be another's by now."""
     core = leased_core(101.6)
     acks = [[b"ack"]]
-    assert core.releasing.may_leave(acks, core.now, 101.5) == acks
-    assert core.releasing.may_leave(acks, core.now, 101.7) == []
+    assert core.release.may_leave(acks, core.turn.now, 101.5) == acks
+    assert core.release.may_leave(acks, core.turn.now, 101.7) == []
     core.begin_turn(101.8, 0.0)
     assert not core.active and core.end_turn().acks == []
 
@@ -281,10 +282,10 @@ def test_nothing_wakes_a_core_without_its_lease() -> None:
     core = leased_core(101.6)
     core.begin_turn(102.0, 0.0)
     core.end_turn()
-    assert not core.active and not core.vote() and core.asks_arbiter[0]
-    core.arbitration.hear(104.0, core.arbitration.members)
+    assert not core.active and not core.do(Vote()) and core.pair.asks_arbiter()[0]
+    core.pair.arbitration.hear(104.0, core.pair.arbitration.members)
     core.begin_turn(102.5, 0.0)
-    assert core.vote()
+    assert core.do(Vote())
 
 
 def test_the_arbiters_thread_ends_with_the_server(keeper: Keeper, tmp_path: Path) -> None:

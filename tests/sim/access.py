@@ -295,7 +295,7 @@ class AccessChecks:
     def promised(self, node: ServerNode, number: int) -> None:
         """Check that the rules which the operator was promised are on the disks."""
         self._world.checks.not_fenced(node)
-        servers = self._world.servers if node.core.ctx.in_sync() else [node]
+        servers = self._world.servers if node.core.pair.in_sync() else [node]
         oracle = self._world.checks.oracle
         for server in servers:
             disks = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]

@@ -142,7 +142,7 @@ class Checks:
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""
-        if len(frames) == 3 and not node.core.config.keyed:
+        if len(frames) == 3 and not node.core.pair.config.keyed:
             options = msgpack.unpackb(frames[2])
             if options.get("proof", [b""])[0] == node.core.state.store != b"" and options.get("from", 0) > 0:
                 self.seen[node.name] = max(self.seen.get(node.name, 0), epoch_of(options["from"]))
@@ -236,15 +236,15 @@ class Checks:
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
         """Check that a server with a foreign store or a wrong role stays out, and that no other server ends."""
-        state = node.core.bstate
+        state = node.core.pair.bstate
         if node.foreign or node.misplaced:
             took = any(not isinstance(op, Remember) for op in turn.journal)
             if state in (State.ACTIVE, State.PASSIVE) or took:
                 what = "a foreign store" if node.foreign else "the role of the other"
                 self.fail(f"{node.name} has {what}, and is {state.name}")
         self.roles_mixed_up |= node.misplaced
-        if node.core.ends and not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
-            self.fail(f"{node.name} ends, and is {state.name}: {node.core.ends}")
+        if node.core.link.ends and not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
+            self.fail(f"{node.name} ends, and is {state.name}: {node.core.link.ends}")
 
     def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:
         """Check a RECORD or a CONFIRM that has left for the peer."""
@@ -310,7 +310,7 @@ class Checks:
         if node.foreign:
             return
         state = node.core.state
-        last, peer = self.last_number[node.name], node.core.ctx.peer
+        last, peer = self.last_number[node.name], node.core.pair.peer
         if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.posed_at < FENCE_S:
             self.fail(f"{node.name} takes a stranger for its peer, which it had just heard")
         if state.number < last:
@@ -499,33 +499,33 @@ class Checks:
     def quiet(self) -> str:  # noqa: PLR0911
         """Return what is not in sync yet after all was healed, or "" if nothing is."""
         servers = self.world.servers
-        states = sorted(int(node.core.bstate) for node in servers)
+        states = sorted(int(node.core.pair.bstate) for node in servers)
         if states != [3, 4]:
-            return "states: " + ", ".join(f"{n.name} {n.core.bstate.name}" for n in servers)
+            return "states: " + ", ".join(f"{n.name} {n.core.pair.bstate.name}" for n in servers)
         links = [node.core.link for node in servers]
-        if any(link.replay.under_way or link.filler.lacks for link in links) or any(n.disk.unsynced for n in servers):
+        if any(link.replay.under_way or link.backfill.lacks for link in links) or any(n.disk.unsynced for n in servers):
             return "a suffix is still being handed over, or messages are"
         active = next(node for node in servers if node.core.active)
         if self.not_served_by(active) or active.core.state.leases.ending:
             return self.not_served_by(active) or "the keys of a lease that has ended go, some with each turn"
         numbers = {node.core.state.number for node in servers}
-        if len(numbers) > 1 or not active.core.ctx.in_sync():
+        if len(numbers) > 1 or not active.core.pair.in_sync():
             return "the passive is not in sync: " + ", ".join(
                 f"{n.name} {describe(n.core.state.number)}" for n in servers
             )
-        follower = active.core.ctx.follower
+        follower = active.core.pair.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"
-        both = active.core.arbitration.both
+        both = active.core.pair.arbitration.both
         return self.topics.groups.undrained(active.core) if both else "the arbiter's set does not have both"
 
     def not_served_by(self, server: ServerNode) -> str:
         """Return what is missing until `server` serves all clients, or "" if it does."""
         if not server.core.active:
-            return f"{server.name} is {server.core.bstate.name}"
+            return f"{server.name} is {server.core.pair.bstate.name}"
         for client in self.world.clients:
             for subtree, at, complete, *_ in client.core.views():
                 if not complete or epoch_of(at) != epoch_of(server.core.state.number):

@@ -106,7 +106,7 @@ class ServerNode:
         now = self.clock.mono()
         self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
-        self.door = Door(self) if self.core.config.keyed else None
+        self.door = Door(self) if self.core.pair.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -260,12 +260,12 @@ class ServerNode:
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:
-            self.line.want(*core.asks_arbiter)
+            self.line.want(*core.pair.asks_arbiter())
         if mistakes.knows_no_better(self):
             mistakes.take_away(self)
             return
         world.checks.decided(self, turn)
-        if core.ends:
+        if core.link.ends:
             self.crash()
             return
         self._spins = (
@@ -281,7 +281,7 @@ class ServerNode:
         queue = self.inbox[kind]
         if not queue:
             return
-        core.arrived(self.clock.mono())
+        core.turn.arrived(self.clock.mono())
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()
             self._took += 1
@@ -322,14 +322,14 @@ class ServerNode:
         self.busy, self.waits = True, step in (Step.SYNC, Step.NO_ROOM)
         starts = self.starts
         self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
-        if busy_s > self.core.pulse.beat_s / 2:
+        if busy_s > self.core.link.beat_timer.beat_s / 2:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:
         """Do what the thread beside the turns does (chp_server.ports.beat_thread), again and again during a turn."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
-        pulse, world = self.core.pulse, self.world
+        pulse, world = self.core.link.beat_timer, self.world
         if not self.paused:
             frames = pulse.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
             if frames is not None:
@@ -360,11 +360,11 @@ class ServerNode:
             try:
                 self.snapshotter.step(self.core)
             except JournalFull:
-                self.snapshotter.give_up(self.core.now + NO_ROOM_S)
+                self.snapshotter.give_up(self.core.turn.now + NO_ROOM_S)
             self.met |= self._hears
             self.world.checks.server_turned(self, self.performed)
-            if self.core.cut_short:
-                self.world.trace(f"{self.name:10} {self.core.cut_short}")
+            if self.core.pair.cut_short:
+                self.world.trace(f"{self.name:10} {self.core.pair.cut_short}")
                 self.crash()
             else:
                 self._wake()
@@ -406,7 +406,7 @@ class ServerNode:
         conn = self.world.net.conns.get(("peer", self.name, "B" if self.primary else "P"))
         for frames in messages:
             if conn is None or not conn.up:
-                self.core.counts["peer_dropped"] += 1
+                self.core.committer.counts["peer_dropped"] += 1
             else:
                 self.world.net.send(conn, "up", frames)
                 self.world.checks.told_peer(self, frames)

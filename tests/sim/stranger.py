@@ -57,7 +57,7 @@ class Stranger:
         for no in range(3):
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
-        peer = node.core.ctx.peer
+        peer = node.core.pair.peer
         if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
             # Without a living peer it could pass for the peer, because only keys can tell.
             self._poses_as_peer(node)
@@ -66,10 +66,10 @@ class Stranger:
         """Pose as the peer on P+3, with all that a client may know and some things that it may not."""
         core, line = node.core, Conn("peer", "stranger", node.name)
         line.up, line.identity = True, b"stranger"
-        at, peer = core.state.proof(), core.ctx.peer
+        at, peer = core.state.proof(), core.pair.peer
         said = {
             **msgpack.unpackb(core.link.state_message()[1]), "server": OWN, "name": "stranger",
-            "primary": not core.config.primary, "digest": at.digest ^ 1, "echo": OWN,
+            "primary": not core.pair.config.primary, "digest": at.digest ^ 1, "echo": OWN,
         }  # fmt: skip
         for state, number in ((3, at.number + 1000), (4, at.number), (4, 0), (1, at.number)):
             node.deliver(line, [b"STATE", msgpack.packb({**said, "state": state, "number": number})])

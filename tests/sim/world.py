@@ -450,7 +450,7 @@ class World:
     def _do_force(self, name: str) -> None:
         """Force a server to serve although it waits because a client has seen a higher epoch."""
         node = self.nodes[name]
-        if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.outdone:
+        if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.later_epoch:
             admin = Conn("req", "admin", name)
             admin.up, admin.identity = True, b"admin"
             options = msgpack.packb({"chp": 3, "id": 1, "force": True})
@@ -524,7 +524,7 @@ class World:
     def _start_again(self) -> None:
         """Start a server again that ended because its journal was cut short and its peer was not there."""
         for node, other in zip(self.servers, reversed(self.servers), strict=True):
-            if not node.running and node.core.cut_short and other.running and not other.recovering:
+            if not node.running and node.core.pair.cut_short and other.running and not other.recovering:
                 node.start()
 
 
@@ -536,9 +536,9 @@ def _show_server(node: ServerNode) -> str:
     if not node.running:
         return "is down"
     core = node.core
-    sync = " in sync" if core.active and core.ctx.in_sync() else ""
+    sync = " in sync" if core.active and core.pair.in_sync() else ""
     items = " ".join(f"{k}={v.decode()}" for k, v in sorted(core.state.map.values.items()))
-    return f"{core.bstate.name} {number_text(core.state.number)}{sync}: {items}"
+    return f"{core.pair.bstate.name} {number_text(core.state.number)}{sync}: {items}"
 
 
 def _show_client(node: ClientNode) -> str:

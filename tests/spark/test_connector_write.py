@@ -201,4 +201,4 @@ def test_foreach_batch_in_update_mode(spark: Any, server: TestServer, clone: Clo
         query.awaitTermination(60)
     until(lambda: len(clone) == 3)
     assert dict(clone) == {"/count/0": b"4", "/count/1": b"3", "/count/2": b"3"}
-    assert core_of(server).commits.counts["commits"] == 1
+    assert core_of(server).committer.counts["commits"] == 1

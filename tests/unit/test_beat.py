@@ -66,11 +66,11 @@ def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
 def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
     """Let P take no turn for so long, while B goes on and hears the BEATs of P's thread."""
     end = pair.now + seconds
-    pair.p.pulse.done(pair.p.bstate, pair.p.state.proof())
+    pair.p.link.beat_timer.done(pair.p.pair.bstate, pair.p.state.proof())
     pair.stopped = "P"
     while pair.now < end:
         pair.run(0.1)
-        frames = pair.p.pulse.due(pair.now, pair.now) if beating else None
+        frames = pair.p.link.beat_timer.due(pair.now, pair.now) if beating else None
         if frames is not None:
             pair.b.peer_message(frames)
     pair.stopped = ""
@@ -80,10 +80,10 @@ def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
 def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=beating)
-    assert pair.b.ctx.alive() is beating
+    assert pair.b.pair.peer_lives() is beating
     turn = pair.turn("P")
     assert any(fact.event == "paused" for fact in turn.facts) is not beating
-    assert (pair.p.now < pair.p.ctx.hold_until) is not beating
+    assert (pair.p.turn.now < pair.p.pair.hold_until) is not beating
 
 
 def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
@@ -109,16 +109,16 @@ def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_it
 
 def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     pair = Cores()
-    peer = pair.b.ctx.peer
+    peer = pair.b.pair.peer
     assert peer is not None
     heard = peer.heard
     pair.now += 0.5
     pair.b.begin_turn(pair.now, 0.0)
     pair.b.peer_message(BeatMessage(b"another run" * 2, 1, State.ACTIVE, AT).frames())
     assert peer.heard == heard
-    pair.b.peer_message(BeatMessage(pair.p.server, 1, State.ACTIVE, AT).frames())
+    pair.b.peer_message(BeatMessage(pair.p.pair.server, 1, State.ACTIVE, AT).frames())
     assert peer.heard == pair.now
     pair.b.peer_message(pair.p.link.leave_message())
-    pair.b.peer_message(BeatMessage(pair.p.server, 2, State.ACTIVE, AT).frames())
-    assert not pair.b.ctx.alive(), "what it said before it left came by another connection"
+    pair.b.peer_message(BeatMessage(pair.p.pair.server, 2, State.ACTIVE, AT).frames())
+    assert not pair.b.pair.peer_lives(), "what it said before it left came by another connection"
     assert BEAT == b"BEAT"

@@ -121,7 +121,7 @@ def test_what_is_of_another_form_is_refused_by_name_and_counted(said: dict[str, 
         Clients().told(b"x", said, "", 0.0)
     talk = Talk()
     told(talk, **said)
-    assert talk.core.counts["garbage_snapshot"] == 1 and not talk.turn().replies
+    assert talk.core.committer.counts["garbage_snapshot"] == 1 and not talk.turn().replies
     assert names(talk) == []
 
 

@@ -35,7 +35,7 @@ def test_a_client_that_writes_its_own_key_twice_does_not_split_the_record() -> N
     talk = Talk()
     talk.set(ONE, 1, {"/k": b"a"})
     talk.set(ONE, 2, {"/k": b"b"})
-    assert len(talk.turn().journal) == talk.core.commits.counts["records"] == 1
+    assert len(talk.turn().journal) == talk.core.committer.counts["records"] == 1
 
 
 def told_again(talk: Talk, no: int) -> list[tuple[int, int]]:

@@ -608,11 +608,11 @@ def test_a_group_waits_for_what_only_the_other_server_has() -> None:
     for missing in (10, 0):
         if not missing:
             talk.shelf.keep([kept[1]])
-            readers.sharing.pages.clear()
-            readers.sharing.step(talk.now)
+            readers.coordinator.pages.clear()
+            readers.coordinator.step(talk.now)
         for _ in range(3):
             upto = talk.core.state.number
-            for _, replies in readers.sharing.pump((), upto, talk.now, filling=missing > 0, whole=False):
+            for _, replies in readers.coordinator.pump((), upto, talk.now, filling=missing > 0, whole=False):
                 one.hear(*decode(replies[0][4]))
             for read in readers.pages.due():
                 readers.pages.came(read, talk.shelf.read(*astuple(read)))
@@ -710,9 +710,9 @@ def test_columns_of_another_form_are_refused() -> None:
         {"ack": [["t", "g", one.lease, []]]}, {"ack": [["t", "g", one.lease, [[b"short", 0, 1]]]]},
         {"join": ["t", "g", b"short", ""]}, {"group": ["t", "g"]}, {"once": ["a", 1]}, {"assign": [["t", "g", 7]]},
     ):  # fmt: skip
-        before = talk.core.counts["garbage_collector"]
+        before = talk.core.committer.counts["garbage_collector"]
         assert one.send(**extras) in ("bad", "")
-        assert talk.core.counts["garbage_collector"] > before or one.no
+        assert talk.core.committer.counts["garbage_collector"] > before or one.no
     with pytest.raises(BadFrame):
         Topics(DEFAULT).groups.check({"group": ["t", "g", {}], "publish": []}, talk.core.state.leases, LeaseOwner(b""))
 

@@ -12,6 +12,7 @@ from chp.batch import Segment, decode_segment
 from chp.errors import BadFrame, BadInput
 from chp.limits import DEFAULT
 from chp.topics import pack_messages
+from chp_server.core.asks import Vote
 from chp_server.core.state.schedule import Schedule, timed, with_user
 from chp_server.core.state.verdicts import Refusal
 from chp_server.testing import Cores
@@ -177,7 +178,7 @@ def test_a_successor_publishes_what_is_left_once(pair: Pair) -> None:
     assert pair.messages("B") == 1
     pair.stopped = "P"
     pair.run(2.0)
-    pair.b.vote()
+    pair.b.do(Vote())
     pair.run(6.0)
     assert pair.b.active and pair.messages("B") == 2 and pair.waiting("B") == []
 

@@ -82,7 +82,7 @@ class Servers:
         self._shelf = MessageShelf()
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
-        while not self.active or (pair and not self.cores[0].ctx.in_sync()):
+        while not self.active or (pair and not self.cores[0].pair.in_sync()):
             self.turn()
 
     @property
@@ -384,7 +384,7 @@ def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
     for _ in range(6):
         pair.turn()
     pair.turn(lambda core: core.collect(kvset(2, ["/a"], [b"2"])))
-    pair.cores[1].step(PairEvent.VOTE_PEER_SILENT)
+    pair.cores[1].do(PairEvent.VOTE_PEER_SILENT)
     pair.turn()
     pair.linked, pair.to_peer = True, []
     for _ in range(8):
@@ -574,7 +574,7 @@ def verdict(parser: str, frames: Frames) -> str:
 
     turn = lone.turn(hear, beat=False)
     told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
-    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
+    garbage = sum(n for name, n in lone.cores[0].committer.counts.items() if name.startswith("garbage"))
     return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
 
 

@@ -195,6 +195,6 @@ def test_a_reader_that_asks_and_takes_nothing_is_given_up() -> None:
         assert server.server is not None
         core = server.server.core
         until(lambda: core.requests.blocked, "it is full")
-        while not core.counts["readers_given_up"]:
+        while not core.committer.counts["readers_given_up"]:
             hand.ask(deaf, b"\x02status\x03")
         assert len(hand.snapshot()[0]) == 20_000

@@ -29,11 +29,18 @@ class Deadlines:
         self._at: dict[str, float] = {}
         # No part is due before this time.
         self._first = NEVER
+        # The time of the next heartbeats to the peer and on channels; HUGZ may be due before.
+        self.next_beat = NEVER
 
     def set(self, name: str, at: float) -> None:
         """Let a part be due at a time, in place of the time that was set for it before."""
         self._at[name] = at
         self._first = min(self._first, at)
+
+    def beat_now(self, now: float) -> None:
+        """Send heartbeats with the turn of this time: something has changed that the peer and clients want to know."""
+        self.next_beat = now
+        self.set(BEAT, now)
 
     def clear(self, name: str) -> None:
         """Let a part be due no more."""

@@ -187,7 +187,7 @@ class Server:
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.audit = self._audit
-        self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
+        self.core.requests.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
         zap_handler = self.sockets.zap_handler
         self._authorizer = (
@@ -237,14 +237,14 @@ class Server:
                     s.zap_handler.answer(time.monotonic())
                 self.turn(ready)
         self.supervisor.stopping()
-        if self.core.ends:
-            raise CannotStart(Exit.USAGE, self.core.ends)
+        if self.core.link.ends:
+            raise CannotStart(Exit.USAGE, self.core.link.ends)
 
     def _beating(self) -> AbstractContextManager[object]:
         """Return a context in which the peer hears that we live, in a long turn too."""
         if self._config.peer_endpoint(3) is None:
             return nullcontext()
-        self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
+        self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.link.beat_timer, self._let_go)
         return self._beats
 
     def _let_go(self) -> None:
@@ -285,12 +285,12 @@ class Server:
         self._waits.decided(now)
         clock.lap("timers, commit and streams")
         if self._arbiter is not None:
-            self._arbiter.want(*core.asks_arbiter)
+            self._arbiter.want(*core.pair.asks_arbiter())
         self.perform(turn)
         clock.lap("journal and sending")
-        if core.cut_short:
-            raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
-        state = core.commits.state
+        if core.pair.cut_short:
+            raise JournalDamaged(f"{without_password(self._config.store)}: {core.pair.cut_short}")
+        state = core.state
         if not state.deferred:
             self._look_after(core)
         self.tidy(state.gathering)
@@ -324,20 +324,20 @@ class Server:
         self.sockets.subscribers.look_now_and_then(self._now)
         self.sockets.look_after_users()
         if self.sockets.users.cut:
-            core.counts["connections_cut"] = self.sockets.users.cut
+            core.committer.counts["connections_cut"] = self.sockets.users.cut
         if self.sockets.unfinished.cut:
-            core.counts["messages_without_an_end"] = self.sockets.unfinished.cut
+            core.committer.counts["messages_without_an_end"] = self.sockets.unfinished.cut
         if self.sockets.subscribers.cut:
-            core.counts["subscribers_cut"] = self.sockets.subscribers.cut
+            core.committer.counts["subscribers_cut"] = self.sockets.subscribers.cut
         # It syncs what an interval held back, and the trimming of an idle server.
         self._journal.sync()
         self.replies.look(self._now)
         if self.replies.given_up:
-            core.counts["readers_given_up"] = self.replies.given_up
+            core.committer.counts["readers_given_up"] = self.replies.given_up
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.look(self._now)
             self._cut_removed(self.sockets.zap_handler)
-            core.counts |= self.sockets.zap_handler.counts
+            core.committer.counts |= self.sockets.zap_handler.counts
         anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
         if anew and self._beats is not None:
             self._beats.anew()
@@ -393,7 +393,7 @@ class Server:
 
     def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:
-            self.core.arrived(time.monotonic())
+            self.core.turn.arrived(time.monotonic())
             self._guard(handle, messages)
 
     def _guard(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
@@ -407,7 +407,7 @@ class Server:
                 self._defect()
 
     def _defect(self) -> None:
-        self.core.counts["defects"] += 1
+        self.core.committer.counts["defects"] += 1
         log.exception("a defect of this program; please report it with this line")
 
     # -- acting (performing.Ports)
@@ -443,7 +443,7 @@ class Server:
 
     def to_peer(self, messages: list[Frames]) -> None:
         """Send messages to the peer, and drop those for which there is no room."""
-        self.core.counts["peer_dropped"] += self.sockets.to_peer(messages)
+        self.core.committer.counts["peer_dropped"] += self.sockets.to_peer(messages)
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         """Do the journal's operations, all but the sync."""

@@ -14,7 +14,6 @@ became active may be working. It keeps its slots until it asks here, or until it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -46,8 +45,8 @@ Frames = list[bytes]
 class GroupCoordinator:
     """The members that read at this server, and the slots that they are due."""
 
-    def __init__(self, committer: Committer, counts: Counter[str], pages: MessagePages) -> None:
-        self._committer, self._counts, self.pages = committer, counts, pages
+    def __init__(self, committer: Committer, pages: MessagePages) -> None:
+        self._committer, self.pages = committer, pages
         self._limits = committer.limits
         # Members that were ended to make room for other users' members.
         self._lost: list[Key] = []
@@ -192,7 +191,7 @@ class GroupCoordinator:
             self._slow.add((stream.which, stream.member))
             self._assign(stream.which, [(hand, NOBODY)], now)
             self._state.topics.groups.unsettled[stream.which] = None
-            self._counts["members_too_slow"] += 1
+            self._committer.counts["members_too_slow"] += 1
 
     def settle(self, now: float) -> None:
         """Divide the slots of each group in `unsettled` among its members."""
@@ -249,7 +248,7 @@ class GroupCoordinator:
 
     def _assign(self, which: Which, moves: list[tuple[int, bytes]], now: float) -> None:
         self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]], now)
-        self._counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+        self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
     def _add(self, column: str, told: list[Any], now: float) -> None:
         self._committer.add_segment(Segment([], [], {column: told}), now)
