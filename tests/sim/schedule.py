@@ -248,6 +248,22 @@ def with_consumers(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_schedules(made: Plan) -> Plan:
+    """Return the plan with programs that schedule messages, on conditions or not, and cancel some."""
+    rng = random.Random(made.seed * 104_729 + 97)
+    out = list(made.commands)
+    names = [command.split()[1] for command in out if command.startswith("client")]
+    early = max(i for i, command in enumerate(out[: len(out) // 3]) if i < 3 or command.startswith(("client", "start")))
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out)) - 1
+    for _ in range(rng.randint(10, 40)):
+        at, name = rng.randint(early + 1, max(early + 1, end)), rng.choice(names)
+        key = rng.choice(("", "", " /a", " /b", " /free"))
+        out.insert(at, f"schedule {name} {rng.choice('tuv')} {rng.choice((0.0, 0.2, 1.0, 3.0, 8.0, 60.0))}{key}")
+        if rng.random() < 0.3:
+            out.insert(rng.randint(at + 1, max(at + 1, end)), f"unschedule {name}")
+    return replace(made, commands=out)
+
+
 def _with_a_share_of_splits(made: Plan) -> Plan:
     cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
     return with_splits(made) if cut else made

@@ -228,6 +228,9 @@ class Schedule:
 
     def next_s(self) -> float | None:
         """Return the wall clock's time when to call `take`, which may be early; None if nothing is scheduled."""
+        if not self.count:
+            # What the order of due times still has is stale.
+            return None
         return 0.0 if self._ready else self._due.next()
 
     def due(self, now_ms: int, most: int) -> list[tuple[Place, ScheduledMessage]]:
