@@ -311,7 +311,7 @@ class Checks:
             return
         state = node.core.state
         last, peer = self.last_number[node.name], node.core.pair.peer
-        if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.posed_at < FENCE_S:
+        if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.stranger_spoke_at < FENCE_S:
             self.fail(f"{node.name} takes a stranger for its peer, which it had just heard")
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")

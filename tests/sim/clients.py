@@ -100,7 +100,7 @@ class Production(ClientCore):
         segment = Segment(list(keys), list(values), extras)
         shown = not (extras and {"c", "once"} & extras.keys())
         if shown:
-            self.holding.show(segment)
+            self.subscriptions.show(segment)
         self.submit(segment, op, now, shown=shown)
 
     def revision_of(self, key: str) -> int:

@@ -70,7 +70,7 @@ class ServerNode:
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
         # The time when a stranger last posed as the peer while the peer was heard.
-        self.posed_at = float("-inf")
+        self.stranger_spoke_at = float("-inf")
         # True if this turn lacked room, so that the server sends nothing until the turn is done.
         self.lacked_room = False
         # True while the server waits for its disk, which takes no processor time.
@@ -329,15 +329,15 @@ class ServerNode:
         """Do what the thread beside the turns does (chp_server.ports.beat_thread), again and again during a turn."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
-        pulse, world = self.core.link.beat_timer, self.world
+        beat_timer, world = self.core.link.beat_timer, self.world
         if not self.paused:
-            frames = pulse.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
+            frames = beat_timer.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
             if frames is not None:
                 world.checks.beats(self, frames)
                 world.net.beat(self.name, "B" if self.primary else "P", frames)
-            if pulse.stuck(self.clock.mono()) and self.line is not None:
+            if beat_timer.stuck(self.clock.mono()) and self.line is not None:
                 self.line.want(False)
-        world.time.at(world.time.now + pulse.beat_s / 2, lambda: self._beat(starts, turn))
+        world.time.at(world.time.now + beat_timer.beat_s / 2, lambda: self._beat(starts, turn))
 
     def _waited(self, starts: int, step: Step) -> None:
         if not self.running or self.starts != starts:

@@ -76,7 +76,7 @@ class Stranger:
         node.deliver(line, [b"CONFIRM", msgpack.packb([at.store, at.number + 5, at.opener, at.digest])])
         node.deliver(line, [b"LEAVE", OWN])
         node.deliver(line, [b"LEAVE", peer.server if peer is not None else b""])
-        node.posed_at = node.world.time.now
+        node.stranger_spoke_at = node.world.time.now
 
 
 def _kvset(session: bytes, no: int, segment: list[object]) -> Frames:

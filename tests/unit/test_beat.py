@@ -12,7 +12,7 @@ from chp_server.testing import Cores
 AT = Position(b"s" * 16, 7, b"o" * 16, 9)
 
 
-def pulse() -> BeatTimer:
+def timer() -> BeatTimer:
     made = BeatTimer(b"p" * 16, 100.0, 0.25)
     made.done(State.ACTIVE, AT)
     made.begins(101.0)
@@ -20,11 +20,11 @@ def pulse() -> BeatTimer:
 
 
 def test_a_short_turn_needs_no_word_beside_its_own() -> None:
-    assert pulse().due(101.25, 101.25) is None
+    assert timer().due(101.25, 101.25) is None
 
 
 def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
-    beats = pulse()
+    beats = timer()
     frames = beats.due(104.0, 104.0)
     assert frames is not None
     assert BeatMessage.of(frames[1]) == BeatMessage(b"p" * 16, 3000, State.ACTIVE, AT)
@@ -34,14 +34,14 @@ def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
 
 def test_who_takes_no_processor_time_is_not_busy() -> None:
     """Such a server waits for a disk or a database."""
-    beats = pulse()
+    beats = timer()
     assert beats.due(102.0, 5.0) is not None
     assert beats.due(102.1, 5.0005) is None
     assert beats.due(102.2, 5.01) is not None
 
 
 def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
-    beats = pulse()
+    beats = timer()
     beats.hush()
     assert beats.due(102.0, 102.0) is None
     beats.done(State.ACTIVE, AT)
@@ -49,7 +49,7 @@ def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
 
 
 def test_silence_is_the_longest_gap_between_words_of_one_turn() -> None:
-    beats = pulse()
+    beats = timer()
     for now in (101.5, 102.0, 103.5, 104.0):
         beats.due(now, now)
     assert beats.silent_s(104.25) == 1.5

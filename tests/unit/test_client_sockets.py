@@ -89,9 +89,9 @@ def queue(agent: Agent, key: str, value: bytes) -> list[int]:
     mailbox, batch = agent.mailbox, agent.mailbox.batch
     batch.wake = agent.wake_or_send
     with mailbox.lock:
-        draft = batch.new()
-        draft.keys, draft.values = [key], [value]
-        batch.push(draft)
+        pending = batch.new()
+        pending.keys, pending.values = [key], [value]
+        batch.push(pending)
     return list(mailbox.core.outbox.batches)
 
 

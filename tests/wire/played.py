@@ -199,7 +199,7 @@ def session() -> list[Frames]:
     with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
     assert len(with_it.said) == 5 < before, "greeted twice, asked, and answered"
     own = Segment(["/r/b"], [b"2"], None)
-    with_it.client.holding.show(own)
+    with_it.client.subscriptions.show(own)
     with_it.client.submit(own, "own", with_it.servers.now)
     with_it.said, joined = [], with_it.said
     with_it.talk(1)

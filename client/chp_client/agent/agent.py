@@ -65,7 +65,7 @@ class Agent:
         self.ended = Event()
         self._failure: Exception | None = None
         self._name = name
-        self._voice = RateLimitedLog(monotonic())
+        self._limited_log = RateLimitedLog(monotonic())
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
     def start(self) -> None:
@@ -90,13 +90,13 @@ class Agent:
         The application calls this with the mailbox's lock held, after it put something there while the agent slept.
         """
         mailbox, batch, core = self.mailbox, self._batch, self.mailbox.core
-        sealed, draft = batch.sealed, batch.draft
+        sealed, pending = batch.sealed, batch.pending
         if not sealed:
             direct = 0 < len(batch.keys) <= DIRECT_ITEMS
         else:
-            draft = sealed[0]
+            pending = sealed[0]
             direct = len(sealed) == 1 and not batch.keys
-            direct = direct and len(draft.keys) <= DIRECT_ITEMS and draft.size <= DIRECT_BYTES
+            direct = direct and len(pending.keys) <= DIRECT_ITEMS and pending.size <= DIRECT_BYTES
         batch.sleeping, direct = False, direct and mailbox.stop_at is None and not mailbox.commands
         try:
             if direct and core.idle() and self.due <= (now := monotonic()) + core.timing.resend_s:
@@ -107,7 +107,7 @@ class Agent:
                 os.eventfd_write(self.bell, 1)
         # Ctrl-C may interrupt this, as it runs on the application's thread.
         except BaseException:
-            batch.requeue_interrupted(draft, core.own.has)
+            batch.requeue_interrupted(pending, core.own.has)
             os.eventfd_write(self.bell, 1)
             raise
 
@@ -160,7 +160,7 @@ class Agent:
         while mailbox.stop_at is None or not self._finished():
             due = core.next_deadline()
             again = sockets.next_knock()
-            self.due = min(due, mailbox.stop_at or due, self._voice.due, again)
+            self.due = min(due, mailbox.stop_at or due, self._limited_log.due, again)
             batch.sleeping = True
             waits = mailbox.commands or batch.keys or batch.sealed
             busy = sockets.unread or (waits and mailbox.has_work())
@@ -186,7 +186,7 @@ class Agent:
                     core.on_timer(now)
                 # A watch made from here on begins after these changes.
                 effects, watches = core.take(), mailbox.watches
-                overdue = self._voice.overdue(now) if now >= self._voice.due else ""
+                overdue = self._limited_log.overdue(now) if now >= self._limited_log.due else ""
             self._perform(effects)
             if now >= again:
                 sockets.knock(now)
@@ -272,7 +272,7 @@ class Agent:
             self._log(effects)
         for state in effects.states:
             log.info("now %s", state)
-            if said := self._voice.told(state, monotonic()):
+            if said := self._limited_log.told(state, monotonic()):
                 log.warning("Clone %s: %s; %s", self._name, said, mailbox.describe())
             self._dispatcher.state(state)
         for lag_s in effects.lags:

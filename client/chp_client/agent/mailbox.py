@@ -123,7 +123,7 @@ class Mailbox:
 
     def is_own(self, key: str) -> bool:
         """Return True if the shown value of a key is an unconfirmed own set, here or in the core (locked)."""
-        return self.batch.shows(key) or self.core.holding.of(key).replica.is_own(key)
+        return self.batch.shows(key) or self.core.subscriptions.of(key).replica.is_own(key)
 
     def is_confirmed(self, key: str) -> bool:
         """Return True if no own set or delete of this key is on its way."""
@@ -247,17 +247,17 @@ class Mailbox:
         self.batch.seal()
         for lease in self.core.leases.all():
             self.core.leases.drop(lease)
-            draft = self.batch.new()
+            pending = self.batch.new()
             # `asked` keeps this batch out of the warning about lost sets.
-            draft.extras, draft.ticket.asked = {columns.UNLEASE: lease}, True
-            self.batch.push(draft)
+            pending.extras, pending.ticket.asked = {columns.UNLEASE: lease}, True
+            self.batch.push(pending)
 
     # -- watches
 
     def add_watch(self, queue: WatchQueue) -> None:
         """Tell this queue all changes that are applied from here on (locked)."""
         self.watches = [*self.watches, queue]
-        self.core.holding.watch(True)
+        self.core.subscriptions.watch(True)
 
     def end_watch(self, queue: WatchQueue) -> None:
         """Tell this queue no more changes."""
@@ -275,7 +275,7 @@ class Mailbox:
 
     def _drop(self, queue: WatchQueue) -> None:
         self.watches = [other for other in self.watches if other is not queue]
-        self.core.holding.watch(bool(self.watches))
+        self.core.subscriptions.watch(bool(self.watches))
 
     # -- the agent's side
 
@@ -296,12 +296,14 @@ class Mailbox:
         while batch.sealed and not core.full():
             self._submit(batch.take(), now)
 
-    def _submit(self, draft: PendingBatch, now: float) -> None:
-        parts = cut(draft.segment(), draft.size)
+    def _submit(self, pending: PendingBatch, now: float) -> None:
+        parts = cut(pending.segment(), pending.size)
         if len(parts) > 1:
-            draft.ticket.expect(len(parts))
+            pending.ticket.expect(len(parts))
         for part in parts:
-            self.core.submit(part, draft.ticket, now, shown=draft.shown, size=draft.size if len(parts) == 1 else 0)
+            self.core.submit(
+                part, pending.ticket, now, shown=pending.shown, size=pending.size if len(parts) == 1 else 0
+            )
 
     def notify(self) -> None:
         """Wake the application's threads and tasks that wait for room or for a state."""
@@ -347,7 +349,7 @@ def _after_fork_in_child() -> None:
         mailbox.changed = Condition(mailbox.lock)
         mailbox.readers = Lock()
         # A thread of the parent may have been changing the order at the fork.
-        mailbox.core.holding.order.drop()
+        mailbox.core.subscriptions.order.drop()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:

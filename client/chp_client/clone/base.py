@@ -225,7 +225,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         with mailbox.lock:
             mailbox.check_open()
             if begin == SNAPSHOT:
-                queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
+                queue.preload(core.subscriptions.held(prefix, mailbox.batch.shown_keys()))
             mailbox.add_watch(queue)
             if begin == BEGIN or isinstance(begin, int):
                 core.catch_up(queue, prefix, begin if isinstance(begin, int) else None)

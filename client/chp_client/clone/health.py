@@ -131,7 +131,7 @@ class CopyHealth:
     def _verified(self, timeout: float | None, contents: bool) -> Check:
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
-            ok, keys, revision_sum, compared_at = self._core.holding.verify()
+            ok, keys, revision_sum, compared_at = self._core.subscriptions.verify()
         if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
             return Check(ok, keys, revision_sum, Revision(compared_at))
         found = comparison.compared(mailbox, timeout)

@@ -36,7 +36,7 @@ class OwnSets:
     def __init__(
         self,
         leadership: Leadership,
-        holding: Subscriptions,
+        subscriptions: Subscriptions,
         channels: CopyChannels,
         session: Session,
         chp1: Chp1Follower,
@@ -44,7 +44,7 @@ class OwnSets:
         stats: Counter[str],
         out: Sink,
     ) -> None:
-        self._leadership, self._holding, self._channels = leadership, holding, channels
+        self._leadership, self._subscriptions, self._channels = leadership, subscriptions, channels
         self._session, self._chp1 = session, chp1
         self._stats, self._out = stats, out
 
@@ -53,9 +53,9 @@ class OwnSets:
 
         `shown` says that the application sees it already. A conditional batch is never shown.
         """
-        batch = self._session.submit(segment, handle, shown and not self._holding.write_only, size, now)
+        batch = self._session.submit(segment, handle, shown and not self._subscriptions.write_only, size, now)
         if batch.shown:
-            self._holding.pend(batch)
+            self._subscriptions.pend(batch)
         self.pump(now)
 
     def has(self, handle: Any) -> bool:
@@ -63,7 +63,7 @@ class OwnSets:
         found = self._session.of(handle)
         for batch in found:
             if batch.shown:
-                self._holding.pend(batch)
+                self._subscriptions.pend(batch)
         return bool(found)
 
     def pump(self, now: float) -> None:
@@ -106,7 +106,7 @@ class OwnSets:
         """Settle a batch. `known_at` is the server's number then, which counts if the revision is unknown."""
         self._stats[f"acks_{durability}"] += 1
         upto = known_at if revision == UNKNOWN else revision
-        self._session.settle(batch, ack_of(revision, durability), upto, self._holding.lacking(batch, upto))
+        self._session.settle(batch, ack_of(revision, durability), upto, self._subscriptions.lacking(batch, upto))
 
     def _refuse(self, batch: SentBatch, code: str, detail: object, now: float) -> None:
         """Tell the owner that no server took the batch. Fetch the confirmed values again if it was shown."""
@@ -115,7 +115,7 @@ class OwnSets:
         # The owner is told once the copy holds the revisions that conflict.
         if isinstance(error, Conflict):
             upto = max(error.revisions.values(), default=0)
-            lacking = self._holding.lacking(batch, upto)
+            lacking = self._subscriptions.lacking(batch, upto)
         self._session.settle(batch, error, upto, lacking)
         if batch.shown:
             later = keys_of(self._session.shown_after(batch.no))

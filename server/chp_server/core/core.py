@@ -30,7 +30,7 @@ from chp.numbers import describe, next_epoch, number, sequence_of
 from . import subscriptions
 from .asks import Ask, Asking, Decision, RiseAbove, Vote
 from .core_config import CoreConfig
-from .deadlines import BEAT, EXPIRY, HANDOVER, LINK, Deadlines
+from .deadlines import BEAT, EXPIRY, HANDOVER, LINK, NOTHING, Deadlines
 from .expiry import Expiry
 from .heartbeats import HeartbeatTimer
 from .pair.arbitration import Members
@@ -153,7 +153,7 @@ class ServerCore:
         now = turn.now
         if not self.pair.active and (self.pair.bstate is not PASSIVE or self._config.has_arbiter):
             self._alone()
-        due = deadlines.due(now)
+        due = NOTHING if now < deadlines.first else deadlines.due(now)
         beats = now >= deadlines.next_beat
         if beats or EXPIRY in due:
             self._expire(beats=beats)

@@ -1,6 +1,7 @@
 """The times at which parts of the core have something to do.
 
     set      a part sets its next time, under its name; to act in this turn it sets the turn's own time
+    first    most turns end before this time, and so need not ask what is due
     due      the end of a turn takes out the names that are due, and calls only these parts
     next     tells the shell when to take the next turn, if no message comes
 
@@ -28,14 +29,14 @@ class Deadlines:
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
         # No part is due before this time.
-        self._first = NEVER
+        self.first = NEVER
         # The time of the next heartbeats to the peer and on channels; HUGZ may be due before.
         self.next_beat = NEVER
 
     def set(self, name: str, at: float) -> None:
         """Let a part be due at a time, in place of the time that was set for it before."""
         self._at[name] = at
-        self._first = min(self._first, at)
+        self.first = min(self.first, at)
 
     def beat_now(self, now: float) -> None:
         """Send heartbeats with the turn of this time: something has changed that the peer and clients want to know."""
@@ -48,15 +49,13 @@ class Deadlines:
 
     def due(self, now: float) -> frozenset[str]:
         """Take out and return the names of the parts whose time has come."""
-        if now < self._first:
-            return NOTHING
         found = frozenset(name for name, at in self._at.items() if at <= now)
         for name in found:
             del self._at[name]
-        self._first = min(self._at.values(), default=NEVER)
+        self.first = min(self._at.values(), default=NEVER)
         return found
 
     def next(self) -> float:
         """Return when the next part is due; `NEVER` if none is."""
-        self._first = min(self._at.values(), default=NEVER)
-        return self._first
+        self.first = min(self._at.values(), default=NEVER)
+        return self.first

@@ -173,7 +173,7 @@ def is_unheard(core: ServerCore) -> bool:
 
 
 def is_spare(core: ServerCore) -> bool:
-    """Return whether this passive is not needed for the data: the active is heard, and has all that this server has."""
+    """Return whether this passive is not needed for the data."""
     return core.pair.passive_is_spare()
 
 

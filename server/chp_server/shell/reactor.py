@@ -255,7 +255,7 @@ class Server:
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         due = self.core.next_deadline()
-        if self.replies.holding:
+        if self.replies.has_waiting:
             due = min(due, now + BLOCKED_RETRY_S)
         if self._snapshotter.busy or self._copies.busy or self.sockets.intake.waiting:
             due = now
@@ -279,7 +279,7 @@ class Server:
             self._space.look(core, now)
         take_inputs(core, self)
         sockets.unfinished.look_if_grown(time.monotonic)
-        if self.replies.holding or self._copies.busy:
+        if self.replies.has_waiting or self._copies.busy:
             self._go_on()
         turn = core.end_turn()
         self._waits.decided(now)

@@ -43,7 +43,7 @@ class CopyChannels:
 
     def __init__(
         self,
-        holding: Subscriptions,
+        subscriptions: Subscriptions,
         own_batches: Callable[[int, int], list[SentBatch]],
         *,
         limits: Limits,
@@ -52,12 +52,12 @@ class CopyChannels:
         stats: Counter[str],
         out: Sink,
     ) -> None:
-        self.all, self.write_only = holding.all, holding.write_only
+        self.all, self.write_only = subscriptions.all, subscriptions.write_only
         self.by_topic = {channel.topic: channel for channel in self.all}
         self.backlogs = Backlogs(limits.join_buffer_bytes)
         # The public name of the session, which servers send with records and snapshots.
         self.session = b""
-        self._holding = holding
+        self._subscriptions = subscriptions
         self._own_batches = own_batches
         self._timing, self._chance = timing, chance
         self._stats, self._out = stats, out
@@ -93,8 +93,8 @@ class CopyChannels:
         for batch in batches:
             if batch.shown:
                 # A lost server may have confirmed this batch, and then sets of other clients for its keys.
-                self._holding.show(batch.columns())
-                self._holding.pend(batch)
+                self._subscriptions.show(batch.columns())
+                self._subscriptions.pend(batch)
         for channel, keys in zip(self.all, waiting, strict=True):
             # The end of a request that is under way would tell of the old session.
             if channel.sync is not None and channel.replica.pending:

@@ -237,7 +237,7 @@ class PairState:
         return follower.confirmed if follower is not None and follower.in_sync else None
 
     def passive_is_spare(self) -> bool:
-        """Return True if this is a passive whose data nobody needs: it hears an active that has all of them."""
+        """Return True if this passive is not needed for the data: it hears an active that has all of them."""
         peer = self.peer
         if self.bstate is not PASSIVE or peer is None or peer.state is not ACTIVE:
             return False

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Generic, TypeVar
@@ -42,7 +41,8 @@ class Cleaner:
 
     def __init__(self, database: Database, options: Options) -> None:
         self._database, self._options = database, options
-        self._shrinking = False
+        # True if the database may have room to give back: only deletes make some.
+        self._may_shrink, self._shrinking = True, False
         self.oldest: Oldest | None = None
         self.stale_chunks = True
 
@@ -53,14 +53,21 @@ class Cleaner:
     def clean(self, book: JournalMeta, building: int, now: int) -> None:
         """Delete a piece in the open transaction; chunks from serial `building` on belong to a snapshot under way."""
         if self.stale_chunks:
+            self._may_shrink = True
             self._delete_chunks(book.serial, building)
         elif self._goes(self.oldest, book, now):
+            self._may_shrink = True
             self._delete_rows(book, now)
 
+    def deletes(self) -> None:
+        """Note that something is deleted, so that the next sync looks for room to give back."""
+        self._may_shrink = True
+
     def shrink(self) -> None:
-        """Give room back after a sync."""
-        with errors(self._database):
-            self._shrinking = self._database.shrink()
+        """Give room back after a sync, if something was deleted since the last look."""
+        if self._may_shrink:
+            with errors(self._database):
+                self._may_shrink = self._shrinking = self._database.shrink()
 
     def wrote(self, rows: list[StoredRow]) -> None:
         """Note that rows were written; in an empty journal, the first of them is the oldest."""
@@ -145,7 +152,7 @@ class SqlJournal(Journal, Generic[D]):
                 self._found = RecoverySource(database, identify(database, options.store_id), self._mark, options)
                 highest = highest_serial(database)
             self._book = self._found.book()
-            self._kept = copy(self._book)
+            self._kept = self._book.copied()
             # The highest serial ever used here.
             self._serial = max(self._book.serial, highest)
             self._messages = self._found.messages
@@ -165,15 +172,16 @@ class SqlJournal(Journal, Generic[D]):
         self._forget_gathered()
         found = recover(self._found, self.save)
         book, database = found.book, self.database
-        self._book, self._kept, self._loaded = copy(book), copy(book), True
+        self._book, self._kept, self._loaded = book.copied(), book.copied(), True
         with errors(database):
             dead, dead_bytes = count(database, "first <=", book.floor)
         # These are deleted, but still to be cleaned up.
         self._book.rows += dead
         self._book.row_bytes += dead_bytes
-        self._kept = copy(self._book)
+        self._kept = self._book.copied()
         self._cleaner.look_at_oldest()
         if self._messages.open(book.last):
+            self._cleaner.deletes()
             with self._transaction(True):
                 self._messages.drop_after(book.last)
         self._mark.follow(self.store_id, book.last, found.marked)
@@ -250,6 +258,7 @@ class SqlJournal(Journal, Generic[D]):
             self._write_meta(gathered.meta)
             self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
             if self._messages.due:
+                self._cleaner.deletes()
                 self._messages.clean()
         self._cleaner.shrink()
         self._sync_s.append(perf_counter() - began)
@@ -281,6 +290,7 @@ class SqlJournal(Journal, Generic[D]):
         after = at.first - 1 if at and at.last > number else number
         if self._building is not None and self._building.snapshot_number > number:
             self.abort_snapshot()
+        self._cleaner.deletes()
         with self._transaction(True):
             dropped, size = count(database, "first >", after)
             delete(database, "first >", after)
@@ -353,6 +363,7 @@ class SqlJournal(Journal, Generic[D]):
 
     def _drop_beyond(self, number: int) -> None:
         """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
+        self._cleaner.deletes()
         dropped, size = count(self.database, "last >", number)
         delete(self.database, "last >", number)
         self._book.rows -= dropped
@@ -440,7 +451,7 @@ class SqlJournal(Journal, Generic[D]):
     def _transaction(self, durable: bool) -> Iterator[None]:
         """Run a transaction: all or nothing is kept, in the database and in this object."""
         cleaner = self._cleaner
-        before = dict(self._found.meta), cleaner.oldest, cleaner.stale_chunks
+        before = self._found.meta, cleaner.oldest, cleaner.stale_chunks
         try:
             with transaction(self.database, durable):
                 yield
@@ -451,19 +462,21 @@ class SqlJournal(Journal, Generic[D]):
             raise
         self._gathered = Gathered()
         self._messages.gathered = []
-        self._kept = copy(self._book)
+        self._kept = self._book.copied()
         self._unsynced = not durable
         self._last_durable = perf_counter() if durable else self._last_durable
         self._mark.move(self._book.last, committed=True)
 
     def _write_meta(self, values: dict[str, bytes]) -> None:
-        write_meta(self.database, self._found.seed, values)
-        self._found.meta |= values
+        if values:
+            write_meta(self.database, self._found.seed, values)
+            # A transaction that fails puts the values before it back.
+            self._found.meta = self._found.meta | values
 
     def _forget_gathered(self) -> None:
         self._gathered = Gathered()
         self._messages.gathered = []
-        self._book = copy(self._kept)
+        self._book = self._kept.copied()
         self.abort_snapshot()
 
     def _usable(self) -> None:

@@ -4,7 +4,8 @@ Measured settings, and why:
 - WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without an fsync, and
   asks for one every `interval_s`; "off" never asks.
 - Pages of 16 KiB: a row of 110 KB takes 7, one of 200 bytes rewrites little; 4 and 64 KiB were slower at one end each.
-- A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it.
+- A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it. The
+  next commit begins the log anew in the same file. A server reserves its full size at the start.
 - secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
 - auto_vacuum=incremental: when more than half the file is free, each sync gives a piece of it back.
 - No mmap: a file that is truncated must be an error, not the end of the process.
@@ -44,6 +45,7 @@ from .sqlite_files import (
     is_locked,
     lock,
     log_tail,
+    reserve_log,
     sync_directory,
     valid_frames,
 )
@@ -81,12 +83,16 @@ class SqliteDatabase:
         self.options = options
         self.broken = self.note = ""
         self._shrinking = False
+        # The connection's setting for the next commit; "" if it is not known.
+        self._level = ""
         self._lock: int | None = lock(self.path) if writable else None
         self._db: sqlite3.Connection | None = None
         try:
             with errors(self):
                 self._look_first()
                 self._db = create(self.path) if writable else read_only(self.path)
+                if writable and options.reserve_log:
+                    reserve_log(self.path, LOG_BYTES)
                 if not writable:
                     if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchall():
                         # The journal is from before there were messages.
@@ -199,7 +205,9 @@ class SqliteDatabase:
         if self._lock is None:
             raise self._holds_nothing()
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
-        self.db.execute(f"PRAGMA synchronous={level}")
+        if level != self._level:
+            self.db.execute(f"PRAGMA synchronous={level}")
+            self._level = level
         self.db.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -278,7 +286,7 @@ class SqliteDatabase:
         os.link(self.path, aside_path(self.path))
         os.replace(new, self.path)
         sync_directory(self.path)
-        self._db = create(self.path)
+        self._db, self._level = create(self.path), ""
 
     def close(self) -> None:
         """Close the database, and release the lock last."""
