@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chp_server.core.state.schedule import Schedule
+from chp_server.core.state.schedule import Schedule, ScheduledMessage
 
 from .run import run_plan
 from .schedule import plan, with_schedules
@@ -27,10 +27,17 @@ def not_sent(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Schedule, "measure", lambda self: (0, 0))
 
 
-def fired_unsaid(mp: pytest.MonkeyPatch) -> None:
-    """Plant a bug: the record does not say that a message was published."""
-    apply = Schedule.apply
-    mp.setattr(Schedule, "apply", lambda self, extras: apply(self, {k: x for k, x in extras.items() if k != "fired"}))
+def published_again(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: each message is published once more."""
+    seen = set[bytes]()
+
+    def again(self: ScheduledMessage, now_ms: int) -> int:
+        if self.body in seen:
+            return 0
+        seen.add(self.body)
+        return now_ms + 50
+
+    mp.setattr(ScheduledMessage, "next_due", again)
 
 
 def cancelled_and_published(mp: pytest.MonkeyPatch) -> None:
@@ -44,7 +51,7 @@ def cancelled_and_published(mp: pytest.MonkeyPatch) -> None:
     ("plant", "words"),
     [
         (not_sent, "wait with different messages"),
-        (fired_unsaid, "is there more than once"),
+        (published_again, "is there more than once"),
         (cancelled_and_published, "was cancelled, and was published"),
     ],
 )

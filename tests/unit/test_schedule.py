@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from chp.access import Rules
 from chp.batch import Segment, decode_segment
 from chp.errors import BadFrame, BadInput
+from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.topics import pack_messages
 from chp_server.core.asks import Vote
+from chp_server.core.state.access_state import AccessState
 from chp_server.core.state.schedule import Schedule, timed, with_user
+from chp_server.core.state.staging import Staging
 from chp_server.core.state.verdicts import Refusal
+from chp_server.core.updates.authorizer import check_batch, unscheduled
 from chp_server.testing import Cores
 
-SESSION = b"s" * 16
+SESSION, OTHER = b"s" * 16, b"o" * 16
+ME = public_session(SESSION)
 
 
 def message(value: bytes = b"m", key: str | None = None) -> bytes:
@@ -190,6 +197,78 @@ def test_a_server_that_takes_over_a_whole_state_has_the_schedule(pair: Pair) -> 
         theirs.apply(decode_segment(body).extras or {})
     assert theirs.measure() == ours.measure() and theirs.by_topic == ours.by_topic and theirs.unless == ours.unless
     theirs.check_all()
+
+
+def test_a_split_in_which_both_publish_a_message_ends_with_one(pair: Pair) -> None:
+    pair.say(schedule=[entry("a", -3000), entry("later", -60_000)])
+    pair.linked = False
+    pair.run(1.5)
+    pair.b.do(Vote())
+    pair.run(3.0)
+    assert pair.p.pair.active and pair.b.pair.active and pair.messages() == pair.messages("B") == 1
+    pair.linked = True
+    pair.run(5.0)
+    assert not pair.p.pair.active and pair.messages() == pair.messages("B") == 1
+    assert pair.waiting() == pair.waiting("B") == ["later"]
+
+
+def test_what_the_losing_side_of_a_split_has_scheduled_is_kept(pair: Pair) -> None:
+    pair.say({"/k": b"1"})
+    pair.linked = False
+    pair.run(1.5)
+    pair.b.do(Vote())
+    pair.run(0.5)
+    pair.put("P", OTHER, 1, {}, schedule=[entry("mine", -60_000, unless="/k")])
+    pair.run(3.0)
+    pair.linked = True
+    pair.run(5.0)
+    assert pair.waiting() == pair.waiting("B") == ["mine"]
+
+
+# -- rights
+
+
+def rules(**rights: list[str]) -> AccessState:
+    granted = AccessState()
+    granted.rules = Rules.of({"users": {"ann": {name.replace("_", "-"): where for name, where in rights.items()}}})
+    return granted
+
+
+@pytest.mark.parametrize(
+    ("rights", "why"),
+    [
+        ({"write": ["/"], "read": ["/"]}, ""),
+        ({"write": ["/.chp/topics/t/"], "read": ["/k/"]}, ""),
+        ({"write": ["/.chp/topics/t/"]}, "read '/k/1'"),
+        ({"read": ["/"], "write": ["/other/"]}, "write topic 't'"),
+    ],
+)
+def test_rights_are_judged_when_a_message_is_scheduled_and_when_it_is_due(
+    rights: dict[str, list[str]], why: str
+) -> None:
+    granted = rules(**rights)
+    told = with_user(Segment([], [], {"schedule": [entry("a", 1, unless="/k/1")]}), "ann")
+    for segment in (Segment([], [], {"schedule": [entry("a", 1, unless="/k/1")]}), told):
+        assert why in check_batch(granted, "ann", ME, segment, Staging(DEFAULT))
+    assert why in unscheduled(granted, "ann", "t", "/k/1") and bool(unscheduled(granted, "ann", "t", "/k/1")) == bool(
+        why
+    )
+    cancels = Segment([], [], {"cancel": [["t", "a"]]})
+    assert bool(check_batch(granted, "ann", ME, cancels, Staging(DEFAULT))) == ("write" in why)
+
+
+def test_a_message_that_the_rules_deny_when_it_is_due_is_dropped_and_logged(pair: Pair) -> None:
+    pair.say(schedule=[entry("a", -1000), ["u", "b", -1000, 0, None, message()]])
+    for core in (pair.p, pair.b):
+        core.state.access.rules = Rules.of({"users": {"ann": {"write": ["/.chp/topics/u/"]}}})
+        for found in core.state.topics.schedule.by_topic.values():
+            for waiting in found.values():
+                waiting.user = "ann"
+        core.state.topics.schedule._of_user = Counter({"ann": 2})
+    pair.run(1.5)
+    assert pair.messages() == 0 and pair.waiting() == [] and pair.p.state.topics.by_name["u"].next == 1
+    facts = [fact for turn in pair.turns["P"] for fact in turn.facts if fact.event == "denied"]
+    assert "write topic 't'" in facts[0].fields["what"] and len(facts) == 1
 
 
 # -- what is refused

@@ -290,7 +290,7 @@ def _transactions(extras: dict[str, Any]) -> list[bytes]:
 def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
     """Return the keys whose revisions the answer may tell."""
     found = [key for key, _ in extras.get(columns.EXPECT, ())]
-    found += [unless for *_, unless, _ in extras.get(columns.SCHEDULE, ()) if unless]
+    found += [entry[4] for entry in extras.get(columns.SCHEDULE, ()) if entry[4]]
     for name in (columns.CONDITIONS, columns.UNLESS_NEWER):
         found += [segment.keys[i] for i in extras[name][0]] if name in extras else []
     return found
