@@ -100,8 +100,8 @@ class Limits:
     question_mark: int = 100
     # A reader that takes nothing for this long is gone.
     sync_idle_s_max: float = 60.0
-    # Snapshots that are kept for several readers at once; each keeps the values of its number alive.
-    images_max: int = 32
+    # Snapshots that are kept for several readers at once. What they hold is bounded below; a name alone has 500 bytes.
+    images_max: int = 1024
     # All images that are read at once have this many keys, of some 24 bytes each beside their values ...
     images_items_max: int = 8 << 20
     # ... or this many times those of the map, if that is larger.

@@ -28,7 +28,7 @@ import zmq
 
 from chp.numbers import describe
 from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
-from chp_server.core.performing import admit, refuse_subscription, rules_number
+from chp_server.core.performing import admit, refuse_subscription
 
 from .network import Conn, Frames
 
@@ -149,7 +149,7 @@ class Door:
 
     def look(self) -> None:
         """Cut off each connection that may no longer read what it has subscribed to."""
-        self._admitting.look(rules_number(self._node.core), 0, lambda fd, why: self._cut(self._conns[fd], fd))
+        self._admitting.look(self._node.core.state.access.changed, 0, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
         if conn.up and conn.identity == b"#%d" % fd:

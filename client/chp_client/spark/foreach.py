@@ -43,8 +43,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         raise BadOption("overwrite replaces the subtree; say confirm.overwrite=true")
 
     def sink(batch: "DataFrame", batch_id: int) -> None:
-        context = batch.sparkSession.sparkContext
-        query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
+        query, run = _query_of(batch, given)
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
         job = stream_job(given, f"{query} {_purpose(given)}", batch_id)
@@ -56,6 +55,21 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         _sent[job.application] = run, batch_id
 
     return sink
+
+
+def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the id of the query that a batch belongs to, and that of its run."""
+    try:
+        context = batch.sparkSession.sparkContext
+    except Exception:
+        # Spark Connect raises an error of its own kind in each version.
+        if options["applicationId"]:
+            return None, None
+        raise ChpError(
+            "Spark Connect has no sparkContext, which tells foreach_batch the id of its query: "
+            "give the option applicationId, or use writeStream.format('chp')"
+        ) from None
+    return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
 
 
 # The last batch of each application, and the run of the query that wrote it.

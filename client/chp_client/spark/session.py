@@ -15,14 +15,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from .java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SETTINGS: dict[str, str] = {
     # The web page of a short job is of no use, and takes a port.
@@ -38,9 +37,6 @@ SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Columns, not rows, between Python and the JVM: toArrow, toPandas, createDataFrame.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
-    # file system: a small batch takes half the time.
-    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
 }
 
 # Each of these logs a failed task with a Java trace, before the error is raised in Python with an equal text. Among
@@ -129,6 +125,9 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
         | (_QUICK_SETTINGS if quick_start else {})
         | {
             "spark.master": f"local[{cores}]",
+            # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
+            # file system: a small batch takes half the time.
+            "spark.sql.streaming.checkpointFileManagerClass": _checkpoints(),
             # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.extraJavaOptions": " ".join(options),
@@ -136,6 +135,13 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
             "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
         }
     )
+
+
+def _checkpoints() -> str:
+    """Return the class that writes a checkpoint; Spark 4.1 moved it to a package of its own."""
+    package = "org.apache.spark.sql.execution.streaming"
+    moved = "" if metadata.version("pyspark").startswith("4.0.") else "checkpointing."
+    return f"{package}.{moved}FileSystemBasedCheckpointFileManager"
 
 
 def environment(java: Java, present: Mapping[str, str]) -> dict[str, str]:
