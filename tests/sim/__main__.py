@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.long.state import OK, note, noted
+
 from .run import Result, run_plan, shrink
 from .schedule import Plan, plan, with_arbiter, with_consumers, with_schedules, with_splits
 
@@ -48,17 +50,16 @@ def main() -> int:
 def sweep(args: argparse.Namespace) -> int:
     """Run consecutive seeds, and show the first one that fails unless `--keep-going` is given."""
     began, acks, compared, virtual, cpu = time.perf_counter(), 0, 0, 0.0, 0.0
-    noted = dict(line.split(" ", 1) for line in _lines(args.done))
-    todo = [seed for seed in range(args.start, args.start + args.seeds) if str(seed) not in noted]
-    failed = [int(seed) for seed, said in noted.items() if said != "ok"]
+    before = noted(args.done) if args.done else {}
+    todo = [seed for seed in range(args.start, args.start + args.seeds) if str(seed) not in before]
+    failed = [int(seed) for seed, said in before.items() if said != OK]
     with _runs(todo, args) as results:
         for result, took in results:
             acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
             cpu += took
-            said = result.error.strip().splitlines()[-1] if result.error else "ok"
+            said = result.error.strip().splitlines()[-1] if result.error else OK
             if args.done:
-                with args.done.open("a") as file:
-                    file.write(f"{result.seed} {said}\n")
+                note(args.done, str(result.seed), said)
             if result.error:
                 failed.append(result.seed)
                 print(f"seed {result.seed} ({result.temper}): {said}", flush=True)
@@ -73,10 +74,6 @@ def sweep(args: argparse.Namespace) -> int:
         f" {cpu / max(len(todo), 1):.3f} s of a core each)"
     )
     return 1 if failed else 0
-
-
-def _lines(file: Path | None) -> list[str]:
-    return file.read_text().splitlines() if file is not None and file.exists() else []
 
 
 @contextmanager

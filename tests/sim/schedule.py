@@ -322,8 +322,7 @@ def _sent(rng: random.Random, names: list[str]) -> str:
 def with_journals_cut_short(made: Plan) -> Plan:
     """Return the plan with journals that may lose their end at a crash. Now and then the server then starts alone.
 
-    A plan with an arbiter stays as it is. Its set may name only the server that lost records, and an operator would
-    have to decide.
+    A plan with an arbiter stays as it is, for the reason that `with_arbiter` gives.
     """
     if made.commands[0] == "arbiter":
         return made
@@ -341,11 +340,17 @@ def with_journals_cut_short(made: Plan) -> Plan:
 
 
 def with_arbiter(made: Plan) -> Plan:
-    """Return the plan with an arbiter, and with cuts among the arbiter and the servers."""
+    """Return the plan with an arbiter, and with cuts among the arbiter and the servers.
+
+    No journal loses its end. The arbiter's set may name only the server that lost records, and an operator would have
+    to decide.
+    """
     rng = random.Random(made.seed * 104_729 + 5)
     out, clients = ["arbiter"], []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     for command in made.commands[:end]:
+        if command.startswith("shorten"):
+            continue
         out.append(command)
         if command.startswith("client"):
             clients.append(command.split()[1])
