@@ -222,6 +222,8 @@ def _entry(body: bytes, name: str) -> tuple[int, int] | None:
 
 
 ITEMS_MAX = DEFAULT.batch_items_max
+# The positions that an acknowledgement names: one for each history whose messages it acknowledges.
+POSITIONS_MAX = 16
 # All threads share it, as packing is one call.
 _pack_header: Callable[[Sequence[object]], bytes] = Packer().pack
 _SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
@@ -443,10 +445,17 @@ def _slots_ok(thing: object) -> bool:
     return type(thing) is bytes and len(thing) == 32
 
 
+def _positions_ok(thing: object) -> bool:
+    return type(thing) is list and 0 < len(thing) <= POSITIONS_MAX and all(
+        type(at) is list and len(at) == 3 and _number_ok(at[0]) and type(at[1]) is bytes and type(at[2]) is bytes
+        for at in thing
+    )  # fmt: skip
+
+
 def _ack_ok(column: object, n: int) -> bool:
     return type(column) is list and all(
-        type(each) is list and len(each) == 4 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
-        and type(each[3]) is list and 0 < len(each[3]) <= 256
+        type(each) is list and 4 <= len(each) <= 5 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
+        and type(each[3]) is list and 0 < len(each[3]) <= 256 and all(map(_positions_ok, each[4:]))
         and all(
             type(move) is list and len(move) == 3 and _slots_ok(move[0]) and _number_ok(move[1]) and _number_ok(move[2])
             for move in each[3]

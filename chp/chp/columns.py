@@ -83,7 +83,7 @@ def _named(lease: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else lease.hex()
 
 
-def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]]) -> str:
+def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]], *_: object) -> str:
     offsets = ",".join(f"{after}-{upto}" for _, after, upto in moves)
     return f"ack={topic}/{group}:{_named(member)}:{offsets}"
 

@@ -134,7 +134,9 @@ class Fenced(Refused):
 def _fenced(detail: object) -> Fenced:
     told = detail if isinstance(detail, dict) else {}
     at = [each for each in told.get("at", ()) if isinstance(each, list) and len(each) == 3]
-    if told.get("member") is False:
+    if told.get("history") is False:
+        why = "they came from a server whose history parted from the pair's, and they are given again"
+    elif told.get("member") is False:
         why = "the group took this consumer for gone or began anew, and they are given again"
     elif any(own for _, _, own in at):
         why = "they are acknowledged already" if at and at[0][1] > told.get("from", 0) else "they will come again"

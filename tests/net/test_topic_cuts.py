@@ -14,7 +14,8 @@ import pytest
 
 from tests.process.cluster import ProcessPair
 from tests.process.faults import equal
-from tests.process.topic_histories import Fault, History, Workers, hit, judge, worker_killed, worker_stopped
+from tests.process.topic_histories import Fault, Workers, hit, judge, worker_killed, worker_stopped
+from tests.process.topic_rules import History
 
 from .cutting import Net, NetPair
 from .test_net_histories import FAULTS

@@ -129,20 +129,23 @@ class Checks:
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
 
     def word(self, node: ServerNode, conn: Conn, frames: list[bytes]) -> None:
-        """Note that a message of the peer lies in a server's socket.
+        """Note that a message of the peer lies in a server's socket, and the epoch that an active peer tells.
 
-        A message of a stranger does not count, nor does one of a server with a new disk, which cannot prove to be the
-        peer.
+        As a sign of life, a message of a stranger does not count, nor does one of a server with a new disk, which
+        cannot prove to be the peer.
         """
         known = frames[0] == b"BEAT"
         if frames[0] == b"STATE":
-            known = msgpack.unpackb(frames[1])["store"] == node.core.state.store
+            said = msgpack.unpackb(frames[1])
+            known = said["store"] == node.core.state.store
+            if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
+                self.fenced[node.name] = (said["epoch"], self.world.time.now)
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
             self.words[node.name] = self.world.time.now
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""
-        if len(frames) == 3 and not node.core.pair.config.keyed:
+        if len(frames) == 3 and b"\xa5proof" in frames[2] and not node.core.pair.config.keyed:
             options = msgpack.unpackb(frames[2])
             if options.get("proof", [b""])[0] == node.core.state.store != b"" and options.get("from", 0) > 0:
                 self.seen[node.name] = max(self.seen.get(node.name, 0), epoch_of(options["from"]))
@@ -192,13 +195,6 @@ class Checks:
         if self.world.arbiter is None and 0 < seen - ours <= BELIEVED:
             self.fail(f"{node.name} begins alone above epoch {ours}, though a client told it of epoch {seen}")
 
-    def told(self, node: ServerNode, frames: list[bytes]) -> None:
-        """Note the epoch of an active peer whose STATE lies in a server's socket."""
-        if frames[0] == b"STATE":
-            said = msgpack.unpackb(frames[1])
-            if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
-                self.fenced[node.name] = (said["epoch"], self.world.time.now)
-
     def begins(self, node: ServerNode) -> None:
         """Note the time when a server begins a turn."""
         self.began[node.name] = self.world.time.now
@@ -215,13 +211,18 @@ class Checks:
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """Check what a server has decided in a turn, before any of it is performed."""
-        self._keeps_apart(node, turn)
+        if node.foreign or node.misplaced:
+            self._keeps_apart(node, turn)
+        if node.core.link.ends:
+            self._ends(node)
         for why in [fact.fields["because"] for fact in turn.facts if fact.event == "state"]:
             if why == "vote_peer_silent":
                 # This is checked now, because the turn may be long and its fact comes at the end.
                 self._was_silent(node)
             elif why == "alone":
                 self._listened(node)
+        if not turn.journal:
+            return
         # A replay also brings the expiries of the other server.
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)
         for op in turn.journal:
@@ -235,15 +236,18 @@ class Checks:
                         self.access.commits(node, op.body)
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
-        """Check that a server with a foreign store or a wrong role stays out, and that no other server ends."""
+        """Check that a server with a foreign store or a wrong role stays out."""
         state = node.core.pair.bstate
-        if node.foreign or node.misplaced:
-            took = any(not isinstance(op, Remember) for op in turn.journal)
-            if state in (State.ACTIVE, State.PASSIVE) or took:
-                what = "a foreign store" if node.foreign else "the role of the other"
-                self.fail(f"{node.name} has {what}, and is {state.name}")
+        took = any(not isinstance(op, Remember) for op in turn.journal)
+        if state in (State.ACTIVE, State.PASSIVE) or took:
+            what = "a foreign store" if node.foreign else "the role of the other"
+            self.fail(f"{node.name} has {what}, and is {state.name}")
         self.roles_mixed_up |= node.misplaced
-        if node.core.link.ends and not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
+
+    def _ends(self, node: ServerNode) -> None:
+        """Check that a server ends only if the roles were mixed up."""
+        state = node.core.pair.bstate
+        if not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
             self.fail(f"{node.name} ends, and is {state.name}: {node.core.link.ends}")
 
     def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:

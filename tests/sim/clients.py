@@ -269,6 +269,10 @@ class ClientNode:
         if self.paused:
             return
         now = self.clock.mono()
+        if not (self._inbox or self.leases or self.consuming.members) and self.core.next_deadline() > now:
+            # The process was woken for a time that was put off since.
+            self._wake()
+            return
         while self._inbox:
             self._take(*self._inbox.popleft(), now)
         if self.core.next_deadline() <= now:

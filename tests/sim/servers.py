@@ -211,7 +211,6 @@ class ServerNode:
         elif conn.kind == "peer":
             self._heard |= frames[0] == b"STATE"
             self.world.checks.word(self, conn, frames)
-            self.world.checks.told(self, frames)
         # A later connection has another identity.
         self.inbox[conn.kind].append((conn, conn.identity, frames))
         self.schedule(self.world.turn_delay())
@@ -261,17 +260,18 @@ class ServerNode:
         self.performed = turn = core.end_turn()
         if self.line is not None:
             self.line.want(*core.pair.asks_arbiter())
-        if mistakes.knows_no_better(self):
+        if (self.foreign or self.misplaced) and mistakes.knows_no_better(self):
             mistakes.take_away(self)
             return
         world.checks.decided(self, turn)
         if core.link.ends:
             self.crash()
             return
-        self._spins = (
-            0 if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish else self._spins + 1
-        )
-        assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
+        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish:
+            self._spins = 0
+        else:
+            self._spins += 1
+            assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
         self._steps = steps(core, turn, self)
         self._go_on()
 

@@ -29,10 +29,17 @@ class Stranger:
         self._leases: dict[bytes, None] = {}
         self._topics: dict[bytes, None] = {}
         self._no = 0
+        # Publications that the stranger has heard, and has not looked at yet.
+        self._heard: list[Frames] = []
 
     def hears(self, messages: list[Frames]) -> None:
         """Hear publications, as a subscriber of everything."""
-        for frames in messages:
+        self._heard += messages
+
+    def _learn(self) -> None:
+        """Read what was heard since the last act. Most strangers never act, so they read nothing."""
+        heard, self._heard = self._heard, []
+        for frames in heard:
             self._topics[frames[0]] = None
             if frames[0][:1] != b"\x02":
                 continue
@@ -43,6 +50,7 @@ class Stranger:
 
     def acts(self, node: ServerNode) -> None:
         """Send forged messages to one server."""
+        self._learn()
         collector, updates = Conn("set", "stranger", node.name), Conn("upd", "stranger", node.name)
         collector.up = updates.up = True
         updates.identity = b"stranger"

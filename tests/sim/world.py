@@ -79,7 +79,8 @@ class World:
         self.bootstrapped: set[str] = set()
         # The servers whose line to the arbiter is cut; "P.up" and "P.down" are one way each.
         self.doubted: set[str] = set()
-        self.walls_were_set = False
+        # True if clients have keys. Otherwise there are no rules.
+        self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
         self.trouble: dict[tuple[str, str], float] = {}
 
@@ -435,7 +436,7 @@ class World:
             self.stranger.acts(self.nodes[name])
 
     def _do_keyed(self) -> None:
-        self.server_settings["keyed"] = True
+        self.server_settings["keyed"] = self.keyed = True
 
     def _do_access(self, *words: str) -> None:
         self.operator.does(list(words))
@@ -463,11 +464,13 @@ class World:
         self._run(self.time.now)
 
     def _run(self, end: float) -> None:
-        time, events, at_once, last = self.time, self.time.events, 0, self.time.now
+        time, events, step, at_once, last = self.time, self.time.events, self.time.step, 0, self.time.now
         while events and events[0][0] <= end:
-            time.step()
-            at_once = at_once + 1 if time.now == last else 0
-            last = time.now
+            step()
+            if time.now != last:
+                at_once, last = 0, time.now
+                continue
+            at_once += 1
             if at_once > EVENTS_AT_ONCE:
                 raise Wrong("the world spins: 20,000 events without the clock moving")
         time.now = max(time.now, end)

@@ -130,6 +130,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_commit_is_done_whole_once_or_not_at_all": "T-8 T-52",
         "test_once_is_done_once_whoever_sends_it": "T-53 T-54 T-56",
         "test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again": "T-69",
+        "test_messages_that_another_history_had_at_these_offsets_are_not_acknowledged": "T-70 T-71",
         "test_the_other_options_are_weighed_without_the_ranges": "S-13",
         "test_all_that_is_in_a_members_item_is_its_own_though_its_slot_can_not_be_computed": "T-26 T-27 T-28",
         "test_a_member_is_given_two_ahead_whatever_its_credit_and_one_for_each_that_it_grants": "T-30 T-31",

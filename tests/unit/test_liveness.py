@@ -1,4 +1,4 @@
-"""The rule by which a silent peer counts as gone, for a failover and for a start. covers: liveness.py, context.py"""
+"""The rule by which a silent peer counts as gone, for a failover and for a start. covers: liveness.py, pair_state.py"""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ class Agent:
         for fd in [self.bell, *places]:
             poll.register(fd, select.POLLIN)
         sockets.unread.update(places.values())
+        due = core.next_deadline()
         while mailbox.stop_at is None or not self._finished():
-            due = core.next_deadline()
             again = sockets.next_knock()
             self.due = min(due, mailbox.stop_at or due, self._limited_log.due, again)
             batch.sleeping = True
@@ -186,6 +186,8 @@ class Agent:
                     core.on_timer(now)
                 # A watch made from here on begins after these changes.
                 effects, watches = core.take(), mailbox.watches
+                # A thread that waits for a ticket runs as soon as the agent sleeps. So this comes before `settle`.
+                due = core.next_deadline()
                 overdue = self._limited_log.overdue(now) if now >= self._limited_log.due else ""
             self._perform(effects)
             if now >= again:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from chp import columns
-from chp.batch import Segment
+from chp.batch import POSITIONS_MAX, Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
@@ -40,6 +40,10 @@ class ConsumedBatch(Protocol):
     @property
     def dead(self) -> dict[str, list[Outgoing]]:
         """The messages that are put aside with it, by topic."""
+
+    @property
+    def position(self) -> list[Any] | None:
+        """Its place in the servers' history: number, store and opener; None if it is not known."""
 
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
@@ -124,7 +128,8 @@ class Transaction:
         """Do this only if the application has not done this version or a later one before, also over restarts.
 
         A version that was done before is acknowledged, and not done again. With `strict` only the version after the
-        last is done, beginning with 1. Another is `Refused` with the code "count" and the last version as its detail.
+        last is done, beginning with 1. A later one is `Refused` with the code "count" and the last version as its
+        detail.
         """
         if not isinstance(application, str) or not 0 < len(application) <= 256:
             raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")
@@ -177,16 +182,19 @@ class Transaction:
     def _of_topics(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        positions: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         published = {topic: list(messages) for topic, messages in self._published.items()}
         for batch in self._batches:
             if moves := batch.moves():
                 acks.setdefault(batch.whose, []).extend(moves)
+                if batch.position is not None:
+                    positions.setdefault(batch.whose, []).append(batch.position)
             for topic, messages in batch.dead.items():
                 published.setdefault(topic, []).extend(messages)
         if published:
             found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
         if acks:
-            found[columns.ACK] = [[*whose, moves] for whose, moves in acks.items()]
+            found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
         return found
 
     def __enter__(self) -> Transaction:
@@ -195,6 +203,16 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None and self._ticket is None:
             self.send().wait(self._timeout)
+
+
+def latest(positions: list[list[Any]]) -> list[list[list[Any]]]:
+    """Return the highest position of each history, in a list of its own; an empty list if none is known."""
+    highest: dict[tuple[bytes, bytes], list[Any]] = {}
+    for position in positions:
+        number, store, opener = position
+        if number >= highest.get((store, opener), [0])[0]:
+            highest[store, opener] = position
+    return [list(highest.values())[-POSITIONS_MAX:]] if highest else []
 
 
 def _packed(topic: str, messages: list[Outgoing]) -> list[Any]:

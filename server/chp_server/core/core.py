@@ -199,7 +199,7 @@ class ServerCore:
         goes_on = state.busy or state.deferred or self._pending.taken or self.link.ready
         if goes_on or (self.requests.awake and self.requests.ready):
             return self.turn.now
-        return self._deadlines.next()
+        return self._deadlines.first
 
     # -- what comes in
 

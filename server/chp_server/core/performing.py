@@ -11,7 +11,6 @@ The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. Th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
@@ -27,7 +26,6 @@ from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
-from .updates.acks import Acks
 from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
 from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadSpans, Save, Turn
@@ -162,31 +160,6 @@ def admit(core: ServerCore, user: str, topic: bytes) -> str:
     return core.requests.authorizer.unheard(core.state.access, user, topic)
 
 
-def has_met(core: ServerCore) -> bool:
-    """Return whether the two servers hear each other."""
-    return core.pair.peer_hears_us()
-
-
-def is_unheard(core: ServerCore) -> bool:
-    """Return whether the peer is heard, and says that it does not hear this server."""
-    return core.pair.peer_lives() and not core.pair.peer_hears_us()
-
-
-def is_spare(core: ServerCore) -> bool:
-    """Return whether this passive is not needed for the data."""
-    return core.pair.passive_is_spare()
-
-
-def rules_number(core: ServerCore) -> int:
-    """Return the number of the record that set the rules; 0 as long as there are none."""
-    return core.state.access.changed
-
-
-def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
-    """Return what clients wait for: the answers to sets, and the durations of copies that were not reported yet."""
-    return core.committer.acks, core.requests.syncs.took
-
-
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
     """Return the refusal for a user that may not subscribe, and note the denial."""
     authorizer = core.requests.authorizer
@@ -220,11 +193,6 @@ def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
     inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)
     effects, core.turn.effects = core.turn.effects, Turn()
     return effects
-
-
-def leave(core: ServerCore) -> Frames:
-    """Return what a server that ends on purpose tells its peer, after its last turn."""
-    return core.link.leave_message()
 
 
 # -- effects

@@ -37,16 +37,11 @@ from ..core.performing import (
     Step,
     admit,
     answer_operators,
-    has_met,
-    is_unheard,
-    leave,
     read_journal,
     recover,
     refuse_subscription,
-    rules_number,
     steps,
     take_inputs,
-    waited_for,
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
@@ -134,6 +129,8 @@ NO_KEYS = (
     "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
     "makes them), as the servers before this one"
 )
+# A look into the class costs as much as several into the module.
+NO_ROOM = Step.NO_ROOM
 # The retry is by time, as a ROUTER can't tell when one reader has room again.
 BLOCKED_RETRY_S = 0.01
 
@@ -183,7 +180,7 @@ class Server:
         # A peer that sees another id knows that we restarted.
         run = secrets.token_bytes(16)
         self.core = ServerCore(core_config, run, now, limits)
-        self._waits = WaitTimes(*waited_for(self.core))
+        self._waits = WaitTimes(self.core.committer.acks, self.core.requests.syncs.took)
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.audit = self._audit
@@ -214,7 +211,7 @@ class Server:
 
     def bind(self) -> None:
         """Take the ports (`OSError` if one is taken), reach the arbiter, serve metrics."""
-        if rules_number(self.core) and self._config.keys is None:
+        if self.core.state.access.changed and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
         self.sockets.bind()
         if self._arbiter is not None:
@@ -268,7 +265,7 @@ class Server:
         """
         core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
         if self._config.peer is not None:
-            ready.add(sockets.peer_in)
+            sockets.look_at_peer(ready)
         if sockets.intake.waiting:
             ready.add(sockets.collector)
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
@@ -338,7 +335,9 @@ class Server:
             self.sockets.zap_handler.look(self._now)
             self._cut_removed(self.sockets.zap_handler)
             core.committer.counts |= self.sockets.zap_handler.counts
-        anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
+        met = core.pair.peer_hears_us()
+        unheard = core.pair.peer_lives() and not met
+        anew = self.sockets.look_for_peer(self._now, unheard=unheard, met=met)
         if anew and self._beats is not None:
             self._beats.anew()
         if self._space.tight:
@@ -415,7 +414,7 @@ class Server:
     def perform(self, turn: Turn) -> None:
         """Perform the steps of a turn, in their order."""
         for step in steps(self.core, turn, self):
-            if step is Step.NO_ROOM:
+            if step is NO_ROOM:
                 self._wait_for_room()
 
     def now(self) -> float:
@@ -427,7 +426,7 @@ class Server:
         if self._authorizer is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
             removals = 0 if self.sockets.zap_handler is None else self.sockets.zap_handler.removals
-            self._authorizer.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
+            self._authorizer.look(self.core.state.access.changed, removals, self.sockets.subscribers.cut_off)
 
     def _cut_removed(self, zap_handler: ZapHandler) -> None:
         """Cut off the connections that have shown a key that was removed."""
@@ -538,7 +537,7 @@ class Server:
     def leave(self) -> None:
         """Tell the peer after `run` that we end on purpose; no more acknowledgements are sent."""
         if self._config.peer is not None:
-            self.sockets.to_peer([leave(self.core)])
+            self.sockets.to_peer([self.core.link.leave_message()])
 
     def close(self) -> None:
         """Close the ports."""

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from .. import logs
 from ..core.core import ServerCore
-from ..core.performing import is_spare
 from ..core.state.journal import JournalError, JournalFull
 from ..core.updates.resource_limits import MIB, ResourceUsage
 from ..store.sql.sqlite_files import database_path
@@ -240,7 +239,7 @@ class DiskMonitor:
     def look(self, core: ServerCore, now: float) -> None:
         """Tell the core what there is; raise `JournalError` if the journal is gone and the other server has all."""
         seen = self._measured(time.monotonic())
-        if seen.gone and is_spare(core):
+        if seen.gone and core.pair.passive_is_spare():
             raise JournalError(GONE)
         self.tight = core.measured(seen)
         self._reserve.hold(seen.disk_free)

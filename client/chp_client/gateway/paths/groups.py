@@ -100,7 +100,7 @@ async def receive(call: Call) -> Response:
     if given is None:
         return Response(status_code=204, headers={"CHP-Member": name, "Cache-Control": "no-store"})
     messages = [message_json(each) for each, _ in zip(given.batch, range(given.size), strict=False)]
-    told = {"messages": messages, "receipt": str(Receipt(name, given.moves)), "member": name}
+    told = {"messages": messages, "receipt": str(Receipt(name, given.moves, given.batch.position)), "member": name}
     return json_answer({**told, "missed": given.batch.missed, "behind": given.behind})
 
 

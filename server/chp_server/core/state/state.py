@@ -402,6 +402,15 @@ class ReplicatedState:
         ours = epoch is not None and number <= epoch.last
         return number != 0 and epoch_of(number) >= min(self.history, default=0) and not ours
 
+    def is_of_others(self, number: int, whose: list[bytes]) -> bool:
+        """Return whether a position is known to be of another history than ours.
+
+        Of a number whose epoch is forgotten this is not known.
+        """
+        if epoch_of(number) not in self.history:
+            return self.unseen(number)
+        return not self.is_ours(number, whose)
+
     def common_number(self, theirs: History) -> int:
         """Return the last number that both histories share."""
         return common(self.history, theirs)

@@ -23,6 +23,7 @@ from chp.topics import has_headers
 from chp.versions import COLUMN_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
+from ..state.groups import check_positions, without_positions
 from ..state.leases import LeaseOwner
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
@@ -150,6 +151,10 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             if columns.LEASE in extras:
                 segment = leases.with_owner(segment, whose)
                 body = segment.encode()
+            if columns.ACK in extras and any(len(each) > 4 for each in extras[columns.ACK]):
+                acks = without_positions(extras[columns.ACK])
+                segment = Segment(segment.keys, segment.values, {**(segment.extras or {}), columns.ACK: acks})
+                body = segment.encode()
             # The items of a staged batch are compared when it is committed.
             if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
                 segment, older = newer(segment, state)
@@ -199,6 +204,8 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: LeaseOwne
         ending += (Segment([], [], {columns.UNLEASE: lease_id}) for lease_id in gone)
     if not columns.OF_TOPICS.isdisjoint(extras):
         state.topics.check(extras, state.leases, whose)
+    if columns.ACK in extras:
+        check_positions(extras[columns.ACK], state.is_of_others)
     if columns.STAGE in extras:
         room = state.staging.room(extras[columns.STAGE][0], size, whose.client, whose.share, state.access.owners)
         if room.why:

@@ -20,7 +20,7 @@ from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, 
 from ...core.state.missing_messages import Spans
 from ...core.state.record_log import LoggedMessages, LoggedRow
 from ..journal_rows import JournalMeta, StoredRow, chunk_crc, is_sound, numbers_in, stored
-from .database import Database, Tables, errors, transaction
+from .database import Database, Tables, Transaction, errors
 from .journal_mark import JournalMark
 from .sql_recovery import RecoverySource, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
@@ -34,6 +34,8 @@ _DEAD_CHUNKS = "SELECT id, length(body) FROM chunks WHERE id < ? OR (id >= ? AND
 
 # First, last, bytes of a row, and when it was written.
 Oldest = tuple[int, int, int, int]
+# The small values, the oldest row, and whether chunks are stale.
+Before = tuple[dict[str, bytes], Oldest | None, bool]
 
 
 class Cleaner:
@@ -232,12 +234,12 @@ class SqlJournal(Journal, Generic[D]):
         ready = stored(self._found.seed, self._book.last, int(time()), rows)
         if not ready:
             return
-        size = sum(len(row.body) for row in ready)
+        book, size = self._book, sum([len(row.body) for row in ready])
         self._gathered.rows += ready
-        self._book.last = ready[-1].last
-        self._book.rows += len(ready)
-        self._book.row_bytes += size
-        self._book.since_bytes += size
+        book.last = ready[-1].last
+        book.rows += len(ready)
+        book.row_bytes += size
+        book.since_bytes += size
         if self._building is not None:
             self._building.since_bytes += size
 
@@ -249,20 +251,31 @@ class SqlJournal(Journal, Generic[D]):
         )
         if not (to_write or self._messages.due or self._cleaner.due(self._book, now)):
             return
-        began = perf_counter()
-        with self._transaction(durable):
-            self._write_gathered()
-            # Without a value to write, the database would flush nothing.
-            if durable and self._unsynced:
-                gathered.meta["chp.synced"] = str(time()).encode()
-            self._write_meta(gathered.meta)
-            self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
-            if self._messages.due:
-                self._cleaner.deletes()
-                self._messages.clean()
+        began, before = perf_counter(), self._before()
+        # This is `_transaction`, which takes longer: each turn comes here.
+        try:
+            with Transaction(self.database, durable):
+                self._write(durable, now)
+                self._mark.move(self._book.last, committed=False)
+        except BaseException:
+            self._undo(before)
+            raise
+        self._committed(durable)
         self._cleaner.shrink()
         self._sync_s.append(perf_counter() - began)
         self._syncs += 1
+
+    def _write(self, durable: bool, now: int) -> None:
+        """Write all that is gathered in the open transaction, and clean a piece."""
+        self._write_gathered()
+        # Without a value to write, the database would flush nothing.
+        if durable and self._unsynced:
+            self._gathered.meta["chp.synced"] = str(time()).encode()
+        self._write_meta(self._gathered.meta)
+        self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
+        if self._messages.due:
+            self._cleaner.deletes()
+            self._messages.clean()
 
     def _must_be_durable(self) -> bool:
         if self._options.sync == "interval":
@@ -450,21 +463,32 @@ class SqlJournal(Journal, Generic[D]):
     @contextmanager
     def _transaction(self, durable: bool) -> Iterator[None]:
         """Run a transaction: all or nothing is kept, in the database and in this object."""
-        cleaner = self._cleaner
-        before = self._found.meta, cleaner.oldest, cleaner.stale_chunks
+        before = self._before()
         try:
-            with transaction(self.database, durable):
+            with Transaction(self.database, durable):
                 yield
                 self._mark.move(self._book.last, committed=False)
         except BaseException:
-            self._found.meta, cleaner.oldest, cleaner.stale_chunks = before
-            self._forget_gathered()
+            self._undo(before)
             raise
+        self._committed(durable)
+
+    def _before(self) -> Before:
+        """Return what a transaction that fails puts back."""
+        return self._found.meta, self._cleaner.oldest, self._cleaner.stale_chunks
+
+    def _undo(self, before: Before) -> None:
+        self._found.meta, self._cleaner.oldest, self._cleaner.stale_chunks = before
+        self._forget_gathered()
+
+    def _committed(self, durable: bool) -> None:
+        """Note that the database has all that was gathered, and move the mark."""
         self._gathered = Gathered()
         self._messages.gathered = []
         self._kept = self._book.copied()
         self._unsynced = not durable
-        self._last_durable = perf_counter() if durable else self._last_durable
+        if durable:
+            self._last_durable = perf_counter()
         self._mark.move(self._book.last, committed=True)
 
     def _write_meta(self, values: dict[str, bytes]) -> None:

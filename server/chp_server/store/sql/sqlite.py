@@ -50,6 +50,11 @@ from .sqlite_files import (
     valid_frames,
 )
 
+# For each table the statement that adds a row with all columns.
+INSERTIONS = {
+    table: f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
+    for table, columns in COLUMNS.items()
+}
 # The number is "CHP2", in the file's header.
 APPLICATION_ID = 0x43485032
 # The log is checkpointed at this size.
@@ -197,7 +202,7 @@ class SqliteDatabase:
 
     def insert(self, table: str, rows: Rows) -> None:
         """Add rows by a statement that is prepared once."""
-        self.db.executemany(insertion(table), rows)
+        self.db.executemany(INSERTIONS[table], rows)
 
     def begin(self, durable: bool) -> None:
         """Begin a transaction; a setting of the connection says how its commit waits."""
@@ -320,17 +325,11 @@ class SqliteDatabase:
         return [f"file structure: {text}" for text in found if text != "ok"]
 
 
-def insertion(table: str) -> str:
-    """Return the statement that adds a row with all columns."""
-    columns = COLUMNS[table]
-    return f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
-
-
 def fill(db: sqlite3.Connection, tables: Tables) -> None:
     """Write all of a journal to an empty database."""
     db.execute("BEGIN")
     for table, rows in tables:
-        db.executemany(insertion(table), rows)
+        db.executemany(INSERTIONS[table], rows)
     db.execute("COMMIT")
 
 
