@@ -63,8 +63,8 @@ class Settings(NamedTuple):
     size          the latest messages, within the bounds
     time          the messages that are younger than `max_age_s`
 
-    With `require_group`, the topic takes messages only while it has a group. With `expire_after_s`, the topic is removed
-    after it was unused for so long.
+    With `require_group`, the topic takes messages only while it has a group. With `expire_after_s`, the topic is
+    removed after it was unused for so long.
     """
 
     keep: str = "all"

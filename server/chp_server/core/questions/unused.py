@@ -1,7 +1,7 @@
 """Topics and groups that are removed because no client uses them: those whose settings have `expire_after_s`.
 
-A topic is in use while messages come, while it has groups, scheduled messages or readers. The time counts on the active:
-it begins anew after a failover, and so a topic lives a little longer then, and never shorter. Pure.
+A topic is in use while messages come, and while it has groups, scheduled messages or readers. The active counts the
+time, which begins anew after a failover. So a topic may live longer than its settings say, and never shorter. Pure.
 """
 
 from __future__ import annotations
