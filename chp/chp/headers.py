@@ -221,6 +221,8 @@ class StateHead(NamedTuple):
     revsum: int | None = None
     staged: int | None = None
     staged_bytes: int | None = None
+    scheduled: int | None = None
+    scheduled_bytes: int | None = None
 
     @property
     def told(self) -> tuple[int, ...]:

@@ -172,6 +172,12 @@ class Limits:
     members_max: int = 256
     # A member tells this many ranges in hand: a frame of P holds them, and joined they are 256.
     have_max: int = 1000
+    # Scheduled messages, of some 300 bytes each beside their values; a user above its share of them is refused more.
+    scheduled_max: int = 1_000_000
+    # All their bytes, with 300 for each.
+    scheduled_bytes_max: int = 512 * MIB
+    # A turn publishes so many that are due: about 10 ms.
+    fired_max: int = 1000
     # The latest messages are kept in memory for the passive; all are in the journal.
     messages_kept_bytes: int = 16 * MIB
     # A message to a reader, or a batch, has about this many bytes.

@@ -99,8 +99,9 @@ def _attributes(one: object) -> list[tuple[str, object]]:
 
 def ask(directory: Path, pid: int, n: int) -> dict[str, Any]:
     """Return the `n`th count of the server with this process id."""
-    os.kill(pid, signal.SIGUSR1)
     path = directory / f"objects-{pid}-{n}.json"
+    path.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR1)
     until(path.exists, "a server's count of its objects")
     counted: dict[str, Any] = json.loads(path.read_text())
     return counted

@@ -503,7 +503,7 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
-            at = now if expiry.ready else state.map.next_deadline()
+            at = now if expiry.ready else expiry.next_at()
             if at is not None:
                 deadlines.set(EXPIRY, at)
 

@@ -3,6 +3,7 @@
     ICANHAZ? subtree {id, topic, facts}            asks for the facts of a topic
     ICANHAZ? subtree {id, topics: after}           asks for the facts of topics, by name, from behind `after`: a page
     ICANHAZ? subtree {id, topic, groups: after}    asks for a topic's groups, by name, from behind `after`: a page
+    ICANHAZ? subtree {id, topic, scheduled: after} asks for a topic's scheduled messages in the same way
     ICANHAZ? subtree {id, topic, after, credit}    reads messages from an offset on; -1: only new ones
     ICANHAZ? subtree {id, topic, group, member, credit, have, proof}
                                                    reads messages of a member's slots (group_coordinator.py)
@@ -38,7 +39,8 @@ MAKES_ROOM = "your user has most of the readers of topics here, and another user
 
 def of_member(options: dict[str, Any]) -> bool:
     """Return True if a question about topics asks for the messages of a member of a group."""
-    listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
+    listed = "topics" in options or options.get("facts") is True
+    listed = listed or any(type(options.get(name)) is str for name in ("groups", "scheduled"))
     return not listed and "topic" in options and "group" in options
 
 
@@ -79,6 +81,10 @@ class TopicReaders:
             self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
         elif type(options.get("groups")) is str:
             told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
+            self._answer(identity, headers.Reply(request_id, told))
+        elif type(options.get("scheduled")) is str:
+            page = committed.state.topics.schedule.page(topic.name, options["scheduled"], LISTED_MAX)
+            told = {"now": round(turn.wall_s * 1000), "scheduled": page}
             self._answer(identity, headers.Reply(request_id, told))
         else:
             self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
@@ -174,6 +180,8 @@ class TopicReaders:
             "topics": len(topics),
             "messages": sum(topic.next - topic.first for topic in topics),
             "bytes": sum(topic.bytes for topic in topics),
+            "scheduled": self._committed.state.topics.schedule.count,
+            "scheduled_bytes": self._committed.state.topics.schedule.bytes,
             "groups": sum(len(topic.groups) for topic in topics),
             "readers": len(self.delivery),
             "members": len(self.coordinator),

@@ -22,6 +22,7 @@ from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
 from ..state.access_state import GROUP
 from ..state.record_log import Record, grouped, numbered
+from ..state.schedule import Place, ScheduledMessage, timed
 from ..state.staging import StagedCommit
 from ..state.state import deletes
 from ..state.verdicts import (
@@ -154,6 +155,9 @@ class Committer:
                 state.staging.opened(extras[columns.STAGE][0], session_id[:CLIENT_BYTES])
             if columns.UNLEASE in extras:
                 self._delete_leased(extras[columns.UNLEASE], now)
+            if columns.SCHEDULE in extras:
+                segment = timed(segment, round(wall_s * 1000))
+                body = segment.encode()
             if columns.PUBLISH in extras and columns.STAGE not in extras:
                 segment, body = self._placed(segment, wall_s)
         else:
@@ -274,6 +278,22 @@ class Committer:
         """Delete keys that have expired."""
         for segment in deletes(keys, self.limits, ended=True):
             self.add_segment(segment, now)
+
+    def fire(self, due: list[tuple[Place, ScheduledMessage]], dropped: list[Place], turn: CurrentTurn) -> None:
+        """Publish scheduled messages that are due, and drop others; each is scheduled again if it is repeated."""
+        now_ms = round(turn.wall_s * 1000)
+        fired = [[*place, message.next_due(now_ms)] for place, message in due]
+        fired += [[*place, 0] for place in dropped]
+        # The mark of what time does: a record that another server replays has none of it.
+        extras: dict[str, Any] = {columns.FIRED: fired, columns.ENDED: True}
+        if due:
+            extras[columns.PUBLISH] = [[topic, 1, message.body] for (topic, _), message in due]
+            segment, body = self._placed(Segment([], [], extras), turn.wall_s)
+        else:
+            segment = Segment([], [], extras)
+            body = segment.encode()
+        self.flush_chp1(turn.arrival)
+        self._add(segment, body, turn.now)
 
     def end_lease(self, lease_id: bytes, now: float) -> None:
         """End a lease that has expired: delete its keys, then the lease."""
