@@ -54,19 +54,25 @@ def staying(member: bytes, ttl_ms: int) -> dict[str, Any]:
     return {columns.REFRESH: member, columns.LEASE: [member, ttl_ms, columns.ANYBODY]}
 
 
-def leaving(member: bytes) -> dict[str, Any]:
-    """Return the columns by which a member leaves. Its messages go to other members."""
-    return {columns.REFRESH: member, columns.UNLEASE: member}
+def leaving(topic: str, group: str, member: bytes, *, counts: bool) -> dict[str, Any]:
+    """Return the columns by which a member leaves. Its messages go to other members, and if the group counts failed."""
+    back = {columns.NACK: [[topic, group, member, []]]} if counts else {}
+    return {columns.REFRESH: member, columns.UNLEASE: member, **back}
 
 
 class Receipt(NamedTuple):
-    """A receipt for messages: the name of the member that received them, and the steps that acknowledge them."""
+    """A receipt for messages: the name of the member that received them, and the steps that acknowledge them.
+
+    It also says whether the group counts deliveries.
+    """
 
     name: str
     moves: list[list[Any]]
+    counts: bool = False
 
     def __str__(self) -> str:
-        return urlsafe_b64encode(packb([self.name, self.moves])).decode().rstrip("=")
+        told = [self.name, self.moves, *[True] * self.counts]
+        return urlsafe_b64encode(packb(told)).decode().rstrip("=")
 
     @staticmethod
     def of(text: object) -> Receipt:
@@ -74,20 +80,20 @@ class Receipt(NamedTuple):
         try:
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
-            name, moves = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            good = type(name) is str and all(map(_is_move, moves)) and bool(moves)
+            name, moves, *counts = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and counts in ([], [True])
         except (ChpError, ValueError, TypeError):
             good = False
         if not good:
             raise BadInput(f"this is no receipt: {text!r:.80}; give one as it came with messages")
-        return Receipt(name, moves)
+        return Receipt(name, moves, bool(counts))
 
     def upto(self, offset: int) -> Receipt:
         """Return a receipt for the messages up to and including an offset."""
         moves = cut(self.moves, offset)
         if not moves:
             raise BadInput(f"no message up to {offset} came with this receipt")
-        return Receipt(self.name, moves)
+        return self._replace(moves=moves)
 
     def without(self, messages: Iterable[tuple[int, str]]) -> Receipt:
         """Return a receipt without these messages (offset and key) and the later messages of their slots."""
@@ -96,7 +102,19 @@ class Receipt(NamedTuple):
             moves = [step for move in moves for step in _held(move, offset, slots_for_one(offset, key))]
         if not moves:
             raise BadInput("nothing else came with this receipt; `nack` gives all of it back")
-        return Receipt(self.name, moves)
+        return self._replace(moves=moves)
+
+    def given_back(self, messages: Iterable[tuple[int, str]], why: str) -> list[list[Any]]:
+        """Return what gives these messages (offset and key) back by name."""
+        found: list[list[Any]] = []
+        for offset, key in messages:
+            for packed, after, upto in self.moves:
+                slots = unpack_slots(packed) & slots_for_one(offset, key)
+                if slots and after <= offset < upto:
+                    found.append([pack_slots(slots), after, offset + 1, why])
+        if not found:
+            raise BadInput("none of these messages came with this receipt; give them as they came")
+        return found
 
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
         """The column that acknowledges them, if the pair lets it."""

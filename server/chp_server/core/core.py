@@ -521,7 +521,8 @@ class ServerCore:
         else:
             self.expiry.step(Now(ctx.now, ctx.arrival, ctx.wall), scan=beats)
             self.requests.readers.settle(beat=beats)
-            at = ctx.now if self.expiry.ready else state.map.next_deadline()
+            times = (state.map.next_deadline(), self.requests.readers.sharing.due_at(ctx.now))
+            at = ctx.now if self.expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:
                 ctx.deadlines.set(EXPIRY, at)
 

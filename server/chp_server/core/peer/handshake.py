@@ -22,7 +22,7 @@ from chp.errors import BadFrame
 from chp.headers import State
 from chp.numbers import EPOCH_MAX, epoch_of
 from chp.unpacking import QUESTION
-from chp.versions import ACCESS_SINCE, VERSION, spoken, unspoken
+from chp.versions import ACCESS_SINCE, DELIVERIES_SINCE, VERSION, spoken, unspoken
 
 from ..context import IncompatiblePeer, Peer, ServerContext
 from ..pair.follow import STATE
@@ -57,6 +57,10 @@ OUTDONE = (
 EVENTS = {"foreign": "foreign peer", "role": "role peer", "version": "version peer"}
 NO_RULES = (
     f"it speaks a version of CHP/2 below {ACCESS_SINCE}, which knows no rules of access, and this server has some; "
+    "install the same release on both"
+)
+NO_COUNTS = (
+    f"it speaks a version of CHP/2 below {DELIVERIES_SINCE}, which can't count deliveries, and a group here does; "
     "install the same release on both"
 )
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
@@ -104,6 +108,8 @@ def heard(body: bytes, ctx: ServerContext) -> Peer | IncompatiblePeer:
         raise BadFrame("--peer leads back to this server; name the other one's address")
     if version < ACCESS_SINCE and ctx.state.access.rules is not None:
         return IncompatiblePeer("version", NO_RULES, said["name"][:NAME_MAX], b"", state is State.ACTIVE, now)
+    if version < DELIVERIES_SINCE and ctx.state.topics.groups.counts:
+        return IncompatiblePeer("version", NO_COUNTS, said["name"][:NAME_MAX], b"", state is State.ACTIVE, now)
     at = Position(said["store"], said["number"], said["opener"], said["digest"])
     peer = Peer(
         state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0, version,

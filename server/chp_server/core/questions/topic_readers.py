@@ -166,7 +166,10 @@ class TopicReaders:
         if beat and self.sharing:
             self.sharing.step(self._ctx.now)
         if self._ctx.state.topics.groups.unsettled:
-            self.sharing.settle(self._ctx.now)
+            self.sharing.settle(self._ctx.now, self._ctx.wall)
+        for facts in self.sharing.refused:
+            self._ctx.turn.fact("dead letter refused", "warning", **facts)
+        self.sharing.refused.clear()
 
     def status(self, lacks: int) -> dict[str, int]:
         """Return the facts of topics for `status`; `lacks` is the number of messages that this journal lacks."""
