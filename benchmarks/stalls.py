@@ -5,6 +5,9 @@ lease of many keys; delete everything; let a great many ttls end at one moment; 
 open a thousand subtrees. The longest turn is processor time of the serving thread, as the server itself counts it
 (`chp status`), so a busy machine does not change it. A bystander sets one key and waits, again and again; the first row
 is that while nobody else does anything.
+
+The last case is the nightly reload of a table: all keys of a durable pair are set a second time, while another client
+joins and the servers write snapshots of their journals. It is measured beside the first fill, in processor time.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .roles import Pipe, Role, closing_all
+from .pair import wait_in_sync
+from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round
-from .servers import ChpServer, status
+from .servers import ChpPair, ChpServer, status
 
 VALUE = b"v" * 100
 BATCH = 10_000
 SIZES = (3_000_000, 300_000)  # keys; for a first look
 LARGE = (16 << 20) - 1024
+RELOADED = (1_000_000, 200_000)
 
 
 def run(quick: bool = False) -> dict[str, Any]:
@@ -42,6 +47,8 @@ def run(quick: bool = False) -> dict[str, Any]:
         ("clear", lambda role, n: role.ask(600, act="clear")),
     ]
     cases = {f"{name}, {keys:,} keys": _row(keys, act) for name, act in rows}
+    again = RELOADED[quick]
+    cases[f"{again:,} keys set again in batches of 1,000 on a durable pair"] = _reload(again)
     return {"title": "The longest turn, and the longest awaited set of a bystander", "unit": "ms", "cases": cases}
 
 
@@ -72,6 +79,42 @@ def _row(keys: int, act: Callable[[Role, int], object]) -> dict[str, Any]:
         "took_s": took_s,
     }
     return {"contenders": {"chp": {"rounds": 1, **row}}, "raw": {"chp": [row]}, "did": after["longest_did"]}
+
+
+def _reload(keys: int) -> dict[str, Any]:
+    """Fill a durable pair, and set all of its keys again while another client joins."""
+    made: dict[str, Round] = {}
+    with closing_all() as keep:
+        pair = keep(ChpPair(sync="always"))
+        wait_in_sync(pair)
+        writer = keep(Role(reloading, addresses=pair.addresses, keys=keys))
+        writer.hear()
+        bystander = keep(Role(bystanding, port=pair.ports[0]))
+        bystander.hear()
+        for name in ("first fill", "set again"):
+            turns = [_turns(server) for server in pair.servers]
+            meter = Meter(active=pair.servers[0], passive=pair.servers[1])
+            bystander.say(go=True)
+            took_s = writer.ask(600, joins=name == "set again")["took_s"]
+            bystander.say(go=False)
+            figures = bystander.hear(300)
+            ended = [_turns(server) for server in pair.servers]
+            made[name] = {
+                "took_s": took_s,
+                **{
+                    name: us * keys / 1e6
+                    for name, us in zip(("active_cpu_s", "passive_cpu_s"), meter.read(keys).values(), strict=True)
+                },
+                "turns_above_50_ms": _more(turns[0], ended[0])["50"],
+                "passive_turns_above_50_ms": _more(turns[1], ended[1])["50"],
+                "longest_turn_ms": ended[0]["longest_ms"],
+                "bystander_p50_us": figures["p50_us"],
+                "bystander_longest_ms": figures["longest_ms"],
+                "p50_us": figures["p50_us"],
+                "p99_us": figures["longest_ms"] * 1000,
+            }
+    raw = {name: [row] for name, row in made.items()}
+    return {"contenders": {name: {"rounds": 1, **row} for name, row in made.items()}, "raw": raw}
 
 
 def _turns(server: ChpServer) -> dict[str, Any]:
@@ -105,6 +148,25 @@ def bystanding(pipe: Pipe, port: int) -> None:
         pipe.hear()
         ordered = sorted(took)
         pipe.say(longest_ms=round(ordered[-1] * 1000, 1), p50_us=round(ordered[len(ordered) // 2] * 1e6))
+
+
+def reloading(pipe: Pipe, addresses: list[str], keys: int) -> None:
+    """Set all keys, again and again, while another Clone joins if it is told so; answers with the time it took."""
+    from chp_client import Clone
+
+    with Clone(addresses, subtree=None) as clone:
+        pipe.say(up=True)
+        while True:
+            joins = pipe.hear()["joins"]
+            others = [Clone(addresses)] if joins else []
+            began = time.monotonic()
+            for at in range(0, keys, 1000):
+                clone.set_many(([f"/s/{i:08d}" for i in range(at, at + 1000)], [VALUE] * 1000))
+            clone.flush(timeout=600)
+            took_s = time.monotonic() - began
+            for other in others:
+                other.close()
+            pipe.say(took_s=took_s)
 
 
 def client(pipe: Pipe, port: int, fill: int) -> None:

@@ -63,13 +63,21 @@ NACK: Final = "nack"
 FAILED: Final = "failed"
 # A message that failed too often is put aside: its slots go on behind it.
 ASIDE: Final = "aside"
+# Messages that their topics hold back until their time, and those that are cancelled.
+SCHEDULE: Final = "schedule"
+CANCEL: Final = "cancel"
+# The times at which the messages of `schedule` are due; it takes the place of that column.
+SCHEDULED: Final = "scheduled"
+# Scheduled messages that were published or dropped, and when each is due again.
+FIRED: Final = "fired"
 # A batch is done only if keys beside those of the segment have these revisions.
 EXPECT: Final = "expect"
 # A batch is done only if that application has not done this version, or a later one.
 ONCE: Final = "once"
 
 OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN, NACK, FAILED, ASIDE})
-OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS
+OF_SCHEDULE = frozenset({SCHEDULE, CANCEL, SCHEDULED, FIRED})
+OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS | OF_SCHEDULE
 
 # The columns that concern each item, or some items, and not the segment as a whole.
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
@@ -89,7 +97,7 @@ def _named(lease: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else lease.hex()
 
 
-def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]]) -> str:
+def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]], *_: object) -> str:
     offsets = ",".join(f"{after}-{upto}" for _, after, upto in moves)
     return f"ack={topic}/{group}:{_named(member)}:{offsets}"
 
@@ -122,6 +130,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     NACK: lambda column: " ".join(f"nack={t}/{g}:{_named(m)}:{len(told)}" for t, g, m, told in column),
     FAILED: lambda column: " ".join(_of_slots("failed", *each) for each in column),
     ASIDE: lambda column: " ".join(_of_slots("aside", *each) for each in column),
+    SCHEDULE: lambda column: " ".join(f"schedule={topic}/{name}" for topic, name, *_ in column),
+    CANCEL: lambda column: " ".join(f"cancel={topic}/{name}" for topic, name in column),
+    SCHEDULED: lambda column: " ".join(f"scheduled={topic}/{name}:{due}" for topic, name, due, *_ in column[1]),
+    FIRED: lambda column: " ".join(f"fired={topic}/{name}" for topic, name, _ in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
     SKIPPED: lambda column: (

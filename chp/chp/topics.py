@@ -99,6 +99,13 @@ def check_topic(name: object) -> str:
     return name
 
 
+def check_name(name: object) -> str:
+    """Return the name of a scheduled message itself; raise `BadInput` if it can't be one."""
+    if type(name) is not str or not NAME.fullmatch(name):
+        raise BadInput(f"the name of a scheduled message is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
+    return name
+
+
 def dead_topic(topic: str, group: str) -> str:
     """Return the topic of a group's dead letters; a name that is too long is cut, and ends with a checksum."""
     name = f"{topic}.{group}.dead"

@@ -72,6 +72,7 @@ def test_one_message_kills_a_handful_of_processes_and_all_others_are_done(
                 due = min(messages - 1, int(done.facts(WAIT_S)["next"]) + messages // (2 * kills))
                 until(lambda due=due: done.facts(WAIT_S)["next"] >= due, "more to be done")  # type: ignore[misc]
                 active = pair.active()
+                assert active is not None
                 active.kill()
                 until(lambda: done.facts(WAIT_S)["next"] >= 0, "the other server")
                 active.start()

@@ -78,7 +78,7 @@ def test_a_message_that_kills_its_members_is_put_aside_and_the_others_are_done()
     assert group.floor() == 50 and not group.failures and not group.dead
     dead = talk.core.state.topics.by_name[DEAD]
     (row,) = talk.shelf.read(dead.id, 0, 1 << 62, 1 << 40)
-    assert talk.core.counts["dead_letters"] == 1 and row.n == 1
+    assert talk.core.committer.counts["dead_letters"] == 1 and row.n == 1
 
 
 def test_what_was_in_hand_with_it_is_given_one_by_one_and_what_was_not_all_together() -> None:

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import msgpack
 import pytest
@@ -13,6 +14,7 @@ from chp.limits import DEFAULT
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import ServerPort, take_inputs
 from chp_server.core.state import image as image_module
+from chp_server.core.state import incremental_free
 from chp_server.core.state.image import Image
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates import channels as channels_module
@@ -77,6 +79,45 @@ def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> No
     assert held(image) == was
 
 
+class Visits(dict[str, Any]):
+    """A column of a map that notes each key that is looked up."""
+
+    def __init__(self, column: dict[str, Any]) -> None:
+        super().__init__(column)
+        self.keys_in_order: list[str] = []
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_in_order.append(key)
+        return super().get(key, default)
+
+
+def test_what_is_set_again_meanwhile_is_looked_up_once_and_in_the_order_of_its_batch() -> None:
+    state = filled(6 * SLICE)
+    state.map.values, state.map.revisions = values, revisions = Visits(state.map.values), Visits(state.map.revisions)
+    image, was = state.image(""), content(state, "")
+    gathering = state._gathering[0]
+    order = [f"/{'ab'[i % 2]}/{i}" for i in range(6 * SLICE)]
+    for _ in range(2):
+        for at in range(0, len(order), SLICE):
+            gathering.before(Segment(order[at : at + SLICE], [b"again"] * SLICE))
+    assert values.keys_in_order == revisions.keys_in_order == order
+    while not image.ready:
+        state.gather()
+    assert len(values.keys_in_order) == len(order), "the gathering goes along the map, and looks nothing up"
+    assert held(image) == was
+
+
+def test_what_an_image_kept_of_many_changes_is_freed_a_part_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incremental_free, "ITEMS", SLICE)
+    state = filled(4 * SLICE)
+    state.image("")
+    state.apply(Segment(list(state.map.values), [b"again"] * (4 * SLICE)), 1000, 0.0)
+    state.gather_all()
+    assert sum(map(len, state.leaving.dicts)) == 2 * 4 * SLICE
+    state.leaving.step()
+    assert sum(map(len, state.leaving.dicts)) == 7 * SLICE
+
+
 def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
@@ -137,7 +178,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
     quiet = 0
     while not core.end_turn().replies:
         quiet += 1
-        assert core.next_deadline() <= core.now, "it goes on at once"
+        assert core.next_deadline() <= core.turn.now, "it goes on at once"
         core.begin_turn(0.2 + quiet / 1000, 1e9)
     assert quiet == 3, "one slice when it was asked for, one each turn: three to go"
     assert not core.state.gathering
@@ -186,7 +227,7 @@ def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwh
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
     core.subscription([b"1", b"\1" + channel_topic("/k/")])
     core.request([b"r", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
-    (channel,) = core.commits.channels.by_topic.values()
+    (channel,) = core.committer.committed.channels.by_topic.values()
     for at in range(6):
         core.end_turn()
         assert channel.known or channel.measuring is not None

@@ -63,7 +63,8 @@ def test_each_column_of_the_programs_is_there() -> None:
     known, of_clients = set(SCHEMA.entries["columns"]), set(SCHEMA.entries["client-columns"])
     assert known == COLUMNS | {columns.REFUSED}
     assert {columns.KEY_BYTES, columns.VALUE_BYTES} <= set(SCHEMA.entries["packed-columns"])
-    servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign", "failed", "aside"}
+    servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign", "scheduled", "fired"}
+    servers |= {"failed", "aside"}
     assert of_clients == COLUMNS - servers
 
 

@@ -95,6 +95,11 @@ PROBLEM = obj(
     row=WHOLE, revisions={"type": "object"}, now={"type": ["object", "null"]},
 )  # fmt: skip
 STATUS = obj({"status": STRING})
+SCHEDULED = obj({"name": STRING, "revision": REF}, durability=DURABILITY)
+SCHEDULE = obj(
+    {"scheduled": array(obj({"name": STRING, "due": STRING, "size": WHOLE}, every_s=NUMBER, unless_changed=STRING,
+                            key=STRING)), "next": {"type": ["string", "null"]}},
+)  # fmt: skip
 TOPICS = obj({"topics": array(TOPIC)})
 GROUPS = obj({"groups": array(GROUP)})
 GROUPS_SEEN = obj({"groups": array(GROUP_SEEN)})
@@ -113,6 +118,7 @@ _ERROR = {
 _NAMED = "1 to 200 of A-Z a-z 0-9 . _ -"
 _IN_PATH: dict[str, tuple[str, Schema]] = {
     "key": ("without its slash", STRING), "topic": (_NAMED, NAME), "group": (_NAMED, NAME),
+    "name": (_NAMED, NAME),
 }  # fmt: skip
 
 

@@ -75,6 +75,11 @@ class AsyncBatch:
         return self.batch.whose
 
     @property
+    def position(self) -> list[Any] | None:
+        """Its place in the servers' history; see `Batch.position`."""
+        return self.batch.position
+
+    @property
     def dead(self) -> dict[str, list[Outgoing]]:
         """For the parts of this package, as the next two."""
         return self.batch.dead

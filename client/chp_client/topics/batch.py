@@ -42,11 +42,15 @@ class Batch:
     __slots__ = (
         "_back", "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto",
         "_why_max", "_writer", "before", "dead_topic", "deliveries", "deliveries_max", "headers", "keys", "missed",
-        "offsets", "revisions", "times", "values", "whose",
+        "offsets", "position", "revisions", "times", "values", "whose",
     )  # fmt: skip
 
-    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], part: ChunkPart) -> None:
+    def __init__(
+        self, writer: Writer, whose: tuple[str, str, bytes], part: ChunkPart, position: list[Any] | None = None
+    ) -> None:
         self._writer, self.whose = writer, whose
+        # The place in the servers' history up to which these messages go, if the server told it.
+        self.position = position
         self._spans, self.missed = part.spans, part.missed
         self._given, self._upto = part.upto, part.upto
         self._ticket: Ticket | None = None

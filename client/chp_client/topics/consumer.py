@@ -253,7 +253,7 @@ class Consumer:
                 self.lag = header.topic_next - header.upto
                 self._proof = header.proof
                 for part in parts_of(header, items):
-                    batch = Batch(self._writer, whose, part)
+                    batch = Batch(self._writer, whose, part, header.proof)
                     self._hand = [*(each for each in self._hand if each.in_hand() or each.failed), batch]
                     yield batch
                     if self._is_lost() or self.closed:

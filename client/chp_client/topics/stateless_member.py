@@ -61,17 +61,22 @@ def leaving(topic: str, group: str, member: bytes, *, counts: bool) -> dict[str,
 
 
 class Receipt(NamedTuple):
-    """A receipt for messages: the name of the member that received them, and the steps that acknowledge them.
+    """A receipt for messages: the member that received them, the steps that acknowledge them, and their position.
 
     It also says whether the group counts deliveries.
     """
 
     name: str
     moves: list[list[Any]]
+    position: list[Any] | None = None
     counts: bool = False
 
     def __str__(self) -> str:
-        told = [self.name, self.moves, *[True] * self.counts]
+        told: list[Any] = [self.name, self.moves]
+        if self.position is not None or self.counts:
+            told.append(self.position)
+        if self.counts:
+            told.append(True)
         return urlsafe_b64encode(packb(told)).decode().rstrip("=")
 
     @staticmethod
@@ -80,13 +85,14 @@ class Receipt(NamedTuple):
         try:
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
-            name, moves, *counts = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and counts in ([], [True])
+            name, moves, *more = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and more[1:] in ([], [True])
+            good = good and (more[:1] == [None] or _is_position(more[:1]))
         except (ChpError, ValueError, TypeError):
             good = False
         if not good:
             raise BadInput(f"this is no receipt: {text!r:.80}; give one as it came with messages")
-        return Receipt(name, moves, bool(counts))
+        return Receipt(name, moves, *more)
 
     def upto(self, offset: int) -> Receipt:
         """Return a receipt for the messages up to and including an offset."""
@@ -118,7 +124,8 @@ class Receipt(NamedTuple):
 
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
         """The column that acknowledges them, if the pair lets it."""
-        return {columns.ACK: [[topic, group, member, self.moves]]}
+        at = [] if self.position is None else [[self.position]]
+        return {columns.ACK: [[topic, group, member, self.moves, *at]]}
 
 
 def cut(moves: list[list[Any]], offset: int) -> list[list[Any]]:
@@ -137,6 +144,13 @@ def _is_move(move: object) -> bool:
     if type(move) is not list or list(map(type, move)) != [bytes, int, int] or len(move[0]) != 32:
         return False
     return any(move[0]) and 0 <= move[1] < move[2] < OFFSET_MAX
+
+
+def _is_position(more: list[Any]) -> bool:
+    """Return True if a receipt ends with one position, or with none, as older receipts do."""
+    if not more:
+        return True
+    return len(more) == 1 and type(more[0]) is list and list(map(type, more[0])) == [int, bytes, bytes]
 
 
 class ReceivedBatch(NamedTuple):
@@ -172,7 +186,7 @@ def receive(
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a member with something else; is it of an older version?")
                     if header.spans:
-                        return _given(Batch(writer, whose, parts_of(header, items)[0]), header, most)
+                        return _given(Batch(writer, whose, parts_of(header, items)[0], header.proof), header, most)
                     if stopped() or monotonic() >= until:
                         return None
             except Interrupted:

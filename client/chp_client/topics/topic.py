@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
+from .schedule import Scheduled, ScheduledMessage, cancellation, entry, naming_message, scheduled_of
 from .stateless_member import ReceivedBatch, receive
 
 
@@ -43,7 +45,7 @@ class TopicRequests:
 
     def put(self, extras: dict[str, Any], timeout: float | None = None) -> Ticket:
         """Send the columns of a batch without keys."""
-        return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
+        return self.writer.put_encoded(checks.batch_body(Segment([], [], extras).encode()), timeout)
 
     def creation(self, keep: str, **bounds: int | None) -> Ticket:
         """Make the topic."""
@@ -69,6 +71,15 @@ class TopicRequests:
     def unsubscription(self, group: str) -> Ticket:
         """Remove a group."""
         return self.put(end(self.name, group))
+
+    def schedule(self, value: Any, key: str | None, timeout: float | None = None, **when: Any) -> Scheduled:
+        """Schedule a message; the arguments are those of `Topic.schedule`."""
+        row = entry(self.writer, self.name, value, key, **when)
+        return Scheduled(self.name, row[1], self.put({columns.SCHEDULE: [row]}, timeout))
+
+    def cancellation(self, name: str) -> Ticket:
+        """Cancel a scheduled message."""
+        return self.put({columns.CANCEL: [cancellation(self.name, name)]})
 
     def reading(
         self, start: TopicStart, *, until: int | None, wait: bool
@@ -151,6 +162,48 @@ class Topic(metaclass=PublicNames):
             carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
         body = pack_messages(names, data, carried)
         return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+
+    def schedule(
+        self,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> Scheduled:
+        """Have the pair publish a message later; the result has its `name` at once, and `wait` for the pair's answer.
+
+        delay_s         after so many seconds (or a timedelta), counted from the moment when the pair takes it
+        at              or at this time: a datetime with a time zone, by the clock of the active server
+        every_s         and again each time after so many seconds, at least 1, until it is cancelled. What is missed
+                        while no server serves is published once
+        name            the name by which `cancel` knows it; else 16 random characters
+        unless_changed  a key of the map: the message is dropped if anything sets or deletes the key, or if it expires
+
+        The rest is as of `publish`. The message survives failovers, restarts and backups. Raises `BadInput`, and by
+        `wait` `AlreadyThere`, and `Refused` with the code "full" if the pair has too many of them.
+        """
+        return self._requests.schedule(
+            value, key, timeout, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
+            headers=headers,
+        )  # fmt: skip
+
+    def cancel(self, name: str, timeout: float | None = None) -> Ack:
+        """Drop a scheduled message, and wait until it is gone; `NoSuchMessage` if there is none of that name."""
+        with naming_message():
+            return self._requests.cancellation(name).wait(timeout)
+
+    def scheduled(
+        self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
+    ) -> list[ScheduledMessage]:
+        """Return up to `limit` scheduled messages by name, those after the name `after`; `NoSuchTopic`."""
+        with naming(self.name):
+            return scheduled_of(self._requests.servers(), self.name, limit, after, timeout)
 
     # -- the topic itself
 

@@ -4,6 +4,7 @@
         t.set("/stock/7", b"41", if_revision=at)  only if it still has that revision
         t.expect("/orders/open", 0)               only if this key is absent; it is not written
         t.publish("orders", b"...", key="alice")
+        t.schedule("reminders", b"7", delay_s=1800, unless_changed="/orders/7")
         t.ack(batch)                              a consumer's
     t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
 
@@ -14,10 +15,11 @@ shown here before it is acknowledged. Nothing is sent before the end of the bloc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from chp import columns
-from chp.batch import Segment
+from chp.batch import POSITIONS_MAX, Segment
 from chp.dead_letters import Outgoing
 from chp.errors import BadInput
 from chp.keys import check_key
@@ -28,6 +30,7 @@ from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
+from .schedule import cancellation, entry
 
 
 class ConsumedBatch(Protocol):
@@ -40,6 +43,10 @@ class ConsumedBatch(Protocol):
     @property
     def dead(self) -> dict[str, list[Outgoing]]:
         """The messages that are put aside with it, by topic."""
+
+    @property
+    def position(self) -> list[Any] | None:
+        """Its place in the servers' history: number, store and opener; None if it is not known."""
 
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
@@ -60,6 +67,8 @@ class Transaction:
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
         self._published: dict[str, list[Outgoing]] = {}
+        self._scheduled: list[list[Any]] = []
+        self._cancelled: list[list[str]] = []
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
@@ -118,6 +127,34 @@ class Transaction:
         carried = list(map(self._writer.carried, headers or [None] * len(data)))
         self._published.setdefault(check_topic(topic), []).extend(zip(names, data, carried, strict=True))
 
+    def schedule(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+    ) -> str:
+        """Have the pair publish a message later, and return its name; the arguments are those of `Topic.schedule`.
+
+        What the transaction itself writes is no change of the key `unless_changed`.
+        """
+        row = entry(
+            self._writer, topic, value, key, name=name, delay_s=delay_s, at=at, every_s=every_s,
+            unless_changed=unless_changed, headers=headers,
+        )  # fmt: skip
+        self._scheduled.append(row)
+        return str(row[1])
+
+    def cancel(self, topic: str, name: str) -> None:
+        """Drop a scheduled message. All is done only if it is still there, so it was not published before."""
+        self._cancelled.append(cancellation(topic, name))
+
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
         if batch not in self._batches:
@@ -127,7 +164,8 @@ class Transaction:
         """Do this only if the application has not done this version or a later one before, also over restarts.
 
         A version that was done before is acknowledged, and not done again. With `strict` only the version after the
-        last is done, beginning with 1. Another is `Refused` with the code "count" and the last version as its detail.
+        last is done, beginning with 1. A later one is `Refused` with the code "count" and the last version as its
+        detail.
         """
         if not isinstance(application, str) or not 0 < len(application) <= 256:
             raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")
@@ -181,18 +219,25 @@ class Transaction:
         found: dict[str, Any] = {}
         acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         nacks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        positions: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         published = {topic: list(messages) for topic, messages in self._published.items()}
         for batch in self._batches:
             if moves := batch.moves():
                 acks.setdefault(batch.whose, []).extend(moves)
+                if batch.position is not None:
+                    positions.setdefault(batch.whose, []).append(batch.position)
             if back := batch.given_back():
                 nacks.setdefault(batch.whose, []).extend(back)
             for topic, messages in batch.dead.items():
                 published.setdefault(topic, []).extend(messages)
         if published:
             found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
+        if self._scheduled:
+            found[columns.SCHEDULE] = self._scheduled
+        if self._cancelled:
+            found[columns.CANCEL] = self._cancelled
         if acks:
-            found[columns.ACK] = [[*whose, moves] for whose, moves in acks.items()]
+            found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
         if nacks:
             found[columns.NACK] = [[*whose, back] for whose, back in nacks.items()]
         return found
@@ -203,6 +248,16 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None and self._ticket is None:
             self.send().wait(self._timeout)
+
+
+def latest(positions: list[list[Any]]) -> list[list[list[Any]]]:
+    """Return the highest position of each history, in a list of its own; an empty list if none is known."""
+    highest: dict[tuple[bytes, bytes], list[Any]] = {}
+    for position in positions:
+        number, store, opener = position
+        if number >= highest.get((store, opener), [0])[0]:
+            highest[store, opener] = position
+    return [list(highest.values())[-POSITIONS_MAX:]] if highest else []
 
 
 def _packed(topic: str, messages: list[Outgoing]) -> list[Any]:

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
 # `Consumer.run` tries a handler as often.
 TRIES = 5
+HEADER = click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
+)
 
 
 @command()
 @click.argument("topic")
 @click.argument("value", required=False)
 @click.option("--key", help="The key of the messages.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
-)
+@HEADER
 @click.option("--no-create", is_flag=True, help="Refuse if TOPIC does not exist, instead of making it.")
 def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> None:
     """Publish messages to a topic.
@@ -53,7 +54,7 @@ def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> Non
         chp pub orders --no-create < lines     # each line is a message
     """
     values = iter([value.encode(errors="surrogateescape")]) if value is not None else _lines()
-    count, ticket, carried = 0, None, _headers(how["headers"])
+    count, ticket, carried = 0, None, headers_of(how["headers"])
     with writing(settings) as store, topic_errors():
         found = store.clone.topic(topic)
         is_new = not _exists(settings, found)
@@ -73,7 +74,8 @@ def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> Non
     settings.out.done({"topic": topic, "messages": count, **at}, f"published {counted(count, 'message')} to {topic}")
 
 
-def _headers(given: tuple[str, ...]) -> Headers:
+def headers_of(given: tuple[str, ...]) -> Headers:
+    """Return the headers of `--header`; raise `Misused` with the remedy."""
     from chp.topics import check_headers
 
     pairs = [text.partition("=") for text in given]

@@ -129,7 +129,8 @@ async def receive(call: Call) -> Response:
         return Response(status_code=204, headers={"CHP-Member": name, "Cache-Control": "no-store"})
     messages = [message_json(each) for each, _ in zip(given.batch, range(given.size), strict=False)]
     counts = given.batch.deliveries_max is not None
-    told: dict[str, Any] = {"messages": messages, "receipt": str(Receipt(name, given.moves, counts)), "member": name}
+    receipt = Receipt(name, given.moves, given.batch.position, counts)
+    told: dict[str, Any] = {"messages": messages, "receipt": str(receipt), "member": name}
     if counts:
         told |= {"deliveries": given.batch.deliveries, "max_deliveries": given.batch.deliveries_max}
     return json_answer({**told, "missed": given.batch.missed, "behind": given.behind})

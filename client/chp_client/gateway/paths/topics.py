@@ -83,7 +83,7 @@ async def publish(call: Call) -> Response:
     """Answer POST /v1/topics/{topic}/messages: publish the body, or with NDJSON all of its messages or none."""
     gateway, fields = call.gateway, call.fields
     many = call.header("content-type").partition(";")[0].strip().lower() == NDJSON
-    headers: list[Headers | None] | None = [_headers_of(call)]
+    headers: list[Headers | None] | None = [headers_of(call)]
     async with call.body() as body:
         if many and ("key" in fields or headers != [None]):
             raise Problem(400, "bad-query", 'of many messages each has its own "key" and "headers" in its row')
@@ -107,7 +107,7 @@ async def publish(call: Call) -> Response:
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
-def _headers_of(call: Call) -> Headers | None:
+def headers_of(call: Call) -> Headers | None:
     """Return the headers of a message, which its request has as CHP-Header-NAME, percent-encoded; None for none."""
     found: dict[str, str] = {}
     for name, value in call.request.headers.items():

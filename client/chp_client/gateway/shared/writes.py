@@ -102,7 +102,10 @@ class Writes:
             return False
         self._held[key] = None
         batch = self._gathering(1, size)
-        batch.rows.append(key, value, None, None)
+        rows = batch.rows
+        rows.keys.append(key)
+        rows.values.append(value)
+        rows.bytes += size
         batch.keys.append(key)
         batch.answered.append(answered)
         return True
@@ -230,9 +233,9 @@ class Writes:
         except Exception as error:
             self._tell(batch, error)
         else:
-            settle = partial(self._settle, batch, ticket)
-            self._alarms[ticket] = self._loop.call_later(ACK_S, settle)
-            ticket.on_settled(lambda _: call_soon(self._loop, settle))
+            settle = partial(self._settle, batch)
+            self._alarms[ticket] = self._loop.call_later(ACK_S, settle, ticket)
+            ticket.on_settled(partial(call_soon, self._loop, settle))
 
     async def _send_later(self, batch: _Batch) -> None:
         """Send a batch once the Clone has room for it."""

@@ -22,7 +22,6 @@ Pure.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -60,8 +59,8 @@ Frames = list[bytes]
 class GroupCoordinator:
     """The members that read at this server, and the slots that they are due."""
 
-    def __init__(self, committer: Committer, counts: Counter[str], pages: MessagePages) -> None:
-        self._committer, self._counts, self.pages = committer, counts, pages
+    def __init__(self, committer: Committer, pages: MessagePages) -> None:
+        self._committer, self.pages = committer, pages
         self._limits = committer.limits
         # Members that were ended to make room for other users' members.
         self._lost: list[Key] = []
@@ -229,7 +228,7 @@ class GroupCoordinator:
                 failed = {columns.FAILED: self._failed(stream, group, TOO_SLOW)}
             self._assign(stream.which, [(hand, NOBODY)], now, failed)
             self._state.topics.groups.unsettled[stream.which] = None
-            self._counts["members_too_slow"] += 1
+            self._committer.counts["members_too_slow"] += 1
 
     def in_hand(self, lease: bytes, why: str) -> list[list[Any]]:
         """Return what a member has in hand of groups that count deliveries, and why it failed, as a record's column."""
@@ -328,7 +327,7 @@ class GroupCoordinator:
     ) -> None:
         told = [[*which, [[pack_slots(slots), member] for slots, member in moves]]]
         self._committer.add_segment(Segment([], [], {columns.ASSIGN: told, **(more or {})}), now)
-        self._counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+        self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
     def _add(self, column: str, told: list[Any], now: float) -> None:
         self._committer.add_segment(Segment([], [], {column: told}), now)
@@ -412,7 +411,7 @@ class GroupCoordinator:
                 raise Refusal("busy", "the record of this turn is full")
             self._state.topics.check_room({name: [len(values), len(body)]})
             commits.add_published({columns.PUBLISH: [[name, len(values), body]], **extras}, now, wall_s)
-            self._counts["dead_letters"] += 1
+            commits.counts["dead_letters"] += 1
         else:
             self._committer.add_segment(Segment([], [], extras), now)
 

@@ -21,8 +21,9 @@ member has which slots (group_coordinator.py), and writes that into records like
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from chp import columns
@@ -369,7 +370,7 @@ class Groups:
         acks = extras.get(columns.ACK, ())
         if len(acks) > 1 and len({(topic, name) for topic, name, *_ in acks}) < len(acks):
             raise BadFrame("an acknowledgement names a group twice; put its steps together")
-        for topic, name, member, moves in acks:
+        for topic, name, member, moves, *_ in acks:
             self._check_ack(self._group(topic, name), topic, member, moves)
             self._check_own(leases, member, whose)
         for told in extras.get(columns.NACK, ()):
@@ -388,7 +389,7 @@ class Groups:
         group = self._group(topic, name)
         if member not in group.members:
             _fenced(group, topic, member, (ALL_SLOTS, 0, 1))
-        moved = [move_of(move) for t, g, m, moves in acks if [t, g, m] == told[:3] for move in moves]
+        moved = [move_of(move) for t, g, m, moves, *_ in acks if [t, g, m] == told[:3] for move in moves]
         seen, end = 0, self._topics[topic].next
         for packed, after, upto, _ in given_back:
             slots = unpack_slots(packed)
@@ -629,6 +630,22 @@ def move_of(told: list[Any]) -> Move:
     """Return a step of an acknowledgement, unpacked."""
     slots, after, upto = told
     return unpack_slots(slots), after, upto
+
+
+def check_positions(acks: list[list[Any]], is_of_others: Callable[[int, list[bytes]], bool]) -> None:
+    """Refuse an acknowledgement of messages that a server gave in another history.
+
+    Its offsets mean other messages here: after a split both servers have given the same offsets to different messages.
+    """
+    for topic, name, _, moves, *positions in acks:
+        if any(is_of_others(number, whose) for number, *whose in chain.from_iterable(positions)):
+            told = {"topic": topic, "group": name, "member": True, "from": moves[0][1], "history": False}
+            raise Refusal("fenced", told)
+
+
+def without_positions(acks: list[list[Any]]) -> list[list[Any]]:
+    """Return acknowledgements as records have them, without the positions, which were checked."""
+    return [each[:4] for each in acks]
 
 
 def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:

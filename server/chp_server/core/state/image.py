@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, islice
+from itertools import accumulate, compress, islice, repeat
 
 from chp import columns
 from chp.batch import Segment, runs_of
@@ -165,7 +165,7 @@ class Gathering:
         self.images = {p: Image(number, p, hashmap.deadlines, leaving, self._most) for p in prefixes}
         self._parts = {prefix: image for prefix, image in self.images.items() if prefix}
         self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
-        self._map = hashmap
+        self._map, self._leaving = hashmap, leaving
         self.listing = True
         self.names: list[tuple[str, ...]] = []  # names of all keys, once it is done without images
         self._keys: list[tuple[str, ...]] = []  # the names, in slices
@@ -203,13 +203,20 @@ class Gathering:
             self.gather()
 
     def before(self, segment: Segment) -> None:
-        """Keep what the keys of a segment are, before it is applied."""
-        values, revisions = self._map.values, self._map.revisions
-        for key in dict.fromkeys(segment.keys).keys() - self._values_were.keys():
-            # A key that is not in the map gets a value that is never used.
-            self._values_were[key] = values.get(key, b"")
-            self._revisions_were[key] = revisions.get(key, 0)
-        if (segment.extras and columns.DELETES in segment.extras) or not revisions.keys() >= set(segment.keys):
+        """Keep what the keys of a segment are, before it is applied.
+
+        The keys are visited in the order of the segment, which is mostly the order in which they lie in memory. Visits
+        in the order of their hashes take seven times as long.
+        """
+        values, revisions, keys = self._map.values, self._map.revisions, segment.keys
+        if not self._values_were.keys().isdisjoint(keys):
+            keys = [key for key in keys if key not in self._values_were]
+        found = list(map(revisions.get, keys))
+        comes = None in found
+        # A key that is not in the map gets a value that is never used.
+        self._values_were.update(zip(keys, map(values.get, keys, repeat(b"")), strict=True))
+        self._revisions_were.update(zip(keys, [revision or 0 for revision in found], strict=True))
+        if comes or (segment.extras and columns.DELETES in segment.extras):
             # A key comes or goes.
             self._walk = None
             while self.listing:
@@ -267,6 +274,7 @@ class Gathering:
             image.complete()
         self.names = self._keys
         self._keys, self._at, self._walk = [], 0, None
+        self._leaving.add_dicts(self._values_were, self._revisions_were)
         self._values_were, self._revisions_were = {}, {}
 
 

@@ -2,9 +2,10 @@
 
 To free three million keys and values at once would take a whole turn, and no log would say why it was so long.
 
-    add       takes the slices of an image, or the records of a log
-    add_map   takes the columns of a map
-    step      forgets some of them, so that Python frees them
+    add         takes the slices of an image, or the records of a log
+    add_map     takes the columns of a map
+    add_dicts   takes what an image kept of the map before it changed
+    step        forgets some of them, so that Python frees them
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class IncrementalFree:
     def add_map(self, hashmap: Hashmap) -> None:
         """Take the columns of a map that was replaced."""
         self.dicts += (hashmap.values, hashmap.revisions, hashmap.deadlines)
+
+    def add_dicts(self, *dicts: dict[Any, Any]) -> None:
+        """Take dicts that are not needed any more; a small dict is left to Python."""
+        self.dicts += (each for each in dicts if len(each) > ITEMS)
 
     def step(self) -> None:
         """Free a turn's share."""
