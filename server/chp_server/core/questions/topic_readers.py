@@ -175,7 +175,10 @@ class TopicReaders:
         if beat and self.coordinator:
             self.coordinator.step(self._turn.now)
         if self._committed.state.topics.groups.unsettled:
-            self.coordinator.settle(self._turn.now)
+            self.coordinator.settle(self._turn.now, self._turn.wall_s)
+        for facts in self.coordinator.refused:
+            self._turn.effects.fact("dead letter refused", "warning", **facts)
+        self.coordinator.refused.clear()
         if beat:
             self._remove_unused()
 

@@ -149,7 +149,11 @@ class TopicLog:
         lag, wall_ms = self.lag(group)
         members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
         told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
-        return {**told, "ack_timeout_s": group.ack_timeout_s}
+        told |= {"ack_timeout_s": group.ack_timeout_s}
+        if group.max_deliveries is not None:
+            told |= {"max_deliveries": group.max_deliveries, "retry_after_ms": group.retry_after_ms}
+            told |= {"failing": group.suspects.bit_count(), "deliveries": group.times_max + 1}
+        return told
 
 
 class Topics:
