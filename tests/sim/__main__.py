@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.long.state import OK, note, noted
+
 from .run import Result, run_plan, shrink
-from .schedule import Plan, plan, with_arbiter, with_consumers, with_splits
+from .schedule import Plan, plan, with_arbiter, with_consumers, with_deaths, with_schedules, with_splits
 
 # A world has some megabytes.
 COLLECT_EVERY = 8
@@ -37,6 +39,8 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
     parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
     parser.add_argument("--consumers", action="store_true", help="programs share a topic in groups")
+    parser.add_argument("--deaths", action="store_true", help="programs die of messages of a topic")
+    parser.add_argument("--schedules", action="store_true", help="programs schedule messages, and cancel some")
     parser.add_argument("--splits", action="store_true", help="clients hear one server each while the pair is cut")
     args = parser.parse_args()
     if args.show is not None:
@@ -47,17 +51,16 @@ def main() -> int:
 def sweep(args: argparse.Namespace) -> int:
     """Run consecutive seeds, and show the first one that fails unless `--keep-going` is given."""
     began, acks, compared, virtual, cpu = time.perf_counter(), 0, 0, 0.0, 0.0
-    noted = dict(line.split(" ", 1) for line in _lines(args.done))
-    todo = [seed for seed in range(args.start, args.start + args.seeds) if str(seed) not in noted]
-    failed = [int(seed) for seed, said in noted.items() if said != "ok"]
+    before = noted(args.done) if args.done else {}
+    todo = [seed for seed in range(args.start, args.start + args.seeds) if str(seed) not in before]
+    failed = [int(seed) for seed, said in before.items() if said != OK]
     with _runs(todo, args) as results:
         for result, took in results:
             acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
             cpu += took
-            said = result.error.strip().splitlines()[-1] if result.error else "ok"
+            said = result.error.strip().splitlines()[-1] if result.error else OK
             if args.done:
-                with args.done.open("a") as file:
-                    file.write(f"{result.seed} {said}\n")
+                note(args.done, str(result.seed), said)
             if result.error:
                 failed.append(result.seed)
                 print(f"seed {result.seed} ({result.temper}): {said}", flush=True)
@@ -72,10 +75,6 @@ def sweep(args: argparse.Namespace) -> int:
         f" {cpu / max(len(todo), 1):.3f} s of a core each)"
     )
     return 1 if failed else 0
-
-
-def _lines(file: Path | None) -> list[str]:
-    return file.read_text().splitlines() if file is not None and file.exists() else []
 
 
 @contextmanager
@@ -110,6 +109,8 @@ def planned(seed: int, args: argparse.Namespace) -> Plan:
     """Return the plan of a seed, with the additions that the command line asks for."""
     a_plan = plan(seed)
     a_plan = with_consumers(a_plan) if args.consumers else a_plan
+    a_plan = with_deaths(a_plan) if args.deaths else a_plan
+    a_plan = with_schedules(a_plan) if args.schedules else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
     return with_arbiter(a_plan) if args.arbiter else a_plan
 

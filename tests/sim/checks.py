@@ -10,9 +10,9 @@
                                   of /lin/ is linearizable.
 
 With an arbiter, no server acknowledges while the other one is active and holds the lease, whatever was cut or stopped.
-Without an arbiter, two servers can promise only this: a STATE with a higher epoch that says "active" fences a server.
-No turn that begins after that STATE arrived acknowledges anything. If the link between them is whole, the STATE arrives
-at most `FENCE_S` after the successor became active, whatever pauses there were.
+Without an arbiter, two servers can promise only this: a STATE of the peer with a higher epoch that says "active" fences
+a server. No turn that begins after that STATE arrived acknowledges anything. If the link between them is whole, the
+STATE arrives at most `FENCE_S` after the successor became active, whatever pauses there were.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ WELL_S = 8.0
 ALONE_S = 2.2
 # The shortest peer_timeout_s (1 s) by clocks that run fast.
 WORD_S = 0.88
+# The longest peer_timeout_s by clocks that run slow, and the time until the next turn.
+GONE_S = 1.2
 # The shortest silence that counts while the connection stands.
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
@@ -82,6 +84,8 @@ class Checks:
         self.pauses: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the time when a STATE last proved to be of its peer
+        self.proven: dict[str, float] = {}
         # server -> the highest epoch that a client has told this run of the server
         self.seen: dict[str, int] = {}
         # Values that a server wrote to a file of its suffix.
@@ -108,6 +112,7 @@ class Checks:
         self.last_number[node.name] = node.core.state.number
         self.fenced.pop(node.name, None)
         self.words.pop(node.name, None)
+        self.proven.pop(node.name, None)
         self.seen.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
@@ -138,10 +143,33 @@ class Checks:
         if frames[0] == b"STATE":
             said = msgpack.unpackb(frames[1])
             known = said["store"] == node.core.state.store
-            if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
+            proves = self._proves(node, said)
+            higher = said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]
+            if higher and (proves or not self._hears_another(node, conn)):
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
+            if proves:
+                self.proven[node.name] = self.world.time.now
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
             self.words[node.name] = self.world.time.now
+
+    def _proves(self, node: ServerNode, said: dict[str, Any]) -> bool:
+        """Return True if a STATE proves to be of the peer: by the receiver's secret, or a position of its history."""
+        state = node.core.state
+        here = said["store"] == state.store and self.oracle.on_path(said["number"], state.number)
+        return said["echo"] == node.core.pair.config.secret or here
+
+    def _hears_another(self, node: ServerNode, conn: Conn) -> bool:
+        """Return True if a server still counts an earlier run of its peer as living.
+
+        Until that run is silent, a STATE without a proof is a stranger's and fences nobody. Otherwise any program that
+        connects to P+3 could stop the active. A successor says STATE again and again, so it is believed soon. If it
+        dies before that, the server that was stopped goes on alone, and the two histories meet later as after a split.
+        After a stop, the earlier run gets its full time again.
+        """
+        since = max(self.proven.get(node.name, float("-inf")), self.pauses.get(node.name, float("-inf")))
+        back = self.world.net.conns.get(("peer", conn.b, conn.a))
+        stands = back is not None and back.up and back.up_at < since
+        return node.name in self.proven and self.world.time.now - since < (3 * GONE_S if stands else GONE_S)
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""
