@@ -104,6 +104,8 @@ LARGE = 1 << 16
 # Only segments of so few values are searched for large ones, as more would cost what it saves.
 LARGE_AMONG = 64
 _BIN_32 = struct.Struct(">BI")
+# A time in milliseconds is below the year 10000.
+TIME_MS_MAX = 253_402_300_800_000
 # Columns that are one array.
 FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})
 # The weight of a segment without items.
@@ -472,6 +474,69 @@ def _assign_ok(column: object, n: int) -> bool:
     )  # fmt: skip
 
 
+def _nack_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 4 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
+        and type(each[3]) is list and len(each[3]) <= 256
+        and all(
+            type(back) is list and len(back) == 4 and _slots_ok(back[0]) and all(map(_number_ok, back[1:3]))
+            and (back[3] is None or type(back[3]) is str)
+            for back in each[3]
+        )
+        for each in column
+    )  # fmt: skip
+
+
+def _of_slots_ok(column: object, *, why: bool) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and _topic_ok(each[0]) and _topic_ok(each[1]) and type(each[2]) is list
+        and all(
+            type(one) is list and len(one) == 2 + why and _slots_ok(one[0]) and _number_ok(one[1])
+            and all(type(text) is str for text in one[2:])
+            for one in each[2]
+        )
+        for each in column
+    )  # fmt: skip
+
+
+def _when_ok(thing: object) -> bool:
+    """Return True for a time in milliseconds; below 0 it is a delay from now."""
+    return type(thing) is int and -TIME_MS_MAX <= thing <= TIME_MS_MAX
+
+
+def _schedule_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) <= ITEMS_MAX and all(
+        type(each) is list and len(each) == 6 and _entry_ok(each) for each in column
+    )  # fmt: skip
+
+
+def _entry_ok(entry: list[Any]) -> bool:
+    topic, name, when, every, unless, messages = entry[:6]
+    return (
+        _topic_ok(topic) and _topic_ok(name) and _when_ok(when) and _when_ok(every) and every >= 0
+        and (unless is None or type(unless) is str) and type(messages) is bytes
+    )  # fmt: skip
+
+
+def _cancel_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) <= ITEMS_MAX and all(
+        type(each) is list and len(each) == 2 and all(map(_topic_ok, each)) for each in column
+    )  # fmt: skip
+
+
+def _scheduled_ok(column: object, n: int) -> bool:
+    return (
+        type(column) is list and len(column) == 2 and _when_ok(column[0]) and type(column[1]) is list
+        and all(type(e) is list and len(e) == 7 and _entry_ok(e) and type(e[6]) is str for e in column[1])
+    )  # fmt: skip
+
+
+def _fired_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and all(map(_topic_ok, each[:2])) and _when_ok(each[2]) for each in column
+    )
+
+
 def _expect_ok(column: object, n: int) -> bool:
     return type(column) is list and len(column) <= ITEMS_MAX and all(
         type(each) is list and len(each) == 2 and type(each[0]) is str and _number_ok(each[1]) for each in column
@@ -521,7 +586,14 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.JOIN: _join_ok,
     columns.ACK: _ack_ok,
     columns.ASSIGN: _assign_ok,
+    columns.NACK: _nack_ok,
+    columns.FAILED: lambda column, n: _of_slots_ok(column, why=True),
+    columns.ASIDE: lambda column, n: _of_slots_ok(column, why=False),
     columns.EXPECT: _expect_ok,
+    columns.SCHEDULE: _schedule_ok,
+    columns.CANCEL: _cancel_ok,
+    columns.SCHEDULED: _scheduled_ok,
+    columns.FIRED: _fired_ok,
     columns.ONCE: _once_ok,
     columns.SKIPPED: _skipped_ok,
 }

@@ -22,6 +22,7 @@ from .consumers import IDS as MEMBERS
 from .consumers import Consuming
 from .model_client import KTHXBAI, REFUSED, SYNC, ModelClient
 from .network import Conn, Frames
+from .scheduled import Scheduled
 
 if TYPE_CHECKING:
     from .world import World
@@ -179,6 +180,7 @@ class ClientNode:
         # The operations that published messages (topics.py).
         self.published: list[Op] = []
         self.consuming = Consuming(self)
+        self.scheduled: list[Scheduled] = []
         self._next_member = MEMBERS
         # The number of versions of this client's transactions.
         self.versions = 0

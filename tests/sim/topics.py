@@ -18,7 +18,8 @@ from chp.topics import pack_messages
 from chp_server.core.state.record_log import LoggedMessages
 
 from .clients import STAGED, ClientNode, Op
-from .consumers import DONE, GroupChecks
+from .consumers import DEAD, DONE, GroupChecks
+from .scheduled import ScheduleChecks
 
 if TYPE_CHECKING:
     from .servers import ServerNode
@@ -76,6 +77,7 @@ class TopicChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self.groups = GroupChecks(world)
+        self._schedule = ScheduleChecks(world)
 
     @property
     def _lost(self) -> bool:
@@ -101,11 +103,17 @@ class TopicChecks:
                 fail(f"{node.name}'s journal and memory have different topics: {again}, {states[0]}")
         if not removed and not self._world.topics_removed:
             self._promises(there)
+            self._schedule.check(there, whole=not self._lost)
         if not self._lost:
             self._together(there, names)
         done = one.core.state.topics.by_name.get(DONE)
         if done is not None:
-            self.groups.check(one.core, {**held(two, done), **held(one, done)}, whole=not self._lost)
+            topics = one.core.state.topics.by_name
+            letters, messages = [
+                {**held(two, topics[name]), **held(one, topics[name])} if name in topics else {} for name in (DEAD, "t")
+            ]
+            effects = {**held(two, done), **held(one, done)}
+            self.groups.check(one.core, effects, letters, messages, whole=not self._lost)
 
     def _one_order(self, topic: Any, one: dict[int, bytes], two: dict[int, bytes]) -> set[bytes]:
         fail, offsets = self._world.checks.fail, range(topic.first, topic.next)

@@ -4,6 +4,7 @@
     busy P 3 at sync | recover P 4 (its next start takes so long)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
+    schedule c1 orders 2.5 [/a] | unschedule c1 (scheduled.py)
     publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
     tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
     plain c1 /a
@@ -29,7 +30,7 @@ from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
-from . import describe, mistakes, topics
+from . import describe, mistakes, scheduled, topics
 from .access import Operator
 from .arbiter import LeaseService
 from .checks import Checks
@@ -82,6 +83,8 @@ class World:
         # True if clients have keys. Otherwise there are no rules.
         self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
+        # The times that members of the group that counts ended, other than by a bad message.
+        self.accidents = 0
         self.trouble: dict[tuple[str, str], float] = {}
 
     def _server(self, name: str) -> ServerNode:
@@ -382,6 +385,12 @@ class World:
 
     def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
         topics.publish(self.nodes[name], topic, int(count))
+
+    def _do_schedule(self, name: str, topic: str, delay_s: str, key: str | None = None) -> None:
+        scheduled.schedule(self.nodes[name], topic, float(delay_s), key)
+
+    def _do_unschedule(self, name: str) -> None:
+        scheduled.cancel(self.nodes[name])
 
     def _do_consume(self, name: str, topic: str, group: str) -> None:
         self.nodes[name].consuming.want(topic, group)

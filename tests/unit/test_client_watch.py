@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -419,6 +422,24 @@ class TestQueue:
         queue.on_offer = lambda: rung.append(1)
         queue.offer(Changed(["/a"], [b"1"], 1), Changed(["/b"], [b"2"], 2))
         assert rung == [1]
+
+    def test_a_listener_may_leave_while_the_agent_rings(self) -> None:
+        class Leaving(WatchQueue):
+            """A queue whose listener leaves as soon as the agent has looked for it once."""
+
+            def __getattribute__(self, name: str) -> Any:
+                found = super().__getattribute__(name)
+                if name == "on_offer" and found is not None:
+                    self.on_offer = None
+                return found
+
+        change = Changed(["/a"], [b"1"], 1)
+        rings: list[Callable[[WatchQueue], None]] = [lambda q: q.offer(change), lambda q: q.begin([]), WatchQueue.close]
+        for ring in rings:
+            queue, rung = Leaving("", False, 10), list[int]()
+            queue.on_offer = partial(rung.append, 1)
+            ring(queue)
+            assert rung == [1]
 
     def test_an_asynchronous_reader_gets_the_same_columns(self) -> None:
         async def use() -> list[Changes]:

@@ -21,6 +21,7 @@ from chp.batch import Segment, packb, split
 from chp.columns import (
     ABORT,
     ACK,
+    CANCEL,
     COMMIT,
     CONDITIONS,
     DELETES,
@@ -29,9 +30,11 @@ from chp.columns import (
     JOIN,
     LEASE,
     LEASED,
+    NACK,
     ONCE,
     PUBLISH,
     REFRESH,
+    SCHEDULE,
     STAGE,
     TOPIC,
     TTLS,
@@ -42,7 +45,7 @@ from chp.headers import KIND_NAMES
 from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
-from chp.topics import pack_messages
+from chp.topics import ALL_SLOTS, pack_messages, pack_slots, slots_of, unpack_slots
 from chp.versions import VERSION
 from chp_client.core.core import ClientCore
 from chp_client.core.events import State
@@ -226,7 +229,8 @@ def vectors() -> dict[str, Frames]:
     )  # fmt: skip
     told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
     of_clients = {**told, **_of_a_pair(), **_questions(), **_of_a_large_record(), **_of_steps()}
-    return {**of_clients, **dict(_of_the_link()), **_of_a_journal(), **_of_a_topic(), **_of_a_group()}
+    of_topics = {**_of_a_topic(), **_of_a_group(), **_of_a_group_that_counts()}
+    return {**of_clients, **dict(_of_the_link()), **_of_a_journal(), **of_topics}
 
 
 def _questions() -> dict[str, Frames]:
@@ -435,9 +439,11 @@ def _of_a_topic() -> dict[str, Frames]:
     """Return the messages about a topic that is made, gets two messages, and is read without a group."""
     lone = Servers()
     told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    later = pack_messages(["alice"], [b"pay order 7"])
     made = {
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
+        "kvset-a-schedule": kvset(3, [], [], {SCHEDULE: [["orders", "remind-7", -1_800_000, 0, "/orders/7", later]]}),
     }
     traced = pack_messages(None, [b"2 plums"], [{"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}])
     for frames in made.values():
@@ -446,6 +452,7 @@ def _of_a_topic() -> dict[str, Frames]:
         "icanhaz-facts-of-a-topic": _question(b"", 1, {"topic": "orders", "facts": True}),
         "icanhaz-topics": _question(b"", 2, {"topics": ""}),
         "icanhaz-groups-of-a-topic": _question(b"", 3, {"topic": "orders", "groups": ""}),
+        "icanhaz-scheduled-messages": _question(b"", 5, {"topic": "orders", "scheduled": ""}),
         "icanhaz-messages-of-a-topic": _question(b"", 4, {"topic": "orders", "after": 0, "credit": 8}),
     }
     answered: dict[str, list[Frames]] = {}
@@ -453,16 +460,44 @@ def _of_a_topic() -> dict[str, Frames]:
         turn = lone.turn(lambda core, frames=frames: core.request([WHO, *frames]))  # type: ignore[misc]
         answered[name] = [*answers(turn), *(f for _ in range(6) for f in answers(lone.turn()))]
     messages, none_now = answered["icanhaz-messages-of-a-topic"][:2]
-    (facts,), (topics,), (groups,) = [answered[name] for name in list(asked)[:3]]
+    (facts,), (topics,), (groups,), (scheduled,) = [answered[name] for name in list(asked)[:4]]
+    none = kvset(4, [], [], {CANCEL: [["orders", "none"]]})
+    refused = lone.turn(lambda core: core.collect(none)).acks
     return {
         **made, **asked,
         "kvset-messages-with-headers-for-a-topic": kvset(3, [], [], {PUBLISH: [["orders", 1, traced]]}),
         "reply-facts-of-a-topic": facts,
         "reply-topics": topics,
         "reply-groups-of-a-topic": groups,
+        "kvset-a-cancellation": none,
+        "refused-no-such-name": only(7, refused),
+        "reply-scheduled-messages": scheduled,
         "messages-for-a-reader": messages,
         "messages-none-now": none_now,
     }  # fmt: skip
+
+
+def _of_a_group_that_counts() -> dict[str, Frames]:
+    """Return the messages of a group that counts deliveries, to a member that gives one back and gets it again."""
+    lone, topic = Servers(), ["orders", "billing"]
+    told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    for frames in (
+        kvset(1, [], [], {GROUP: [*topic, {"start": 0, "max_deliveries": 5}]}),
+        kvset(2, [], [], {LEASE: [LEASE_ID, 10_000], JOIN: [*topic, LEASE_ID, "host:1"]}),
+        kvset(3, [], [], {PUBLISH: [["orders", 2, told]]}),
+    ):
+        lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
+    options = {"chp": VERSION, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
+    asked = [WHO, b"ICANHAZ?", b"", packb(options)]
+    lone.turn(lambda core: core.request(asked))
+    lone.turn()
+    slot = pack_slots(1 << slots_of(["carol"], 1, 1)[0])
+    others, whose = pack_slots(ALL_SLOTS & ~unpack_slots(slot)), [*topic, LEASE_ID]
+    back = kvset(4, [], [], {ACK: [[*whose, [[others, 0, 2]]]], NACK: [[*whose, [[slot, 0, 2, "no stock"]]]]})
+    told_of = answers(lone.turn(lambda core: core.collect(back)))
+    told_of = [*told_of, *(f for _ in range(4) for f in answers(lone.turn()))]
+    messages = next(f for f in told_of if len(split(f[-1])) > 1)
+    return {"kvset-a-message-that-a-member-gives-back": back, "messages-for-a-member-that-counts": messages}
 
 
 def _of_a_group() -> dict[str, Frames]:

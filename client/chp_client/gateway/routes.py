@@ -11,7 +11,7 @@ from . import openapi as api
 from .answers import json_answer
 from .call import Call
 from .console import SERVED, show_console
-from .paths import groups, keys, pair, topics
+from .paths import groups, keys, pair, schedule, topics
 from .paths.watch import watch
 from .route import STREAM, Field, Right, Route
 from .shared.rows import MSGPACK, NDJSON, check_reserved
@@ -81,6 +81,12 @@ DELETE = (MATCH, NONE, ONCE)
 LIMIT = Field("limit", "keys of the page", {**api.WHOLE, "minimum": 1, "maximum": 10_000})
 MAX = Field("max", "messages of the answer", api.WHOLE)
 
+GROUP_SETTINGS = (
+    Field("ack_timeout_s", "a member that acknowledges nothing for so long loses its messages", api.WHOLE),
+    Field("max_deliveries", "a message that was given so often is put aside", api.WHOLE),
+    Field("retry_after_s", "a message that failed is held back for so long, and twice as long each time", api.NUMBER),
+)
+
 # -- bodies
 
 VALUE = {keys.OCTETS: api.BYTES}
@@ -131,14 +137,28 @@ ROUTES: tuple[Route, ...] = (
           (Field("after", "the last offset that was seen", api.WHOLE), MAX,
            header("Last-Event-ID", "for events: the offset of the last message that was seen", api.STRING)),
           api.MESSAGES, status={200: "messages, and `next`"}),
+    Route("POST", f"{_T}/scheduled", schedule.schedule, WRITE_TOPIC,
+          "publish the body later; with `unless_changed`, read of that key too",
+          (Field("delay_s", "seconds from now", api.NUMBER),
+           Field("at", "or a time, such as 2027-01-31T09:00:00Z", api.STRING),
+           Field("every_s", "and again each time after so many seconds", api.NUMBER),
+           Field("name", "the name by which it is cancelled; a random one by default", api.STRING),
+           Field("unless_changed", "drop it if this key changes before", api.STRING),
+           Field("key", "the key of the message", api.STRING), ONCE), api.SCHEDULED, VALUE,
+          status={201: "it waits for its time"}),
+    Route("GET", f"{_T}/scheduled", schedule.list_scheduled, READ_TOPIC, "the messages that wait for their time",
+          (Field("after", "the `next` of the page before", api.STRING), LIMIT), api.SCHEDULE, status={200: "by name"}),
+    Route("DELETE", f"{_T}/scheduled/{{name}}", schedule.cancel, WRITE_TOPIC, "cancel a message that waits", (ONCE,),
+          api.DONE, kind="write"),
     Route("GET", f"{_T}/groups", groups.list_groups, READ_TOPIC, "all groups of a topic", (), api.GROUPS,
           status={200: "by name"}),
     Route("GET", _G, groups.show_group, READ_TOPIC, "the facts of a group", (), api.GROUP,
           status={200: "position, lag, members"}),
     Route("PUT", _G, groups.make_group, CONSUME, "make a group",
           (Field("start", "begin, end (the default) or an offset", api.STRING),
-           Field("ack_timeout_s", "a member that acknowledges nothing for so long loses its messages", api.WHOLE),
-          ONCE), api.DONE, status={201: "made"}, kind="write"),
+           *GROUP_SETTINGS, ONCE), api.DONE, status={201: "made"}, kind="write"),
+    Route("POST", f"{_G}/settings", groups.change_group, CONSUME, "change settings of a group; an empty one is none",
+          (*GROUP_SETTINGS, ONCE), api.DONE, kind="write"),
     Route("DELETE", _G, groups.remove_group, REMOVE, "remove a group with its positions", (ONCE,), api.DONE,
           kind="write"),
     Route("POST", f"{_G}/receive", groups.receive, CONSUME, "the next messages of a member",
@@ -148,7 +168,8 @@ ROUTES: tuple[Route, ...] = (
           status={200: "messages and a `receipt`", 204: "no message came"}),
     Route("POST", f"{_G}/ack", groups.acknowledge, CONSUME, "messages are done, with the keys and messages that result",
           (ONCE,), api.DONE, {JSON: api.ACK}),
-    Route("POST", f"{_G}/nack", groups.give_back, CONSUME, "give the messages back, and leave", (ONCE,), api.DONE,
+    Route("POST", f"{_G}/nack", groups.give_back, CONSUME, "give all messages back and leave, or some of them",
+          (ONCE,), api.DONE,
           {JSON: api.NACK}),
     Route("POST", f"{_G}/extend", groups.extend, CONSUME, "keep the messages for longer", (ONCE,), api.DONE,
           {JSON: api.EXTEND}),

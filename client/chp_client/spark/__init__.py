@@ -22,12 +22,13 @@ from .values.fields import BadDataFrame
 if TYPE_CHECKING:
     from .datasource import register
     from .foreach import foreach_batch
+    from .foreach_rows import foreach_writer
     from .lookups import lookup
     from .revisions import revision_text
 
 __all__ = [
-    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "live", "lookup", "register",
-    "revision_text", "session", "stop",
+    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "foreach_writer", "live", "lookup",
+    "register", "revision_text", "session", "stop",
 ]  # fmt: skip
 
 
@@ -41,6 +42,10 @@ def __getattr__(name: str) -> Any:
         from .foreach import foreach_batch
 
         return foreach_batch
+    if name == "foreach_writer":
+        from .foreach_rows import foreach_writer
+
+        return foreach_writer
     if name == "lookup":
         from .lookups import lookup
 

@@ -34,7 +34,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`. The function
     raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
     """
-    given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
+    given = read_options(options)
     if overwrite and given["topic"]:
         raise BadOption("messages are added to a topic: leave overwrite out")
     if given["version"] is not None:
@@ -46,7 +46,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         query, run = _query_of(batch, given)
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
-        job = stream_job(given, f"{query} {_purpose(given)}", batch_id)
+        job = stream_job(given, f"{query} {purpose(given)}", batch_id)
         try:
             _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)
@@ -55,6 +55,11 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         _sent[job.application] = run, batch_id
 
     return sink
+
+
+def read_options(options: dict[str, object]) -> dict[str, Any]:
+    """Return the options of format("chp") that a function got as arguments, with `_` for a dot."""
+    return parse({name.replace("_", "."): _text(value) for name, value in options.items()})
 
 
 def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -76,7 +81,7 @@ def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, 
 _sent: dict[str, tuple[str | None, int]] = {}
 
 
-def _purpose(options: dict[str, Any]) -> str:
+def purpose(options: dict[str, Any]) -> str:
     """Return a digest that differs between the sinks of one query, and is equal in the query's next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
     # Only a topic adds to the text: digests without one stay what earlier checkpoints know.

@@ -11,9 +11,11 @@ PYSPARK_PYTHON and SPARK_LOCAL_IP. Once a JVM runs in this process, a second cal
 `spark.sql.` settings can still change. That is Spark's rule.
 """
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from .java import Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
 SETTINGS: dict[str, str] = {
     # The web page of a short job is of no use, and takes a port.
     "spark.ui.enabled": "false",
@@ -62,10 +65,13 @@ _QUICK_SETTINGS = {
 _QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, **settings: object) -> "SparkSession":
+def session(
+    app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, warm_up: bool = False, **settings: object
+) -> "SparkSession":
     """Return a local Spark session on `cores` threads; `settings` are Spark's own, by their full names.
 
     `quick_start` suits tests and demonstrations: the session starts sooner, and long computations are slower.
+    `warm_up` starts the Python workers and loads what the first job needs, while the program does something else.
     Raises `NoJava` without a usable Java, and an `ImportError` that names the extra if Spark is missing.
     """
     if cores < 1:
@@ -85,7 +91,24 @@ def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False,
     found: SparkSession = builder.getOrCreate()
     if not running:
         _say_once(found)
+    if warm_up:
+        threading.Thread(target=warm, args=(found, cores), name="chp-warm-up", daemon=True).start()
     return found
+
+
+def warm(spark: "SparkSession", cores: int = 2) -> bool:
+    """Do what the first job would wait for; return False if the session ended meanwhile.
+
+    A job on all cores starts their Python workers, which import PyArrow. A data source that is made, and never read,
+    starts the processes that plan.
+    """
+    try:
+        spark.range(cores, numPartitions=cores).mapInArrow(lambda batches: batches, "id long").collect()
+        spark.read.format("chp").option("servers", "tcp://127.0.0.1:9").load()
+    except Exception as error:
+        log.info("the session was not warmed up: %s", error)
+        return False
+    return True
 
 
 def _say_once(spark: "SparkSession") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
+from datetime import datetime, timedelta
 from functools import partial
 from threading import Event, Thread
 from typing import Any
@@ -17,8 +18,9 @@ from ..core.events import Ack
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
-from .groups import naming
+from .groups import KEEP, Keep, naming
 from .reader import PATIENCE_S, MessageBatch
+from .schedule import Scheduled, ScheduledMessage, naming_message
 from .topic import Topic, requests_of
 
 AHEAD = 4  # batches
@@ -54,6 +56,39 @@ class AsyncTopic(metaclass=PublicNames):
         """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
 
+    async def schedule(
+        self,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> Scheduled:
+        """Have the pair publish a message later, and return when the pair has it; see `Topic.schedule`."""
+        made = self._requests.schedule(
+            value, key, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
+            headers=headers,
+        )  # fmt: skip
+        with naming_message():
+            await self._waits(timeout).done(lambda: made.ticket)
+        return made
+
+    async def cancel(self, name: str, timeout: float | None = None) -> Ack:
+        """Drop a scheduled message; see `Topic.cancel`."""
+        with naming_message():
+            return await self._waits(timeout).done(partial(self._requests.cancellation, name))
+
+    async def scheduled(
+        self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
+    ) -> list[ScheduledMessage]:
+        """Return scheduled messages by name; see `Topic.scheduled`."""
+        return await asyncio.to_thread(partial(self._topic.scheduled, limit, after, timeout=timeout))
+
     async def create(
         self,
         keep: str = "all",
@@ -61,10 +96,15 @@ class AsyncTopic(metaclass=PublicNames):
         max_messages: int | None = None,
         max_bytes: int | None = None,
         max_age_s: int | None = None,
+        require_group: bool = False,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make the topic; see `Topic.create`."""
-        bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
+        bounds = {
+            "max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s,
+            "require_group": require_group, "expire_after_s": expire_after_s,
+        }  # fmt: skip
         with naming(self.name):
             return await self._waits(timeout).done(partial(self._requests.creation, keep, **bounds))
 
@@ -94,12 +134,33 @@ class AsyncTopic(metaclass=PublicNames):
         return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
 
     async def subscribe(
-        self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+        self,
+        group: str,
+        start: TopicStart = "end",
+        *,
+        ack_timeout_s: int | None = None,
+        max_deliveries: int | None = None,
+        retry_after_s: float | None = None,
+        timeout: float | None = None,
     ) -> Ack:
         """Make a group; see `Topic.subscribe`."""
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
         with naming(self.name, group):
-            act = partial(self._requests.subscription, group, start, ack_timeout_s=ack_timeout_s)
-            return await self._waits(timeout).done(act)
+            return await self._waits(timeout).done(partial(self._requests.subscription, group, start, **settings))
+
+    async def configure(
+        self,
+        group: str,
+        *,
+        max_deliveries: int | Keep | None = KEEP,
+        retry_after_s: float | Keep | None = KEEP,
+        ack_timeout_s: int | Keep | None = KEEP,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Change settings of a group; see `Topic.configure`."""
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
+        with naming(self.name, group):
+            return await self._waits(timeout).done(partial(self._requests.configuration, group, **settings))
 
     async def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
         """Remove a group with its positions; see `Topic.unsubscribe`."""

@@ -4,6 +4,7 @@
         t.set("/stock/7", b"41", if_revision=at)  only if it still has that revision
         t.expect("/orders/open", 0)               only if this key is absent; it is not written
         t.publish("orders", b"...", key="alice")
+        t.schedule("reminders", b"7", delay_s=1800, unless_changed="/orders/7")
         t.ack(batch)                              a consumer's
     t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
 
@@ -14,10 +15,12 @@ shown here before it is acknowledged. Nothing is sent before the end of the bloc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from chp import columns
 from chp.batch import POSITIONS_MAX, Segment
+from chp.dead_letters import Outgoing
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
@@ -27,7 +30,7 @@ from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
-from .dead_letter_format import Outgoing
+from .schedule import cancellation, entry
 
 
 class ConsumedBatch(Protocol):
@@ -48,6 +51,9 @@ class ConsumedBatch(Protocol):
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
 
+    def given_back(self) -> list[list[Any]]:
+        """The messages that it gives back to a group that counts deliveries."""
+
     def sent(self, ticket: Ticket) -> None:
         """They are on their way."""
 
@@ -61,6 +67,8 @@ class Transaction:
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
         self._published: dict[str, list[Outgoing]] = {}
+        self._scheduled: list[list[Any]] = []
+        self._cancelled: list[list[str]] = []
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
@@ -118,6 +126,34 @@ class Transaction:
             raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
         carried = list(map(self._writer.carried, headers or [None] * len(data)))
         self._published.setdefault(check_topic(topic), []).extend(zip(names, data, carried, strict=True))
+
+    def schedule(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+    ) -> str:
+        """Have the pair publish a message later, and return its name; the arguments are those of `Topic.schedule`.
+
+        What the transaction itself writes is no change of the key `unless_changed`.
+        """
+        row = entry(
+            self._writer, topic, value, key, name=name, delay_s=delay_s, at=at, every_s=every_s,
+            unless_changed=unless_changed, headers=headers,
+        )  # fmt: skip
+        self._scheduled.append(row)
+        return str(row[1])
+
+    def cancel(self, topic: str, name: str) -> None:
+        """Drop a scheduled message. All is done only if it is still there, so it was not published before."""
+        self._cancelled.append(cancellation(topic, name))
 
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
@@ -182,6 +218,7 @@ class Transaction:
     def _of_topics(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        nacks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         positions: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         published = {topic: list(messages) for topic, messages in self._published.items()}
         for batch in self._batches:
@@ -189,12 +226,20 @@ class Transaction:
                 acks.setdefault(batch.whose, []).extend(moves)
                 if batch.position is not None:
                     positions.setdefault(batch.whose, []).append(batch.position)
+            if back := batch.given_back():
+                nacks.setdefault(batch.whose, []).extend(back)
             for topic, messages in batch.dead.items():
                 published.setdefault(topic, []).extend(messages)
         if published:
             found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
+        if self._scheduled:
+            found[columns.SCHEDULE] = self._scheduled
+        if self._cancelled:
+            found[columns.CANCEL] = self._cancelled
         if acks:
             found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
+        if nacks:
+            found[columns.NACK] = [[*whose, back] for whose, back in nacks.items()]
         return found
 
     def __enter__(self) -> Transaction:

@@ -150,11 +150,12 @@ class Snapshotter:
         image.deadlines = dict(image.deadlines)
         rest = core.state.rest(core.turn.now)
         staged = core.state.staging.segments()
+        scheduled = core.state.topics.schedule.segments(round(core.turn.wall_s * 1000))
         chunks = image.chunks(self._limits, lambda: core.turn.now)
 
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
-            for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
+            for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged, scheduled)):
                 # The ttls of the chunk count from this time.
                 yield encode(Sync(0, i, round(core.turn.wall_s * 1000)), [segment])
             yield from rest

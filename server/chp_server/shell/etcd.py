@@ -18,6 +18,7 @@ import http.client
 import json
 import math
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +62,7 @@ class EtcdStore:
         self._lease: str | None = None
         self._token = ""
         self._connection: http.client.HTTPConnection | None = None
+        self._closed = threading.Event()
 
     def start(self, doubt: Callable[[str], None], look: Callable[[], None], stopping: Callable[[], bool]) -> None:
         """Ask once; raise `ArbiterError` if etcd does not answer or refuses, or if the server is told to end."""
@@ -73,10 +75,11 @@ class EtcdStore:
                 if error.refused or stopping() or time.monotonic() > until:
                     where = ",".join(self._hosts)
                     raise ArbiterError(f"etcd at {where} can't be used: {error}; check --arbiter") from error
-            time.sleep(START_LOOK_S)
+            self._closed.wait(START_LOOK_S)
 
     def close(self) -> None:
         """Close the connection."""
+        self._closed.set()
         self._disconnect()
 
     # -- the lease

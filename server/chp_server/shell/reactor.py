@@ -59,7 +59,7 @@ from ..store.sql.sqlite_files import sync_directory
 from .arbiter import Arbiter, open_store
 from .copies import Copies
 from .metrics import MetricsServer, readiness
-from .resources import DiskMonitor, Gauge, give_back, resident_bytes
+from .resources import DiskMonitor, Gauge, QuietMoments, give_back, resident_bytes
 from .supervisor import Supervisor
 from .turn_clock import TurnClock, WaitTimes
 
@@ -174,6 +174,7 @@ class Server:
         # The time of the turn.
         now = self._now = time.monotonic()
         self._space = DiskMonitor(gauge, now)
+        self._quiet_moments = QuietMoments()
         core_config = CoreConfig.of(
             config, secret=secrets.token_bytes(16), durability=journal.durability, disk_free_min=gauge.disk_free_min
         )
@@ -340,7 +341,7 @@ class Server:
         anew = self.sockets.look_for_peer(self._now, unheard=unheard, met=met)
         if anew and self._beats is not None:
             self._beats.anew()
-        if self._space.tight:
+        if self._quiet_moments.look(self._now, time.thread_time()) or self._space.tight:
             give_back()
         log.flush()
         if self._audit is not None:

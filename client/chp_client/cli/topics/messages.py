@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
 # `Consumer.run` tries a handler as often.
 TRIES = 5
+HEADER = click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
+)
 
 
 @command()
 @click.argument("topic")
 @click.argument("value", required=False)
 @click.option("--key", help="The key of the messages.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
-)
+@HEADER
 @click.option("--no-create", is_flag=True, help="Refuse if TOPIC does not exist, instead of making it.")
 def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> None:
     """Publish messages to a topic.
@@ -53,7 +54,7 @@ def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> Non
         chp pub orders --no-create < lines     # each line is a message
     """
     values = iter([value.encode(errors="surrogateescape")]) if value is not None else _lines()
-    count, ticket, carried = 0, None, _headers(how["headers"])
+    count, ticket, carried = 0, None, headers_of(how["headers"])
     with writing(settings) as store, topic_errors():
         found = store.clone.topic(topic)
         is_new = not _exists(settings, found)
@@ -73,7 +74,8 @@ def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> Non
     settings.out.done({"topic": topic, "messages": count, **at}, f"published {counted(count, 'message')} to {topic}")
 
 
-def _headers(given: tuple[str, ...]) -> Headers:
+def headers_of(given: tuple[str, ...]) -> Headers:
+    """Return the headers of `--header`; raise `Misused` with the remedy."""
     from chp.topics import check_headers
 
     pairs = [text.partition("=") for text in given]
@@ -133,7 +135,7 @@ def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) 
     """Print the messages of a topic.
 
     Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
-    it has offset, key, headers, revision and time too.
+    it has offset, key, headers, revision and time too, and deliveries if a message failed before.
 
     With --group each message goes to one member of the group, and is acknowledged when it is printed.
 
@@ -179,6 +181,8 @@ def _fields(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
     if message.headers:
         fields["headers"] = dict(message.headers)
+    if message.deliveries > 1:
+        fields["deliveries"] = message.deliveries
     return {**fields, "revision": show_revision(message.revision), "time": round(message.time, 3)}
 
 

@@ -40,7 +40,7 @@ from .keys import PAGE, PAGE_BYTES, result_answer, written
 from .stream import Stream
 
 FACTS_S = 5.0
-SETTINGS = {"keep", "max_messages", "max_bytes", "max_age_s"}
+SETTINGS = frozenset(Settings._fields)
 # Readers of messages as events. Each has a thread and a socket.
 STREAMS_MAX = 64
 # Events of one write.
@@ -83,7 +83,7 @@ async def publish(call: Call) -> Response:
     """Answer POST /v1/topics/{topic}/messages: publish the body, or with NDJSON all of its messages or none."""
     gateway, fields = call.gateway, call.fields
     many = call.header("content-type").partition(";")[0].strip().lower() == NDJSON
-    headers: list[Headers | None] | None = [_headers_of(call)]
+    headers: list[Headers | None] | None = [headers_of(call)]
     async with call.body() as body:
         if many and ("key" in fields or headers != [None]):
             raise Problem(400, "bad-query", 'of many messages each has its own "key" and "headers" in its row')
@@ -107,7 +107,7 @@ async def publish(call: Call) -> Response:
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
-def _headers_of(call: Call) -> Headers | None:
+def headers_of(call: Call) -> Headers | None:
     """Return the headers of a message, which its request has as CHP-Header-NAME, percent-encoded; None for none."""
     found: dict[str, str] = {}
     for name, value in call.request.headers.items():

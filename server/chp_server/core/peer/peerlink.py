@@ -502,7 +502,8 @@ class PeerLink:
         else:
             image = state.image("")
             segments = (segment.encode() for segment in image.chunks(committer.limits, lambda: turn.now))
-            chunks = chain(image.waiting(), segments, state.staging.segments())
+            scheduled = state.topics.schedule.segments(round(turn.wall_s * 1000))
+            chunks = chain(image.waiting(), segments, state.staging.segments(), scheduled)
             pair.follower = Follower(committer.limits, state.number, state.number, chunks)
             pair.follower.with_state(state.rest(turn.now))
         turn.effects.fact("catching_up", peer_number=describe(after), number=describe(state.number))

@@ -3,6 +3,7 @@
     ICANHAZ? subtree {id, topic, facts}            asks for the facts of a topic
     ICANHAZ? subtree {id, topics: after}           asks for the facts of topics, by name, from behind `after`: a page
     ICANHAZ? subtree {id, topic, groups: after}    asks for a topic's groups, by name, from behind `after`: a page
+    ICANHAZ? subtree {id, topic, scheduled: after} asks for a topic's scheduled messages in the same way
     ICANHAZ? subtree {id, topic, after, credit}    reads messages from an offset on; -1: only new ones
     ICANHAZ? subtree {id, topic, group, member, credit, have, proof}
                                                    reads messages of a member's slots (group_coordinator.py)
@@ -15,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from chp import headers
-from chp.batch import encode
+from chp import columns, headers
+from chp.batch import Segment, encode
 from chp.errors import BadFrame
 from chp.numbers import pack
 from chp.versions import HEADERS_SINCE
@@ -30,6 +31,7 @@ from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
 from .message_pages import MessagePages
 from .syncs import reply
+from .unused import UnusedTopics
 
 # Topics or groups in one answer.
 LISTED_MAX = 500
@@ -38,7 +40,8 @@ MAKES_ROOM = "your user has most of the readers of topics here, and another user
 
 def of_member(options: dict[str, Any]) -> bool:
     """Return True if a question about topics asks for the messages of a member of a group."""
-    listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
+    listed = "topics" in options or options.get("facts") is True
+    listed = listed or any(type(options.get(name)) is str for name in ("groups", "scheduled"))
     return not listed and "topic" in options and "group" in options
 
 
@@ -51,6 +54,7 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
+        self._unused = UnusedTopics()
 
     def __bool__(self) -> bool:
         return bool(self.delivery or self.coordinator)
@@ -79,6 +83,10 @@ class TopicReaders:
             self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
         elif type(options.get("groups")) is str:
             told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
+            self._answer(identity, headers.Reply(request_id, told))
+        elif type(options.get("scheduled")) is str:
+            page = committed.state.topics.schedule.page(topic.name, options["scheduled"], LISTED_MAX)
+            told = {"now": round(turn.wall_s * 1000), "scheduled": page}
             self._answer(identity, headers.Reply(request_id, told))
         else:
             self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
@@ -159,13 +167,28 @@ class TopicReaders:
         turn, pair = self._turn, self._pair
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
+        # The other server may see what this one does not.
+        self._unused = UnusedTopics()
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
         if beat and self.coordinator:
             self.coordinator.step(self._turn.now)
         if self._committed.state.topics.groups.unsettled:
-            self.coordinator.settle(self._turn.now)
+            self.coordinator.settle(self._turn.now, self._turn.wall_s)
+        for facts in self.coordinator.refused:
+            self._turn.effects.fact("dead letter refused", "warning", **facts)
+        self.coordinator.refused.clear()
+        if beat:
+            self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        """Remove the topics that were unused for as long as their settings allow."""
+        turn, topics = self._turn, self._committed.state.topics
+        for name in list(self._unused.over(topics, turn.now, self.delivery.reads)):
+            # The mark of what time does: a record that another server replays has none of it.
+            self._committer.add_segment(Segment([], [], {columns.TOPIC: [name, None], columns.ENDED: True}), turn.now)
+            turn.effects.fact("topic removed", topic=name, why="nobody used it for its expire_after_s")
 
     def status(self, lacks: int) -> dict[str, int]:
         """Return the facts of topics for `status`; `lacks` is the number of messages that this journal lacks."""
@@ -174,6 +197,8 @@ class TopicReaders:
             "topics": len(topics),
             "messages": sum(topic.next - topic.first for topic in topics),
             "bytes": sum(topic.bytes for topic in topics),
+            "scheduled": self._committed.state.topics.schedule.count,
+            "scheduled_bytes": self._committed.state.topics.schedule.bytes,
             "groups": sum(len(topic.groups) for topic in topics),
             "readers": len(self.delivery),
             "members": len(self.coordinator),

@@ -247,6 +247,8 @@ class ReplicatedState:
             self._map.apply(segment, revision, now)
         if self.lease_of:
             self._detach(segment)
+        if self.topics.schedule.unless:
+            self.topics.schedule.changed(segment.keys)
         if segment.extras:
             self._apply_extras(segment, revision, now)
             if columns.ENDED in segment.extras:
@@ -424,9 +426,12 @@ class ReplicatedState:
 
     # -- a message
 
-    def measure(self) -> tuple[int, int, int, int]:
-        """Return what the chunks of this state add up to: the map's fingerprint, staged segments and their bytes."""
-        return *self.map.fingerprint(), *self.staging.measure()
+    def measure(self) -> tuple[int, ...]:
+        """Return what the chunks of this state add up to.
+
+        These are the map's fingerprint, the staged segments and their bytes, and the scheduled messages and theirs.
+        """
+        return *self.map.fingerprint(), *self.staging.measure(), *self.topics.schedule.measure()
 
     def rest(self, now: float) -> Iterator[bytes]:
         """Yield `NOT_YET` for each turn of work, then the STATE body: everything but the map, as it is now."""
@@ -491,7 +496,9 @@ class ReplicatedState:
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
-        self.topics = Topics(self.limits)
+        # The chunks have brought what is scheduled.
+        schedule, self.topics = self.topics.schedule, Topics(self.limits)
+        self.topics.schedule = schedule
         # A state of an older version says nothing of topics.
         if more:
             self.topics.load(more[0])

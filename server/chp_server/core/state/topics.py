@@ -33,6 +33,7 @@ from chp.unpacking import Load, weight_of
 
 from .groups import Group, Groups, OfTopic
 from .leases import LeaseOwner, LeaseTable
+from .schedule import Schedule
 from .verdicts import Refusal
 
 # A number above every offset.
@@ -60,6 +61,8 @@ class TopicLog:
     def full(self, messages: int, size: int) -> str:
         """Return why so many more messages have no room; "" if they have, or if old messages are dropped for them."""
         settings = self.settings
+        if why := self.no_group:
+            return why
         if settings.keep == "size":
             return ""
         count, most, bound = self.next - self.first, settings.max_messages, settings.max_bytes
@@ -68,6 +71,13 @@ class TopicLog:
         if bound is not None and self.bytes + size > bound:
             return f"topic {self.name} has {self.bytes:,} bytes and may have {bound:,}; {size:,} more came together"
         return ""
+
+    @property
+    def no_group(self) -> str:
+        """The reason why the topic takes no messages, because it has no group and needs one; "" if it takes some."""
+        if self.groups or not self.settings.require_group:
+            return ""
+        return f"topic {self.name} takes messages only while it has a group, and has none; subscribe one first"
 
     def grow(self, count: int, size: int, wall_ms: int, marks_max: int) -> None:
         """Add messages at the end."""
@@ -139,7 +149,11 @@ class TopicLog:
         lag, wall_ms = self.lag(group)
         members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
         told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
-        return {**told, "ack_timeout_s": group.ack_timeout_s}
+        told |= {"ack_timeout_s": group.ack_timeout_s}
+        if group.max_deliveries is not None:
+            told |= {"max_deliveries": group.max_deliveries, "retry_after_ms": group.retry_after_ms}
+            told |= {"failing": group.suspects.bit_count(), "deliveries": group.times_max + 1}
+        return told
 
 
 class Topics:
@@ -155,6 +169,7 @@ class Topics:
         # Topics by id in which this server has placed messages.
         self.own: dict[int, TopicLog] = {}
         self.groups = Groups(limits, self.by_name)
+        self.schedule = Schedule(limits)
         # topic id -> offset: the journal is to delete the messages below it.
         self.trimmed: dict[int, int] = {}
         # True if a topic has changed since the last look at `grown`, `own` and `trimmed`.
@@ -172,6 +187,11 @@ class Topics:
             self._check_made(extras)
         if columns.PUBLISH in extras:
             self._check_published(extras)
+        if columns.SCHEDULE in extras or columns.CANCEL in extras:
+            for name, *_, body in extras.get(columns.SCHEDULE, ()):
+                self._check_bodies(name, 1, body)
+            self.schedule.check(extras, whose.user)
+            self._check_room(len({entry[0] for entry in extras.get(columns.SCHEDULE, ())} - self.by_name.keys()))
 
     def _check_made(self, extras: dict[str, Any]) -> None:
         name, settings = extras[columns.TOPIC]
@@ -205,7 +225,7 @@ class Topics:
         for name, (messages, size) in taken.items():
             topic = self.by_name.get(name)
             if topic is not None and (why := topic.full(messages, size)):
-                raise Refusal("full", why)
+                raise Refusal("group" if topic.no_group else "full", why)
 
     def _check_bodies(self, name: str, count: int, body: bytes) -> None:
         _, values, carried = unpack_with_headers(body)
@@ -241,6 +261,10 @@ class Topics:
             if columns.GROUP in extras and extras[columns.GROUP][2] is not None:
                 self._get(extras[columns.GROUP][0])
             self.groups.apply(extras)
+        if not columns.OF_SCHEDULE.isdisjoint(extras):
+            for name, *_ in extras.get(columns.SCHEDULED, [0, ()])[1]:
+                self._get(name)
+            self.schedule.apply(extras)
         for name, below in extras.get(columns.TRIM, ()):
             if name in self.by_name:
                 topic = self.by_name[name]
@@ -258,6 +282,7 @@ class Topics:
             if gone is not None:
                 self.trimmed[gone.id] = ALL
                 self.groups.removed(name, gone.groups)
+                self.schedule.removed(name)
         # A topic may exist already, if another server that was active too hands over its record.
         elif name not in self.by_name:
             self.made += 1
@@ -319,6 +344,8 @@ class Topics:
 
     def check_all(self) -> None:
         """Assert every invariant."""
+        self.schedule.check_all()
+        assert self.schedule.by_topic.keys() <= self.by_name.keys(), "a scheduled message has a topic"
         for topic in self.by_name.values():
             assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
             assert topic.bytes == sum(size for _, size, _ in topic.marks), "a topic's marks add up to its bytes"

@@ -20,11 +20,12 @@ from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.topics import has_headers
-from chp.versions import COLUMN_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
+from chp.versions import COLUMN_SINCE, DELIVERIES_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
 from ..state.groups import check_positions, without_positions
 from ..state.leases import LeaseOwner
+from ..state.schedule import with_user
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
@@ -52,8 +53,11 @@ from .resource_limits import ResourceLimits
 # Sparse columns that only a server may write.
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED}
+     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.FAILED, columns.ASIDE, columns.SKIPPED, columns.SCHEDULED,
+     columns.FIRED}
 )  # fmt: skip
+# The settings of a group that an older server does not know.
+COUNTING = frozenset({"max_deliveries", "retry_after_ms", "change"})
 
 
 @dataclass(slots=True)
@@ -148,17 +152,9 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             user = signer(frames)
             whose = LeaseOwner(batch[0][:CLIENT_BYTES], user, user if state.access.rules is not None else "")
             ending = _check(segment, extras, size, whose, view)
-            if columns.LEASE in extras:
-                segment = leases.with_owner(segment, whose)
-                body = segment.encode()
-            if columns.ACK in extras and any(len(each) > 4 for each in extras[columns.ACK]):
-                acks = without_positions(extras[columns.ACK])
-                segment = Segment(segment.keys, segment.values, {**(segment.extras or {}), columns.ACK: acks})
-                body = segment.encode()
-            # The items of a staged batch are compared when it is committed.
-            if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
-                segment, older = newer(segment, state)
-                body = segment.encode()
+            recorded, older = _recorded(segment, extras, whose, state)
+            if recorded is not segment:
+                segment, body = recorded, recorded.encode()
             if columns.COMMIT in extras:
                 return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
     except Refusal as error:
@@ -168,6 +164,25 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
     return Accept(batch, segment, body, older, owners, ending)
+
+
+def _recorded(
+    segment: Segment, extras: dict[str, Any], whose: LeaseOwner, state: ReplicatedState
+) -> tuple[Segment, int]:
+    """Return a client's segment as its record has it, and the number of items that are left out as they are older."""
+    older = 0
+    if columns.LEASE in extras:
+        segment = leases.with_owner(segment, whose)
+    if columns.SCHEDULE in extras:
+        # The commit makes times of the delays.
+        segment = with_user(segment, whose.user)
+    if columns.ACK in extras and any(len(each) > 4 for each in extras[columns.ACK]):
+        acks = without_positions(extras[columns.ACK])
+        segment = Segment(segment.keys, segment.values, {**(segment.extras or {}), columns.ACK: acks})
+    # The items of a staged batch are compared when it is committed.
+    if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
+        segment, older = newer(segment, state)
+    return segment, older
 
 
 # -- checks of a segment
@@ -225,6 +240,10 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
     if version < HEADERS_SINCE and any(has_headers(body) for _, _, body in extras.get(columns.PUBLISH, ())):
         raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
                        f"{version}; upgrade the other one")  # fmt: skip
+    settings = extras[columns.GROUP][2] if version < DELIVERIES_SINCE and columns.GROUP in extras else None
+    if settings and not COUNTING.isdisjoint(settings):
+        raise BadFrame(f"max_deliveries and changes of a group need version {DELIVERIES_SINCE} on both servers, and "
+                       f"the pair works at {version}; upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
