@@ -393,6 +393,7 @@ class ServerCore:
         self._open_epoch(because)
         pair.arbitration.begin(turn.now)
         committed.state.renew_leases(turn.now)
+        pair.safe = held
         self.requests.readers.coordinator.begin()
         self.link.replay.own(held)
         taken = self._pending.take(turn.now)
