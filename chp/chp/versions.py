@@ -20,7 +20,7 @@ DELIVERIES_SINCE = 5
 # A client that tells which batch is the oldest that it holds.
 SKIPS_SINCE = 4
 # Sparse columns that are newer than OLDEST, and the version of each.
-COLUMN_SINCE: dict[str, int] = {}
+COLUMN_SINCE: dict[str, int] = {"nack": DELIVERIES_SINCE}
 
 
 def spoken(version: object) -> bool:

@@ -503,7 +503,8 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
-            at = now if expiry.ready else expiry.next_at()
+            times = (expiry.next_at(), self.requests.readers.coordinator.due_at(now))
+            at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:
                 deadlines.set(EXPIRY, at)
 
