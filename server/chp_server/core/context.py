@@ -35,6 +35,7 @@ from .pair.binary_star import PairEvent
 from .pair.follow import Follower
 from .pair.liveness import Liveness
 from .pair.pending import PendingList
+from .pair.set_shares import SetShares
 from .state.epochs import Epochs
 from .state.history import Position
 from .state.state import ReplicatedState
@@ -96,6 +97,7 @@ class CoreConfig:
     solo_wait_s: float | None = Config.solo_wait_s
     bootstrap: bool = Config.bootstrap
     replica_timeout_s: float = Config.replica_timeout_s
+    slow_peer_s: float = Config.slow_peer_s
     durability: int = 0
     scrub_s: float = Config.scrub_s
     keys_max: int | None = None
@@ -199,6 +201,8 @@ class ServerContext:
         self.authorizer = Authorizer()
         self.committer = Committer(self.commits, self.room, config.durability)
         self.pending = PendingList(limits)
+        # On the active: the sets that wait for their turn.
+        self.sets = SetShares(limits, self.committer)
         self.counts: Counter[str] = Counter()
         self.epochs = Epochs(now)
         self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)

@@ -80,6 +80,8 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.releasing = AckRelease(ctx.committer.acks, ctx.arbitration, stopped_s)
         self.beating = HeartbeatTimer(ctx, self.link)
+        # True if this turn has done its share of the sets that wait.
+        self._shared = False
         self._woke = False
         # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
@@ -170,6 +172,9 @@ class ServerCore:
         ctx, now = self.ctx, self.ctx.now
         if ctx.bstate is not ACTIVE and (ctx.bstate is not PASSIVE or self.arbitration.enabled):
             self._alone()
+        if ctx.sets.queue.sessions and not (self._shared or self.state.deferred or self.state.listing):
+            self.take_sets()
+        self._shared = False
         due = ctx.deadlines.due(now)
         beats = now >= ctx.next_beat
         if beats or EXPIRY in due:
@@ -192,7 +197,7 @@ class ServerCore:
             self.beating.end_turn()
             self.requests.forget()
         if self.state.busy:
-            self.state.go_on()
+            self.state.go_on(self.limits.gather_quiet_times if self.state.number == ctx.written else 1)
         if self.requests.awake:
             self.requests.pump()
         self.link.opens = False
@@ -213,7 +218,9 @@ class ServerCore:
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
         ctx, state = self.ctx, self.commits.state
-        goes_on = state.busy or state.deferred or self.pending.taken or self.link.ready
+        goes_on = bool(state.busy or state.deferred or self.pending.taken or self.link.ready)
+        if ctx.sets.queue.sessions:
+            goes_on = goes_on or ctx.sets.ready(ctx.follower, ctx.now)
         if goes_on or (self.requests.awake and self.requests.ready):
             return ctx.now
         return ctx.deadlines.next()
@@ -249,12 +256,23 @@ class ServerCore:
             self.health.failures += 1
             raise
 
-    def _collect(self, frames: list[bytes]) -> None:
+    def take_sets(self) -> None:
+        """Do the sets that waited for their turn, as far as this turn may."""
+        ctx, self._shared = self.ctx, True
+        if ctx.sets.queue.sessions:
+            for frames in ctx.sets.take(ctx.follower, ctx.now) if ctx.serving else ctx.sets.queue.take_all():
+                self._collect(frames, waited=True)
+
+    def _collect(self, frames: list[bytes], *, waited: bool = False) -> None:
+        """Do a set, keep it for the active, or let it wait for its turn unless it has `waited`."""
         ctx = self.ctx
         try:
             if not ctx.serving:
                 if not self.pending.keep(frames, self.state, ctx.now):
                     self.counts["pending_without_uuid"] += 1
+                return
+            may_wait = not waited and (len(frames[-1]) > self.limits.small_set_bytes or ctx.sets.queue.sessions)
+            if may_wait and ctx.sets.queues(frames, ctx.follower):
                 return
             if not self.committer.collect(frames, ctx.turn, ctx.arrival, ctx.wall):
                 ctx.deadlines.set(EXPIRY, ctx.now)
@@ -463,6 +481,7 @@ class ServerCore:
         self.changes.owed.clear()
         while self.pending.taken:
             self._collect(self.pending.taken.popleft())
+        self.take_sets()
         self.beating.greet_all()
         self.ctx.turn.fact("passive", number=describe(self.state.number))
 

@@ -189,6 +189,11 @@ def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
     return core.committer.acks, core.requests.syncs.took
 
 
+def sets_room(core: ServerCore) -> int:
+    """Return the bytes of sets that may be read: many may wait for their turn already."""
+    return core.ctx.sets.queue.room
+
+
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
     """Return the refusal for a user that may not subscribe, and note the denial."""
     core.ctx.authorizer.speaker, core.ctx.authorizer.origin = user, origin
@@ -208,6 +213,7 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
         inboxes.take(UPDATES, core.subscription)
         if not state.listing:
             inboxes.take(COLLECTOR, core.collect)
+            core.take_sets()
         inboxes.take(SNAPSHOT, core.request)
 
 
@@ -251,6 +257,8 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
             core.pulse.hush()
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
+    if core.ctx.sets.taken:
+        core.ctx.sets.took(ports.now() - core.now)
     if core.config.has_peer:
         core.pulse.done(core.bstate, core.state.proof())
 
@@ -285,8 +293,11 @@ def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.write(turn.journal, again=False)
 
 
-def _sync(_core: ServerCore, _turn: Turn, ports: Ports) -> None:
+def _sync(core: ServerCore, _turn: Turn, ports: Ports) -> None:
+    began = ports.now() if core.ctx.sets.taken else 0.0
     ports.sync()
+    if began:
+        core.ctx.sets.synced(ports.now() - began)
 
 
 def _open(_core: ServerCore, turn: Turn, ports: Ports) -> None:

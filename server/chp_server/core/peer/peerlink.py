@@ -33,6 +33,7 @@ from ..pair import follow
 from ..pair.beat import BEAT, BeatMessage
 from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
+from ..pair.throttle import Throttle
 from ..state.history import Position, common, from_list, to_list
 from ..state.missing_messages import FILL, LACK, Spans
 from ..state.record_log import LoggedMessages
@@ -455,14 +456,17 @@ class PeerLink:
         # An empty server gets the state as a whole, so that it never serves a part of it.
         begun = after > 0 or len(log) <= 1
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
-            ctx.follower = Follower(ctx.limits, after, state.number)
+            ctx.follower = Follower(ctx.limits, after, state.number, throttle=self._throttle())
         else:
             image = state.image("")
             segments = (segment.encode() for segment in image.chunks(ctx.limits, lambda: ctx.now))
             chunks = chain(image.waiting(), segments, state.staging.segments())
-            ctx.follower = Follower(ctx.limits, state.number, state.number, chunks)
+            ctx.follower = Follower(ctx.limits, state.number, state.number, chunks, self._throttle())
             ctx.follower.with_state(state.rest(ctx.now))
         ctx.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
+
+    def _throttle(self) -> Throttle:
+        return Throttle(self._ctx.sets.pace, self._ctx.config.slow_peer_s)
 
     def _on_more(self, body: bytes) -> None:
         if self._ctx.follower is not None:
@@ -589,7 +593,8 @@ class PeerLink:
         """Give up a passive that is lost or late. Otherwise go on with a hand-over, or with the scrub."""
         ctx, timeout_s = self._ctx, self._ctx.config.replica_timeout_s
         overdue = follower.in_sync and follower.overdue(ctx.now, timeout_s)
-        if follower.lost or overdue or not ctx.is_prompt():
+        slow = follower.is_slow(ctx.now, waits=bool(ctx.sets.queue.sessions))
+        if follower.lost or overdue or slow or not ctx.is_prompt():
             self._degrade(follower)
             return
         if ctx.handing_over:

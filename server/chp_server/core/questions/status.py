@@ -17,6 +17,8 @@ from .requests import Requests
 EPOCHS_SHOWN = 50
 # Each group takes three series of the metrics.
 GROUPS_SHOWN = 100
+# A server counts as throttled for so long.
+THROTTLED_S = 1.0
 
 
 def status_of(ctx: ServerContext, link: PeerLink, requests: Requests, **told: Any) -> dict[str, Any]:
@@ -57,6 +59,9 @@ def status_of(ctx: ServerContext, link: PeerLink, requests: Requests, **told: An
         "waiting_acks": len(ctx.committer.acks.waiting),
         "in_sync": ctx.in_sync(),
         "in_sync_since_s": round(ctx.now - link.in_sync_since, 3),
+        "throttled": ctx.active and ctx.now - ctx.sets.throttled_at < THROTTLED_S,
+        "waiting_sets": len(ctx.sets.queue),
+        "waiting_sets_bytes": ctx.sets.queue.bytes,
         "waits_for": link.waits_for,
         "epochs": _epochs(ctx),
         "room": ctx.room.status(len(state.map)),
