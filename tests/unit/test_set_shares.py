@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chp import columns
 from chp.batch import Segment, decode
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT
@@ -145,8 +146,10 @@ class Lone:
 
     def put(self, session: bytes, no: int, n: int) -> None:
         keys = [f"/{session[:1].decode()}/{no}/{i}" for i in range(n)]
-        body = Segment(keys, [b"x" * 40] * n).encode()
-        self.core.collect([RESERVED_KEY, pack(no), session, b"", body])
+        self.send(session, no, Segment(keys, [b"x" * 40] * n))
+
+    def send(self, session: bytes, no: int, segment: Segment) -> None:
+        self.core.collect([RESERVED_KEY, pack(no), session, b"", segment.encode()])
 
     def turn(self) -> Turn:
         turn = self.core.end_turn()
@@ -185,6 +188,27 @@ def test_two_who_write_much_are_served_in_turn() -> None:
     for no in (1, 2, 3):
         lone.put(OTHER, no, 10)
     assert [batches(lone.turn())[0][0] for _ in range(6)] == [b"w", b"o"] * 3
+
+
+def test_the_lease_of_a_client_whose_sets_wait_is_not_over() -> None:
+    """The refresh stands behind the sets, and a busy server comes to it too late."""
+    lone, lease = Lone(), b"L" * 16
+    lone.send(WRITER, 1, Segment([], [], {columns.LEASE: [lease, 1000]}))
+    lone.send(OTHER, 1, Segment([], [], {columns.LEASE: [b"O" * 16, 1000]}))
+    lone.turn()
+    for no in (2, 3, 4):
+        lone.put(WRITER, no, 10)
+    lone.now += 1.5
+    lone.turn()
+    lone.turn()
+    assert lone.core.ctx.sets.queue.sessions
+    assert list(lone.core.state.leases) == [lease], "the lease of the other client is over"
+    for _ in range(3):
+        lone.turn()
+    lone.now += 1.5
+    lone.turn()
+    lone.turn()
+    assert not lone.core.state.leases, "nothing waits any more"
 
 
 def test_what_is_not_measured_yet_is_not_bounded() -> None:

@@ -67,7 +67,7 @@ class ServerCore:
         self.pending, self.counts = ctx.pending, ctx.counts
         self.epochs, self.arbitration = ctx.epochs, ctx.arbitration
         self.pulse = BeatTimer(config.secret or server, now, min(config.heartbeat_s, config.peer_timeout_s / 4))
-        self.health, self.expiry = HealthCheck(ctx.room), Expiry(ctx.committer, ctx.counts)
+        self.health, self.expiry = HealthCheck(ctx.room), Expiry(ctx.committer, ctx.counts, ctx.sets.queue)
         self.link = PeerLink(ctx, self.health)
         self.changes = AccessChanges(ctx)
         self.requests = Requests(ctx, self.link, self.changes)
