@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .pair import wait_in_sync
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round, in_turn, ratio, summary
-from .servers import ChpPair, ChpServer, status
+from .servers import ChpPair, ChpServer, status, wait_in_sync
 
 RATE, BATCH = 200_000, 10_000
 VALUE = b"v" * 100
