@@ -1,7 +1,8 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 # make test    everything, three test processes at a time, as most of a test is waiting; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
-#              make test-long: what takes hours (endurance, kills by the dozen, 20,000 seeds, an hour of everything), before a release
+#              make test-long: what takes hours, in parts of at most 20 minutes (make test-long PART=sim-3; ARGS=--list names them);
+#              make test-long-report: what was proved for this commit, and for the last change of each package
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
 # make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site; it installs no PySpark
@@ -17,9 +18,10 @@ SEEDS  ?= 500
 ROUNDS ?= 100
 EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
+PART   ?=
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
-.PHONY: demo check test test-fast test-browser test-long docs bench lint sim soak pins clean
+.PHONY: demo check test test-fast test-browser test-long test-long-report docs bench lint sim soak pins clean
 
 $(VENV)/.installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; install Python 3.11 or newer, or name it: make PYTHON=python3"; exit 1; }
@@ -46,9 +48,10 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 test-long: $(VENV)/.installed
-	$(BIN)/python -m pytest -m long --ignore tests/process/test_everything.py $(ARGS)
-	$(BIN)/python -m tests.sim --seeds 20000
-	$(BIN)/python -m pytest -m long tests/process/test_everything.py
+	$(BIN)/python -m tests.long $(PART) $(ARGS)
+
+test-long-report: $(VENV)/.installed
+	@$(BIN)/python -m tests.long --report
 
 test-browser: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[browser]"

@@ -185,7 +185,7 @@ def _usage() -> Any:
     try:
         return import_module("chp_server.core.updates.resource_limits").ResourceUsage()
     except ImportError:
-        return import_module("chp_server.core.room").Measured()
+        return import_module("chp_server.core.committer.room").Measured()
 
 
 def of_cores(*, quiet: bool) -> dict[str, Journey]:

@@ -157,7 +157,7 @@ class Client:
         elif header[0] in (SYNC, RECORDS) and header[1] == self.asked and header[2] == len(self.chunks):
             self.chunks.append([header, *items])
             self.asked_at = time.monotonic()
-            server.dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 4, "id": self.asked, "more": 1})])
+            server.dealer.send_multipart([b"ICANHAZ?", b"", msgpack.packb({"chp": 5, "id": self.asked, "more": 1})])
         elif header[0] == KTHXBAI and header[1] == self.asked:
             self._complete(header)
         elif header[0] == REFUSED and header[1] == self.asked and header[2] == "passive":

@@ -29,7 +29,7 @@ from chp_client.cli.app import chp
 WAIT_S = 60.0
 TICK_S = 0.01
 # A port that no server has
-NOBODY = "tcp://127.0.0.1:9"
+NO_SERVER = "tcp://127.0.0.1:9"
 
 # Settings of a server whose clients hear soon how things stand
 QUICK: dict[str, Any] = {"heartbeat_s": 0.1}
@@ -68,7 +68,7 @@ def synced(servers: str | list[str], subtree: str | None = "", **options: Any) -
 @contextmanager
 def unconnected(**options: Any) -> Iterator[Clone]:
     """Open a Clone that no server answers, and give up at the end what it wanted to send."""
-    clone = Clone(NOBODY, **options)
+    clone = Clone(NO_SERVER, **options)
     try:
         yield clone
     finally:

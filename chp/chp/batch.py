@@ -104,6 +104,8 @@ LARGE = 1 << 16
 # Only segments of so few values are searched for large ones, as more would cost what it saves.
 LARGE_AMONG = 64
 _BIN_32 = struct.Struct(">BI")
+# A time in milliseconds is below the year 10000.
+TIME_MS_MAX = 253_402_300_800_000
 # Columns that are one array.
 FLAT = frozenset({columns.DELETES, columns.UUIDS, columns.ONCE})
 # The weight of a segment without items.
@@ -222,6 +224,8 @@ def _entry(body: bytes, name: str) -> tuple[int, int] | None:
 
 
 ITEMS_MAX = DEFAULT.batch_items_max
+# The positions that an acknowledgement names: one for each history whose messages it acknowledges.
+POSITIONS_MAX = 16
 # All threads share it, as packing is one call.
 _pack_header: Callable[[Sequence[object]], bytes] = Packer().pack
 _SHORT_HEADS = [bytes((0x90 | n,)) for n in range(16)]
@@ -443,10 +447,17 @@ def _slots_ok(thing: object) -> bool:
     return type(thing) is bytes and len(thing) == 32
 
 
+def _positions_ok(thing: object) -> bool:
+    return type(thing) is list and 0 < len(thing) <= POSITIONS_MAX and all(
+        type(at) is list and len(at) == 3 and _number_ok(at[0]) and type(at[1]) is bytes and type(at[2]) is bytes
+        for at in thing
+    )  # fmt: skip
+
+
 def _ack_ok(column: object, n: int) -> bool:
     return type(column) is list and all(
-        type(each) is list and len(each) == 4 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
-        and type(each[3]) is list and 0 < len(each[3]) <= 256
+        type(each) is list and 4 <= len(each) <= 5 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
+        and type(each[3]) is list and 0 < len(each[3]) <= 256 and all(map(_positions_ok, each[4:]))
         and all(
             type(move) is list and len(move) == 3 and _slots_ok(move[0]) and _number_ok(move[1]) and _number_ok(move[2])
             for move in each[3]
@@ -461,6 +472,44 @@ def _assign_ok(column: object, n: int) -> bool:
         and all(type(m) is list and len(m) == 2 and _slots_ok(m[0]) and type(m[1]) is bytes for m in each[2])
         for each in column
     )  # fmt: skip
+
+
+def _when_ok(thing: object) -> bool:
+    """Return True for a time in milliseconds; below 0 it is a delay from now."""
+    return type(thing) is int and -TIME_MS_MAX <= thing <= TIME_MS_MAX
+
+
+def _schedule_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) <= ITEMS_MAX and all(
+        type(each) is list and len(each) == 6 and _entry_ok(each) for each in column
+    )  # fmt: skip
+
+
+def _entry_ok(entry: list[Any]) -> bool:
+    topic, name, when, every, unless, messages = entry[:6]
+    return (
+        _topic_ok(topic) and _topic_ok(name) and _when_ok(when) and _when_ok(every) and every >= 0
+        and (unless is None or type(unless) is str) and type(messages) is bytes
+    )  # fmt: skip
+
+
+def _cancel_ok(column: object, n: int) -> bool:
+    return type(column) is list and len(column) <= ITEMS_MAX and all(
+        type(each) is list and len(each) == 2 and all(map(_topic_ok, each)) for each in column
+    )  # fmt: skip
+
+
+def _scheduled_ok(column: object, n: int) -> bool:
+    return (
+        type(column) is list and len(column) == 2 and _when_ok(column[0]) and type(column[1]) is list
+        and all(type(e) is list and len(e) == 7 and _entry_ok(e) and type(e[6]) is str for e in column[1])
+    )  # fmt: skip
+
+
+def _fired_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and all(map(_topic_ok, each[:2])) and _when_ok(each[2]) for each in column
+    )
 
 
 def _expect_ok(column: object, n: int) -> bool:
@@ -513,6 +562,10 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.ACK: _ack_ok,
     columns.ASSIGN: _assign_ok,
     columns.EXPECT: _expect_ok,
+    columns.SCHEDULE: _schedule_ok,
+    columns.CANCEL: _cancel_ok,
+    columns.SCHEDULED: _scheduled_ok,
+    columns.FIRED: _fired_ok,
     columns.ONCE: _once_ok,
     columns.SKIPPED: _skipped_ok,
 }

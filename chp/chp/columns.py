@@ -57,13 +57,21 @@ JOIN: Final = "join"
 ACK: Final = "ack"
 # The slots that each member has from now on.
 ASSIGN: Final = "assign"
+# Messages that their topics hold back until their time, and those that are cancelled.
+SCHEDULE: Final = "schedule"
+CANCEL: Final = "cancel"
+# The times at which the messages of `schedule` are due; it takes the place of that column.
+SCHEDULED: Final = "scheduled"
+# Scheduled messages that were published or dropped, and when each is due again.
+FIRED: Final = "fired"
 # A batch is done only if keys beside those of the segment have these revisions.
 EXPECT: Final = "expect"
 # A batch is done only if that application has not done this version, or a later one.
 ONCE: Final = "once"
 
 OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN})
-OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS
+OF_SCHEDULE = frozenset({SCHEDULE, CANCEL, SCHEDULED, FIRED})
+OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS | OF_SCHEDULE
 
 # The columns that concern each item, or some items, and not the segment as a whole.
 OF_ITEMS = frozenset({DELETES, TTLS, CONDITIONS, UNLESS_NEWER, LEASED, REVISIONS, UUIDS, PROPERTIES})
@@ -83,7 +91,7 @@ def _named(lease: bytes) -> str:
     return text if text.isprintable() and "\ufffd" not in text else lease.hex()
 
 
-def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]]) -> str:
+def _acked(topic: str, group: str, member: bytes, moves: list[list[Any]], *_: object) -> str:
     offsets = ",".join(f"{after}-{upto}" for _, after, upto in moves)
     return f"ack={topic}/{group}:{_named(member)}:{offsets}"
 
@@ -109,6 +117,10 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     JOIN: lambda column: f"join={column[0]}/{column[1]}:{_named(column[2])}",
     ACK: lambda column: " ".join(_acked(*each) for each in column),
     ASSIGN: lambda column: " ".join(_assigned(*each) for each in column),
+    SCHEDULE: lambda column: " ".join(f"schedule={topic}/{name}" for topic, name, *_ in column),
+    CANCEL: lambda column: " ".join(f"cancel={topic}/{name}" for topic, name in column),
+    SCHEDULED: lambda column: " ".join(f"scheduled={topic}/{name}:{due}" for topic, name, due, *_ in column[1]),
+    FIRED: lambda column: " ".join(f"fired={topic}/{name}" for topic, name, _ in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
     SKIPPED: lambda column: (

@@ -221,6 +221,8 @@ class StateHead(NamedTuple):
     revsum: int | None = None
     staged: int | None = None
     staged_bytes: int | None = None
+    scheduled: int | None = None
+    scheduled_bytes: int | None = None
 
     @property
     def told(self) -> tuple[int, ...]:
@@ -355,6 +357,9 @@ def header_of(thing: object) -> Header:
     kind = thing[0]
     if kind == BATCH and len(thing) == 7 and (batch := _usual_batch(thing)) is not None:
         return batch
+    # A client reads one for each of its batches.
+    if kind == ACK and len(thing) == 3 and type(thing[1]) is list and type(thing[2]) is int and thing[2] >= 0:
+        return Ack(thing[1], thing[2])
     if not 0 <= kind < len(_FORMS):
         raise BadFrame(f"kind {kind} is not one this version knows (0 to {len(_FORMS) - 1})")
     form = _FORMS[kind]

@@ -107,8 +107,8 @@ class Limits:
     question_mark: int = 100
     # A reader that takes nothing for this long is gone.
     sync_idle_s_max: float = 60.0
-    # Snapshots that are kept for several readers at once; each keeps the values of its number alive.
-    images_max: int = 32
+    # Snapshots that are kept for several readers at once. What they hold is bounded below; a name alone has 500 bytes.
+    images_max: int = 1024
     # All images that are read at once have this many keys, of some 24 bytes each beside their values ...
     images_items_max: int = 8 << 20
     # ... or this many times those of the map, if that is larger.
@@ -163,6 +163,12 @@ class Limits:
     staged_commits_of_one_max: int = 100
     # The last committed version of this many applications is remembered.
     applications_max: int = 10_000
+    # A message carries so many headers: they are notes for programs on its way, and no second value.
+    message_headers_max: int = 32
+    # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.
+    message_headers_bytes_max: int = 4096
+    # One header's value, in UTF-8: a trace with its state has less.
+    header_value_bytes_max: int = 1024
     # Each topic is some hundred bytes of every state that is sent, and all have to fit one answer.
     topics_max: int = 1000
     # Places where a topic may be cut off: what it keeps is exact to a 500th.
@@ -173,6 +179,12 @@ class Limits:
     members_max: int = 256
     # A member tells this many ranges in hand: a frame of P holds them, and joined they are 256.
     have_max: int = 1000
+    # Scheduled messages, of some 300 bytes each beside their values; a user above its share of them is refused more.
+    scheduled_max: int = 1_000_000
+    # All their bytes, with 300 for each.
+    scheduled_bytes_max: int = 512 * MIB
+    # A turn publishes so many that are due: about 10 ms.
+    fired_max: int = 1000
     # The latest messages are kept in memory for the passive; all are in the journal.
     messages_kept_bytes: int = 16 * MIB
     # A message to a reader, or a batch, has about this many bytes.

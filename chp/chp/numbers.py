@@ -93,4 +93,4 @@ def parse(text: str) -> int:
 
 def describe(n: int) -> str:
     """Return `epoch.sequence`, as logs and transcripts show a number."""
-    return f"{epoch_of(n)}.{sequence_of(n)}"
+    return f"{n >> EPOCH_SHIFT}.{n & SEQUENCE_MASK}"

@@ -1,6 +1,7 @@
 """Topics: their names, their settings, and how messages travel (SPEC.md, section 35).
 
-    messages   [keys, values]     keys: a column of text, or nil if none has one; values: a column of bytes
+    messages   [keys, values]              keys: a column of text, or nil if none has one; values: a column of bytes
+               [keys, values, headers]     headers: a column of maps from name to text; left out if none has any
 
 The publisher packs them, the active reads them once, and they are kept and delivered as those bytes.
 
@@ -12,6 +13,7 @@ The publisher packs them, the active reads them once, and they are kept and deli
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -22,13 +24,31 @@ from zlib import crc32
 from .batch import packb, unpackb
 from .errors import BadFrame, BadInput
 from .limits import DEFAULT
-from .unpacking import SEGMENT
+from .unpacking import CONTAINER, MESSAGES
 
 NAME_MAX = 200
 NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 KEEPS = ("all", "acknowledged", "size", "time")
 # JSON can have numbers of a setting up to this.
 NUMBERS_MAX = 1 << 53
+HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# The headers of one message, by name.
+Headers = Mapping[str, str]
+
+
+class _NoHeaders(dict[str, str]):
+    """The headers of a message that has none: all such messages share this map, so nothing may be added to it."""
+
+    def __setitem__(self, name: str, value: str) -> None:
+        raise TypeError("the headers of a message that was read can't be changed; make a dict of them")
+
+    def __reduce__(self) -> str:
+        return "NO_HEADERS"
+
+
+NO_HEADERS: Headers = _NoHeaders()
+# The first byte of messages without headers: an array of two.
+_TWO = b"\x92"
 # A lease's name has two halves of this many octets.
 HALF = 8
 # The slots of this many keys are remembered.
@@ -79,6 +99,13 @@ def check_topic(name: object) -> str:
     return name
 
 
+def check_name(name: object) -> str:
+    """Return the name of a scheduled message itself; raise `BadInput` if it can't be one."""
+    if type(name) is not str or not NAME.fullmatch(name):
+        raise BadInput(f"the name of a scheduled message is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
+    return name
+
+
 def dead_topic(topic: str, group: str) -> str:
     """Return the topic of a group's dead letters; a name that is too long is cut, and ends with a checksum."""
     name = f"{topic}.{group}.dead"
@@ -88,17 +115,67 @@ def dead_topic(topic: str, group: str) -> str:
     return name[: NAME_MAX - len(tail)] + tail
 
 
-def pack_messages(keys: list[str] | None, values: list[bytes]) -> bytes:
-    """Return messages as they travel."""
-    return packb((keys, values))
+def check_headers(headers: object) -> Headers:
+    """Return the headers of a message; raise `BadInput` if they can't be some."""
+    if headers is None or (isinstance(headers, Mapping) and not headers):
+        return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise BadInput(f'headers are a mapping such as {{"traceparent": "00-..."}}, not {headers!r:.60}')
+    most, size = DEFAULT.message_headers_max, 0
+    if len(headers) > most:
+        raise BadInput(f"a message has at most {most} headers, not {len(headers)}; put the rest into its value")
+    for name, value in headers.items():
+        if type(name) is not str or not HEADER_NAME.fullmatch(name):
+            raise BadInput(f"a header's name is 1 to 64 of a-z 0-9 . _ -, and begins with a letter or digit, "
+                           f"not {name!r:.100}")  # fmt: skip
+        if type(value) is not str:
+            raise BadInput(f"the value of header {name!r} is text, not {value!r:.60}")
+        try:
+            length = len(value.encode())
+        except UnicodeEncodeError:
+            raise BadInput(f"the value of header {name!r} is no text that UTF-8 has: {value!r:.60}") from None
+        if length > DEFAULT.header_value_bytes_max:
+            raise BadInput(f"the value of header {name!r} has {length} bytes, and at most 1,024 are taken; "
+                           "put it into the message's value")  # fmt: skip
+        size += len(name) + length
+    if size > DEFAULT.message_headers_bytes_max:
+        raise BadInput(f"the headers of a message have at most 4,096 bytes in all, not {size:,}; "
+                       "put the rest into its value")  # fmt: skip
+    return dict(headers)
+
+
+def column_of_headers(headers: Sequence[Headers | None]) -> list[Headers] | None:
+    """Return the checked headers of messages as a column; None if none has any."""
+    column = list(map(check_headers, headers))
+    if not any(column):
+        return None
+    if sum(map(len, column)) + (CONTAINER + 2) * len(column) > MESSAGES - 100:
+        raise BadInput(f"{len(column):,} messages have too many headers for one batch; publish them in parts")
+    return column
+
+
+def pack_messages(keys: list[str] | None, values: list[bytes], headers: Sequence[Headers] | None = None) -> bytes:
+    """Return messages as they travel; `headers` has a mapping for each of them, or is None if none has any."""
+    return packb((keys, values) if headers is None else (keys, values, list(map(dict, headers))))
 
 
 def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
     """Return (keys or None, values); raise `BadFrame` unless the body has messages."""
-    thing = unpackb(body, "a batch of messages", SEGMENT, DEFAULT.key_bytes_max)
-    if type(thing) is not list or len(thing) != 2 or type(thing[1]) is not list or not thing[1]:
-        raise BadFrame("messages are an array of keys, or nil, and values, at least one")
-    keys, values = thing
+    keys, values, _ = unpack_with_headers(body)
+    return keys, values
+
+
+def has_headers(body: bytes) -> bool:
+    """Return True if messages as they travel have a column of headers: it is an array of three then."""
+    return body[:1] != _TWO
+
+
+def unpack_with_headers(body: bytes) -> tuple[list[str] | None, list[bytes], list[dict[str, str]] | None]:
+    """Return (keys or None, values, headers or None); raise `BadFrame` unless the body has messages."""
+    thing = unpackb(body, "a batch of messages", MESSAGES, DEFAULT.key_bytes_max)
+    if type(thing) is not list or not 2 <= len(thing) <= 3 or type(thing[1]) is not list or not thing[1]:
+        raise BadFrame("messages are an array of keys, or nil, and values, at least one, and maybe headers")
+    keys, values, headers = thing if len(thing) == 3 else (*thing, None)
     if len(values) > DEFAULT.batch_items_max:
         raise BadFrame(f"a batch has at most {DEFAULT.batch_items_max} messages, not {len(values)}; split it")
     if list(map(type, values)).count(bytes) != len(values):
@@ -107,7 +184,11 @@ def unpack_messages(body: bytes) -> tuple[list[str] | None, list[bytes]]:
         raise BadFrame("the keys of messages are text, one for each value; or nil, if none has one")
     if keys is not None and len(keys) != len(values):
         raise BadFrame("the keys of messages are as many as the values")
-    return keys, values
+    if headers is not None and (type(headers) is not list or list(map(type, headers)).count(dict) != len(values)):
+        raise BadFrame("the headers of messages are a map for each value, or left out")
+    if headers is not None and len(headers) != len(values):
+        raise BadFrame("the headers of messages are as many as the values")
+    return keys, values, headers
 
 
 def keyed_lease(secret: bytes, text: bytes) -> bytes:

@@ -49,6 +49,8 @@ QUESTION = 1000
 HAVE = CONTAINER + (1 + 3 + CONTAINER) * DEFAULT.have_max
 # Keys, values and sparse columns have at most nine entries an item.
 SEGMENT = 16 * DEFAULT.batch_items_max
+# Keys and values of messages, and a map of a few headers for each. A message may have more where a batch has fewer.
+MESSAGES = 2 * SEGMENT
 # A state from a journal, or from the peer that was asked for it, is not weighed.
 WHOLE_STATE = None
 # A body may be a record of several segments (`Committer.full`), a slice, or the records of a feed.

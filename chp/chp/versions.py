@@ -6,12 +6,17 @@ servers: requests that need the later one are REFUSED, since the other server wo
 
     1   RFC 12        2   0.1 of this project, never released        3   stores and histories are proved
     4   rules of access, which an older passive would not have
+    5   headers of messages, and groups that count deliveries
 """
 
-VERSION = 4
+VERSION = 5
 OLDEST = 3
 # Rules of access.
 ACCESS_SINCE = 4
+# Headers of messages. An older reader gets the messages without them.
+HEADERS_SINCE = 5
+# Groups that count how often a message was given.
+DELIVERIES_SINCE = 5
 # A client that tells which batch is the oldest that it holds.
 SKIPS_SINCE = 4
 # Sparse columns that are newer than OLDEST, and the version of each.

@@ -38,6 +38,7 @@ from .errors import (
     Full,
     Lagging,
     NoSuchGroup,
+    NoSuchMessage,
     NoSuchTopic,
     NotRetained,
     Refused,
@@ -50,6 +51,7 @@ from .topics.aiotopic import AsyncTopic
 from .topics.batch import Batch
 from .topics.consumer import Consumer
 from .topics.reader import Message, MessageBatch
+from .topics.schedule import Scheduled, ScheduledMessage
 from .topics.topic import Topic
 from .topics.transaction import Transaction
 
@@ -93,10 +95,13 @@ __all__ = [
     "MessageBatch",
     "Metrics",
     "NoSuchGroup",
+    "NoSuchMessage",
     "NoSuchTopic",
     "NotRetained",
     "Refused",
     "Revision",
+    "Scheduled",
+    "ScheduledMessage",
     "State",
     "Ticket",
     "Topic",

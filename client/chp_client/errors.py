@@ -11,7 +11,8 @@
     Refused        the server took nothing of a batch of sets, or refused to answer a question
     Conflict       a Refused: a key had another revision
     Fenced         a Refused: the batch acknowledges messages that the consumer does not have any more
-    NoSuchTopic, NoSuchGroup, AlreadyThere   a Refused: the topic or group does not exist, or exists already
+    NoSuchTopic, NoSuchGroup, NoSuchMessage  a Refused: the topic, group or scheduled message does not exist
+    AlreadyThere   a Refused: the topic, group or scheduled message exists already
 
 A wait that runs out of time raises the built-in `TimeoutError`. It tells what was waited for, and the state of the
 servers.
@@ -104,8 +105,12 @@ class NoSuchGroup(Refused):
     """The error for a group that does not exist."""
 
 
+class NoSuchMessage(Refused):
+    """The error for a scheduled message that does not exist: it was published, cancelled or dropped, or never made."""
+
+
 class AlreadyThere(Refused):
-    """The error for a topic or group that exists already."""
+    """The error for a topic, group or scheduled message that exists already."""
 
 
 class Conflict(Refused):
@@ -134,7 +139,9 @@ class Fenced(Refused):
 def _fenced(detail: object) -> Fenced:
     told = detail if isinstance(detail, dict) else {}
     at = [each for each in told.get("at", ()) if isinstance(each, list) and len(each) == 3]
-    if told.get("member") is False:
+    if told.get("history") is False:
+        why = "they came from a server whose history parted from the pair's, and they are given again"
+    elif told.get("member") is False:
         why = "the group took this consumer for gone or began anew, and they are given again"
     elif any(own for _, _, own in at):
         why = "they are acknowledged already" if at and at[0][1] > told.get("from", 0) else "they will come again"

@@ -8,6 +8,9 @@
     chp.client.synced    how many Clones of this process are complete and current
     chp.client.changes   changes told to watches and callbacks
 
+With OpenTelemetry a message carries the trace of the span in which it was published, in its headers. `Consumer.run`
+calls its handler in a span of that trace, "process TOPIC".
+
 In Prometheus the names have underscores in place of dots. All Clones of a process share the instruments. Each Clone
 needs an object of its own.
 """
@@ -15,12 +18,14 @@ needs an object of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from .agent.measured import Metrics
+from .topics.reader import Message
 
 SYNCED = "SYNCED"
 WORDS = {
@@ -78,6 +83,23 @@ class OpenTelemetry(_Told):
 
     def _count_synced(self, by: int) -> None:
         self._clones.add(by)
+
+    def carried(self) -> dict[str, str]:
+        """Return the headers that carry the current trace; none outside of a span."""
+        headers: dict[str, str] = {}
+        import_module("opentelemetry.propagate").inject(headers)
+        return headers
+
+    def handling(self, topic: str, group: str, message: Message) -> AbstractContextManager[object]:
+        """Return the span in which a message is handled, as part of the trace that the message carries."""
+        trace = import_module("opentelemetry.trace")
+        told = {"messaging.system": "chp", "messaging.destination.name": topic, "messaging.operation.type": "process"}
+        told |= {"messaging.consumer.group.name": group, "messaging.message.id": str(message.offset)}
+        began = import_module("opentelemetry.propagate").extract(dict(message.headers))
+        span: AbstractContextManager[object] = trace.get_tracer("chp_client").start_as_current_span(
+            f"process {topic}", context=began, kind=trace.SpanKind.CONSUMER, attributes=told
+        )
+        return span
 
 
 class Prometheus(_Told):

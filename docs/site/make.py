@@ -41,6 +41,8 @@ NAV: dict[str, list[str]] = {
         "metrics.md",
         "spark.md",
         "spark-cluster.md",
+        "spark-state.md",
+        "spark-pipelines.md",
     ],
     "Gateway": [
         *(f"gateway/{name}.md" for name in ("start", "keys", "topics", "watch", "access", "running", "routes")),

@@ -50,7 +50,7 @@ class Cores:
         self._connection: dict[str, list[bool]] = {"P": [], "B": []}
         self.said: list[tuple[str, list[bytes]]] = []
         self.run(1.0)
-        assert self.p.active and self.p.ctx.in_sync(), "the pair is in sync"
+        assert self.p.active and self.p.pair.in_sync(), "the pair is in sync"
 
     @property
     def p(self) -> ServerCore:
@@ -128,7 +128,7 @@ class Cores:
 
     def vote(self, name: str) -> None:
         """Let a client ask this server to serve."""
-        self.cores[name].step(PairEvent.VOTE_PEER_SILENT)
+        self.cores[name].do(PairEvent.VOTE_PEER_SILENT)
 
     def answers(self, session: bytes, of: str = "PB") -> list[tuple[Any, ...]]:
         """Return the answers to a session, in the order in which they left."""

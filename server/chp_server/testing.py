@@ -217,10 +217,10 @@ class Pair:
         """Wait until the two servers are in sync: before, the backup holds no store, and can't take over."""
         cores = [server.server.core for server in (self.primary, self.backup) if server.server is not None]
         until = time.monotonic() + MEET_S
-        while not any(core.active and core.ctx.in_sync() for core in cores):
+        while not any(core.active and core.pair.in_sync() for core in cores):
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"the pair was not in sync within {MEET_S:g} s: {[str(c.bstate.name) for c in cores]}"
+                    f"the pair was not in sync within {MEET_S:g} s: {[str(c.pair.bstate.name) for c in cores]}"
                 )
             threading.Event().wait(0.005)
 

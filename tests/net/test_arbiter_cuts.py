@@ -1,8 +1,8 @@
 """covers: with an arbiter nothing acknowledged is lost, whichever of the links a-b, a-z, b-z are cut, and which way.
 
-a and b are the servers, z is ZooKeeper, and a client on c hears both servers. It sets new keys and raises a counter by
-conditional sets all the time. Each round cuts, lets timeouts and sessions pass, heals, and checks all acknowledged
-sets. The whole matrix, with three rounds of each case, is `long`. A handful of cases is in each run.
+a and b are the servers, z is ZooKeeper or etcd, and a client on c hears both servers. It sets new keys and raises a
+counter by conditional sets all the time. Each round cuts, lets timeouts and sessions pass, heals, and checks all
+acknowledged sets. The whole matrix, with three rounds of each case, is `long`. A handful of cases is in each run.
 """
 
 import threading
@@ -129,3 +129,17 @@ def test_nothing_acknowledged_is_lost_in_the_whole_matrix(
     net: Net, arbitrated: NetPair, links: tuple[str, ...], way: str
 ) -> None:
     rounds(net, arbitrated, links, way, 3)
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_with_etcd(net: Net, arbitrated_by_etcd: NetPair) -> None:
+    rounds(net, arbitrated_by_etcd, ("ab", "az"), "both", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(("links", "way"), MATRIX, ids=["+".join(links) + "-" + way for links, way in MATRIX])
+def test_nothing_acknowledged_is_lost_in_the_whole_matrix_with_etcd(
+    net: Net, arbitrated_by_etcd: NetPair, links: tuple[str, ...], way: str
+) -> None:
+    rounds(net, arbitrated_by_etcd, links, way, 3)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.faults import served_by
 from tests.process.histories import History, Recorders
-from tests.process.test_histories import served_by, spoiled
+from tests.process.test_histories import spoiled
 
 from .cutting import Net, NetPair
 

@@ -1,6 +1,6 @@
 """A test of endurance: a pair works at half a core for an hour, with hand-overs, and its memory does not grow.
 
-    python -m tests.process.endurance --minutes 60        (`make test-long` does; a minute of it proves little)
+    python -m tests.process.endurance --minutes 60        (`make test-long` does it in parts; a minute proves little)
 
 The load is all that an application does, at a steady pace. It has batches and single sets, a counter that four threads
 raise by conditional sets, ttls and deletes. It has leases that are closed and others that expire, Clones that come and
@@ -166,8 +166,14 @@ class Load:
 
 
 def run(directory: Path, seconds: float) -> dict[str, object]:
-    """Run the whole test. Raise AssertionError if memory grew or an update was lost."""
+    """Run the whole test. Raise AssertionError if memory grew or an update was lost.
+
+    Go on from an earlier run that left its journals in `directory`.
+    """
     with ProcessPair(directory, "--sync", "always") as pair:
+        with Clone(pair.servers) as first:
+            first.wait_until_synced(WAIT_S)
+            before = int(first.get("/counter", b"0"))
         load = Load(pair.servers)
         threads = load.start()
         samples, switches = _look(pair, load, seconds)
@@ -178,7 +184,8 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
         with Clone(pair.servers) as fresh:
             fresh.wait_until_synced(WAIT_S)
             counter = int(fresh["/counter"])
-        assert counter == load.counts["raised"], f"the counter is {counter}, raised {load.counts['raised']} times"
+        raised = before + load.counts["raised"]
+        assert counter == raised, f"the counter is {counter}, raised {raised} times"
         # The ttls and leases of the load still expire.
         until(partial(_equal, pair), "both servers to hold the same")
     return {"seconds": round(seconds), "switches": switches, **load.counts, **_growth(samples)}
@@ -305,9 +312,10 @@ def main() -> None:
     """Run the test from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--base", type=Path, help="a directory from which a run goes on, and in which it leaves all")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        result = run(Path(directory), options.minutes * 60)
+        result = run(options.base or Path(directory), options.minutes * 60)
     print(
         json.dumps({"command": f"python -m tests.process.endurance --minutes {options.minutes:g}", **result}, indent=1)
     )

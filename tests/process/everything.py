@@ -1,6 +1,6 @@
 """A test of everything together: an hour of all that applications and operators do, on a pair with keys.
 
-    python -m tests.process.everything --minutes 60        (`make test-long` ends with it; three minutes prove little)
+    python -m tests.process.everything --minutes 60        (`make test-long` does it in parts; three prove little)
 
 These parts work all the time, each at a pace, on a pair with keys, journals and small disks:
 
@@ -16,6 +16,9 @@ These parts work all the time, each at a pace, on a pair with keys, journals and
 Meanwhile faults come in an order that the seed gives: kill -9 of the active or of both, a stop, a hand-over, an upgrade
 of one server after the other, a full disk (if a file system can be mounted), a change of a client's key, and a backup
 that is restored into another server. Cuts of links are tested in tests/net.
+
+With --base DIR a run leaves the journals, and what it knows of them, in that directory. A later run with the same
+directory starts the pair on those journals and goes on: its accounts include all that the earlier runs were promised.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class Pair:
 
     def __init__(self, base: Path) -> None:
         self.base, self.root = base, keys.new_pair()
+        shutil.rmtree(base / "keys", ignore_errors=True)
         self.folders = keys.pair_of_directories(base / "keys", ("root", self.root))
         at = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
         self.backups = [base / f"backups-{role}" for role in ("primary", "backup")]
@@ -82,6 +86,20 @@ class Pair:
         self.path = keys.client_file(base / "root.toml", self.root, self.public)
         self.file = ClientFile.read(self.path)
         self.disks = [server.data for server in self.both if mounted(server.data)]
+        # The journals of an earlier run.
+        for server in self.both:
+            if (kept := self._kept(server)).exists():
+                shutil.copytree(kept, server.data, dirs_exist_ok=True)
+
+    def _kept(self, server: ServerProcess) -> Path:
+        return self.base / "kept" / server.role
+
+    def keep(self) -> None:
+        """End the servers, and copy their journals for the next run. A mounted disk loses them."""
+        for server in self.both:
+            server.kill()
+            shutil.rmtree(self._kept(server), ignore_errors=True)
+            shutil.copytree(server.data, self._kept(server))
 
     def statuses(self) -> list[dict[str, Any]]:
         """Return the status of each server that answers."""
@@ -120,6 +138,8 @@ class Pair:
             server.kill()
         for disk in self.disks:
             subprocess.run(["umount", "-l", str(disk)], check=False)
+        for server in self.both:
+            shutil.rmtree(server.data, ignore_errors=True)
 
 
 def mounted(path: Path) -> bool:
@@ -136,6 +156,8 @@ class Work:
 
     def __init__(self, pair: Pair) -> None:
         self.pair, self.ending = pair, threading.Event()
+        # The last message was published. Readers end behind it, which may be after `ending`.
+        self.published_all = threading.Event()
         self.errors: list[str] = []
         # key -> [last value that was acknowledged, last value that was set]
         self.maps: dict[str, list[int]] = {}
@@ -146,11 +168,26 @@ class Work:
         self.transfers = self.looks = self.anew = 0
         self._threads: list[threading.Thread] = []
 
+    def carried(self) -> dict[str, Any]:
+        """Return what the next run has to know."""
+        return {
+            "maps": self.maps, "added": self.added, "unsure": self.unsure,
+            "published": [message.decode() for message in self.published],
+            "maybe": sorted(message.decode() for message in self.maybe),
+        }  # fmt: skip
+
+    def carry_on(self, said: dict[str, Any]) -> None:
+        """Go on from what an earlier run knew. Its messages are read again, and all must be there."""
+        self.maps, self.added, self.unsure = said["maps"], said["added"], said["unsure"]
+        self.published = [message.encode() for message in said["published"]]
+        self.maybe = {message.encode() for message in said["maybe"]}
+
     def start(self) -> None:
-        """Open the accounts, and start all threads."""
+        """Open the accounts, unless an earlier run did, and start all threads."""
         with self.clone("/accounts/") as clone:
             clone.wait_until_synced(WAIT_S)
-            clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(WAIT_S)
+            if not len(clone):
+                clone.set_many({f"/accounts/{i}": b"%d" % MONEY for i in range(ACCOUNTS)}).wait(WAIT_S)
         jobs: list[Callable[[], None]] = [lambda: self._map("a"), lambda: self._map("b"), self._transfer, self._look]
         jobs += [self._count] * 4 + [self._publish, self._subscribe]
         jobs += [partial(self._handle, "m0"), partial(self._handle, "m1")]
@@ -182,7 +219,7 @@ class Work:
     def _map(self, name: str) -> None:
         chance = random.Random(name)
         with self.clone(f"/map/{name}/") as clone:
-            n = 0
+            n = max((last for _, last in self.maps.values()), default=0)
             while self._rest(0.05):
                 n += 1
                 named = [f"/map/{name}/{chance.randrange(KEYS)}" for _ in range(50)]
@@ -238,19 +275,20 @@ class Work:
     def _publish(self) -> None:
         with self.clone(None) as clone:
             topic = clone.topic("everything")
-            n = 0
+            n = max(map(int, self.maybe), default=0)
             while self._rest(0.05):
                 n += 1
                 message = b"%d" % n
                 self.maybe.add(message)
                 if self._settled(partial(topic.publish, message)):
                     self.published.append(message)
+        self.published_all.set()
 
     def _subscribe(self) -> None:
         until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
             after = -1
-            while not (self.ending.is_set() and self.read and self.read[-1:] == self.published[-1:]):
+            while not (self.published_all.is_set() and self.read and self.read[-1:] == self.published[-1:]):
                 for batch in clone.topic("everything").read(after + 1, wait=False):
                     self.read += batch.values
                     after = batch.offsets[-1]
@@ -262,7 +300,7 @@ class Work:
         """Run a member of the group, which begins anew when it has to. At the end it handles what is left."""
         until(lambda: self.published or self.ending.is_set(), "the first message")
         with self.clone(None) as clone:
-            while not (self.ending.is_set() and self._all_handled(clone)):
+            while not (self.published_all.is_set() and self._all_handled(clone)):
                 try:
                     with clone.topic("everything").consumer("workers", ttl=5.0, name=name) as consumer:
                         while (batch := consumer.take(2.0)) is not None or not self.ending.is_set():
@@ -299,9 +337,11 @@ class Work:
 class Beside:
     """The processes that take part: contenders for a lock, a gateway and Spark."""
 
-    def __init__(self, pair: Pair, *, spark: bool) -> None:
+    def __init__(self, pair: Pair, *, spark: bool, put: dict[str, str]) -> None:
         self.pair, self.resource = pair, pair.base / "resource"
-        self.resource.write_text("")
+        self.resource.touch()
+        # The key that ends the events of this run.
+        self._last = f"/http/last-{time.time_ns()}"
         self.port = free_port()
         file = str(pair.path)
         lockers = [["-m", "tests.process.contender", "lock", file, f"w{i}", str(self.resource)] for i in range(3)]
@@ -319,7 +359,8 @@ class Beside:
         self.logs = [pair.base / f"beside-{i}.log" for i in range(len(jobs))]
         self.processes = [self._start(job, log) for job, log in zip(jobs, self.logs, strict=True)]
         self.spark = self.processes[-1] if spark else None
-        self.put: dict[str, str] = {}
+        # The last body of each key; an earlier run may have put it.
+        self.put = put
         self.errors: list[str] = []
         self.ending = threading.Event()
         # The contents by the gateway's events.
@@ -351,7 +392,7 @@ class Beside:
             return 0, b""
 
     def _puts(self) -> None:
-        n = 0
+        n = max(map(int, self.put.values()), default=0)
         while not self.ending.wait(0.1):
             n += 1
             key, body = f"/http/{n % 50}", f"{n}"
@@ -360,8 +401,8 @@ class Beside:
                 self.put[key] = body
             elif status not in (0, 500, 502, 503, 504, 507):
                 self.errors.append(f"PUT {key}: {status}")
-        until(lambda: self.ask("PUT", "/http/last", b"0")[0] in (200, 201, 204), "the last PUT")
-        self.put["/http/last"] = "0"
+        until(lambda: self.ask("PUT", self._last, b"0")[0] in (200, 201, 204), "the last PUT")
+        self.put[self._last] = "0"
 
     def _events(self) -> None:
         """Keep a copy by events, as a web page does. It goes on after the last number that it had."""
@@ -380,7 +421,7 @@ class Beside:
                             self.snapshots += 1
                         elif name == "data":
                             self._take(json.loads(said))
-                        if "/http/last" in self.told:
+                        if self._last in self.told:
                             return
             except (OSError, http.client.HTTPException):
                 time.sleep(0.2)
@@ -575,13 +616,20 @@ class Memory(threading.Thread):
 
 
 def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
-    """Run the whole test. Raise AssertionError if an account does not agree or memory grew."""
+    """Run the whole test. Raise AssertionError if an account does not agree or memory grew.
+
+    Go on from an earlier run that left its journals in `base`.
+    """
     end = time.monotonic() + 60 * minutes
+    carried = base / "carried.json"
+    before = json.loads(carried.read_text()) if carried.exists() else None
     with Pair(base) as pair:
         work, memory = Work(pair), Memory(pair)
+        if before is not None:
+            work.carry_on(before["work"])
         work.start()
         memory.start()
-        beside = Beside(pair, spark=find_spec("pyspark") is not None)
+        beside = Beside(pair, spark=find_spec("pyspark") is not None, put=before["put"] if before is not None else {})
         try:
             faults = Faults(pair, work, seed)
             while time.monotonic() < end:
@@ -599,6 +647,10 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
             work.ending.set()
             beside.close()
         until(lambda: len(pair.prints()) == 1, "the servers to be equal, now that nobody sets")
+        pair.keep()
+    carried.write_text(
+        json.dumps({"work": work.carried(), "put": beside.put, "runs": 1 + (before or {}).get("runs", 0)})
+    )
     growth = memory.growth()
     assert max(growth.values()) <= GROWTH_MB_MAX, f"memory grew: {growth}"
     return {
@@ -607,7 +659,14 @@ def run(base: Path, minutes: float, seed: int = 1) -> dict[str, Any]:
         "began_anew": work.anew, "put": len(beside.put), "events": beside.events, "snapshots": beside.snapshots,
         "holders": len({token for token, _ in beside.rows()}), "growth_mb": growth,
         "spark": beside.logs[-1].read_text().count("wrote") if beside.spark else None,
+        "runs_before": (before or {}).get("runs", 0),
     }  # fmt: skip
+
+
+def check(result: dict[str, Any]) -> None:
+    """Raise AssertionError if a run was too idle to prove anything."""
+    enough = result["transfers"] > 50 and result["added"] > 50 and result["published"] > 50 and result["put"] > 10
+    assert enough and result["holders"] > 10 and result["faults"] and result["spark"] != 0, json.dumps(result)
 
 
 def main() -> None:
@@ -615,9 +674,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--base", type=Path, help="a directory from which a run goes on, and in which it leaves all")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as base:
-        print(json.dumps(run(Path(base), given.minutes, given.seed), indent=1))
+        result = run(given.base or Path(base), given.minutes, given.seed)
+    print(json.dumps(result, indent=1))
+    check(result)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ that kills itself at a point that the test names (dying_server.py).
 
 from __future__ import annotations
 
+import random
+import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,7 @@ import msgpack
 import zmq
 
 from chp_client import Clone, Refused
+from chp_client.port.admin import Admin, AdminError
 from tests.talk import WAIT_S, join_all, until
 
 from .cluster import ProcessPair, ServerProcess
@@ -242,3 +245,49 @@ class DyingPair(ProcessPair):
         self.primary: DyingServer = DyingServer(directory, "primary", a, b, *times)
         self.backup: DyingServer = DyingServer(directory, "backup", b, a, *times)
         self.both = (self.primary, self.backup)
+
+
+# -- faults of a whole round
+
+
+def served_by(pair: ProcessPair) -> ServerProcess:
+    """Return the active server, or the primary if none is known to be it."""
+    return pair.active() or pair.primary
+
+
+def killed(pair: ProcessPair, chance: random.Random) -> None:
+    """Kill a server, mostly the active, and start it again."""
+    server = chance.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
+    server.kill()
+    time.sleep(chance.choice((0.05, 0.5, 1.5)))
+    server.start()
+
+
+def stopped(pair: ProcessPair, chance: random.Random) -> None:
+    """Stop a server for a while, mostly the active."""
+    server = chance.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
+    server.signal(signal.SIGSTOP)
+    time.sleep(chance.choice((0.3, 1.2, 2.5)))
+    server.signal(signal.SIGCONT)
+
+
+def switched(pair: ProcessPair, chance: random.Random) -> None:
+    """Let the active hand over, if it can."""
+    with Admin(pair.servers) as admin:
+        try:
+            admin.ask(chance.choice(pair.servers), "switch")
+        # The other server is active already, or is not in sync.
+        except (AdminError, Refused):
+            return
+
+
+def killed_both(pair: ProcessPair, chance: random.Random) -> None:
+    """Kill both servers one after the other, and start them in any order."""
+    for server in chance.sample(pair.both, 2):
+        server.kill()
+        time.sleep(chance.choice((0.0, 0.05, 0.5)))
+    for server in chance.sample(pair.both, 2):
+        server.start()
+
+
+SERVER_FAULTS: tuple[Callable[[ProcessPair, random.Random], None], ...] = (killed, stopped, switched, killed_both)

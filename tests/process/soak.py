@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from chp_client import Clone
+from tests.long.state import note, passed
 from tests.talk import WAIT_S, join_all, until
 
 from .cluster import ProcessPair, ServerProcess
@@ -126,10 +127,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--output", type=Path, help="write the result there too")
+    parser.add_argument("--batch", type=int, default=0, help="rounds of one pair; the next rounds have a new pair")
+    parser.add_argument("--done", type=Path, help="a file of the batches that ran; they are not run again")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        result = run(Path(directory), options.rounds)
-    text = json.dumps({"command": "python -m tests.process.soak", **result}, indent=1)
+    results, size = [], options.batch or options.rounds
+    before = passed(options.done) if options.done else set()
+    for first in range(0, options.rounds, size):
+        name = f"rounds {first} to {first + size - 1}"
+        if name in before:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            results.append(run(Path(directory), min(size, options.rounds - first)))
+        if options.done:
+            note(options.done, name)
+    text = "\n".join(json.dumps({"command": "python -m tests.process.soak", **each}, indent=1) for each in results)
     print(text)
     if options.output:
         options.output.write_text(text + "\n")

@@ -1,4 +1,4 @@
-"""Tests with a real ZooKeeper as the arbiter: only the holder of its lease acknowledges, and only one is active."""
+"""Tests with a real ZooKeeper or etcd as the arbiter: only the holder of its lease acknowledges and is active."""
 
 import signal
 import threading
@@ -11,34 +11,78 @@ import pytest
 from chp.limits import DEFAULT
 from chp_client import Clone
 from chp_client.port.admin import Admin
+from chp_server.core.asks import Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.arbitration import Members
-from chp_server.shell.arbiter import Arbiter
+from chp_server.settings.config import Config
+from chp_server.shell.arbiter import Arbiter, ArbiterError, open_store
+from chp_server.shell.lease_store import LeaseStore
 from tests.talk import WAIT_S, until
 from tests.wire.hand import Hand
 
 from .cluster import ProcessPair, ServerProcess
+from .etcd import Etcd, EtcdError
 from .faults import AckEar, Load, both_kept_all, equal, nothing_lost, other, wait_active
 from .zookeeper import ZooKeeper, ZooKeeperError
 
+Keeper = ZooKeeper | Etcd
 slow = pytest.mark.slow
 
 
+class Keepers:
+    """The arbiters that were started, by kind; each starts once, when a test first wants it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[str, Keeper] = {}
+
+    def get(self, kind: str) -> Keeper:
+        """Return a running arbiter, or skip the test."""
+        if kind not in self._made:
+            directory = self._directory / kind
+            directory.mkdir()
+            if kind == "zookeeper":
+                pytest.importorskip("kazoo", reason="kazoo is not installed")
+                made: Keeper = ZooKeeper(directory)
+            else:
+                made = Etcd(directory, tls=kind == "etcd-tls")
+            try:
+                self._made[kind] = made.start()
+            except (ZooKeeperError, EtcdError) as error:
+                pytest.skip(f"no {kind} here: {error}")
+        return self._made[kind]
+
+    def end(self) -> None:
+        """Kill them all."""
+        for made in self._made.values():
+            made.kill()
+
+
 @pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    pytest.importorskip("kazoo", reason="kazoo is not installed")
-    keeper = ZooKeeper(tmp_path_factory.mktemp("zk"))
-    try:
-        keeper.start()
-    except ZooKeeperError as error:
-        pytest.skip(f"no ZooKeeper here: {error}")
-    yield keeper
-    keeper.kill()
+def keepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keepers]:
+    made = Keepers(tmp_path_factory.mktemp("keepers"))
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["zookeeper", "etcd"])
+def keeper(request: pytest.FixtureRequest, keepers: Keepers) -> Keeper:
+    return keepers.get(request.param)
 
 
 @pytest.fixture
-def pair(zookeeper: ZooKeeper, tmp_path: Path) -> ProcessPair:
-    return ProcessPair(tmp_path, "--arbiter", zookeeper.url(f"/chp/{tmp_path.name}"))
+def zookeeper(keepers: Keepers) -> Keeper:
+    return keepers.get("zookeeper")
+
+
+@pytest.fixture
+def pair(keeper: Keeper, tmp_path: Path) -> ProcessPair:
+    return ProcessPair(tmp_path, *keeper.flags(f"/chp/{tmp_path.name}"))
+
+
+def store_of(url: str, name: str) -> LeaseStore:
+    """Return the store of a server with this name, not connected yet."""
+    return open_store(Config(role="primary", peer="tcp://127.0.0.1:1", name=name, arbiter=url))
 
 
 def state(server: ServerProcess) -> str | None:
@@ -46,9 +90,9 @@ def state(server: ServerProcess) -> str | None:
     return (server.status() or {}).get("state")
 
 
-def test_a_lease_is_certain_for_no_longer_than_zookeeper_grants_a_session(zookeeper: ZooKeeper) -> None:
+def test_a_lease_is_certain_for_no_longer_than_zookeeper_grants_a_session(zookeeper: Keeper) -> None:
     """Its maxSessionTimeout is 20 s here."""
-    arbiter = Arbiter(zookeeper.url("/chp/long", session_s=60.0), "a")
+    arbiter = Arbiter(store_of(zookeeper.url("/chp/long", session_s=60.0), "a"))
     arbiter.start()
     try:
         arbiter.want(True)
@@ -95,15 +139,13 @@ def test_an_active_stopped_past_its_session_acknowledges_nothing(pair: ProcessPa
 
 
 @slow
-def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
-    pair: ProcessPair, zookeeper: ZooKeeper
-) -> None:
-    """ZooKeeper is stopped and not ended, so both sessions live on, and no other server could have taken the lease."""
+def test_without_its_arbiter_nothing_is_acknowledged_and_with_it_all_goes_on(pair: ProcessPair, keeper: Keeper) -> None:
+    """The arbiter is stopped and not ended, so the lease lives on, and no other server could have taken it."""
     with pair, Clone(pair.servers) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
         active = pair.active()
         assert active is not None
-        zookeeper.signal(signal.SIGSTOP)
+        keeper.signal(signal.SIGSTOP)
         try:
             until(lambda: state(active) == "passive", "the active to stop serving")
             ticket = clone.set("/a", b"2")
@@ -115,21 +157,21 @@ def test_without_zookeeper_nothing_is_acknowledged_and_with_it_all_goes_on(
             assert {state(server) for server in pair.both} == {"passive"}
             assert {(server.status() or {})["epoch"] for server in pair.both} == epochs
         finally:
-            zookeeper.signal(signal.SIGCONT)
+            keeper.signal(signal.SIGCONT)
         ticket.wait(WAIT_S)
         pair.wait_in_sync()
         equal(pair.both)
 
 
 @slow
-def test_zookeeper_is_killed_and_comes_back(pair: ProcessPair, zookeeper: ZooKeeper) -> None:
+def test_the_arbiter_is_killed_and_comes_back(pair: ProcessPair, keeper: Keeper) -> None:
     with pair, Load(pair.servers) as load:
-        zookeeper.kill()
+        keeper.kill()
         until(lambda: {state(server) for server in pair.both} == {"passive"}, "nobody to serve")
         stopped_at = time.monotonic()
         until(lambda: time.monotonic() > stopped_at + 1.0, "a while")
         assert all(writer.times[-1] <= stopped_at + 0.5 for writer in load.writers), "acknowledged without a lease"
-        zookeeper.start()
+        keeper.start()
         load.go_on()
         pair.wait_in_sync()
         load.end()
@@ -156,15 +198,13 @@ def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
 
 
 @slow
-def test_a_lease_of_somebody_else_keeps_both_from_serving(
-    pair: ProcessPair, zookeeper: ZooKeeper, tmp_path: Path
-) -> None:
-    from kazoo.client import KazooClient
-
-    client = KazooClient(f"{zookeeper.host}:{zookeeper.port}", timeout=2.0)
-    client.start()
+def test_a_lease_of_somebody_else_keeps_both_from_serving(pair: ProcessPair, keeper: Keeper, tmp_path: Path) -> None:
+    somebody = open_store(Config(role="primary", peer="tcp://a:1", arbiter=keeper.url(f"/chp/{tmp_path.name}", 2.0)))
+    other_one = Arbiter(somebody)
+    other_one.start()
     try:
-        client.create(f"/chp/{tmp_path.name}/active", b"somebody", ephemeral=True, makepath=True)
+        other_one.want(True)
+        until(lambda: other_one.until, "the lease of somebody else")
         for server in pair.both:
             server.start()
         until(lambda: all(((s.status() or {}).get("peer") or {}).get("alive") for s in pair.both), "both to meet")
@@ -173,20 +213,55 @@ def test_a_lease_of_somebody_else_keeps_both_from_serving(
             with pytest.raises(TimeoutError):
                 ticket.wait(2.0)
             assert all(state(server) != "active" for server in pair.both)
-            client.delete(f"/chp/{tmp_path.name}/active")
+            other_one.want(False)
             ticket.wait(WAIT_S)
             pair.wait_in_sync()
     finally:
-        client.stop()
+        other_one.close()
         for server in pair.both:
             server.kill()
+
+
+@slow
+def test_a_pair_trusts_an_etcd_whose_certificate_it_knows(keepers: Keepers, tmp_path: Path) -> None:
+    etcd = keepers.get("etcd-tls")
+    with ProcessPair(tmp_path, *etcd.flags("/chp/tls")) as pair, Clone(pair.servers) as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+    wrong = open_store(Config(role="primary", peer="tcp://a:1", arbiter=etcd.url("/chp/tls")))
+    with pytest.raises(ArbiterError, match="certificate"):
+        wrong.start(lambda _: None, lambda: None, lambda: True)
+
+
+@slow
+def test_etcd_knows_the_pair_by_user_and_password(keepers: Keepers, tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path)
+    try:
+        etcd.start()
+    except EtcdError as error:
+        pytest.skip(f"no etcd here: {error}")
+    try:
+        for words in ("user add root:r@ot", "role add root", "user grant-role root root", "auth enable"):
+            assert etcd.control(*words.split()).returncode == 0, words
+        url = etcd.url("/chp/auth").replace("etcd://", "etcd://root:r%40ot@")
+        with ProcessPair(tmp_path, "--arbiter", url) as pair, Clone(pair.servers) as clone:
+            clone.set("/a", b"1").wait(WAIT_S)
+            # The tokens of a member end with it.
+            etcd.kill()
+            etcd.start()
+            clone.set("/a", b"2").wait(WAIT_S)
+        for secret in ("root:wrong@", ""):
+            refused = store_of(etcd.url("/chp/auth").replace("etcd://", f"etcd://{secret}"), "a")
+            with pytest.raises(ArbiterError, match=r"authentication failed|user name is empty"):
+                refused.start(lambda _: None, lambda: None, lambda: False)
+    finally:
+        etcd.kill()
 
 
 def leased_core(until: float) -> ServerCore:
     """Return an active with a lease up to a time, which has not heard its peer yet."""
     config = CoreConfig(has_peer=True, has_arbiter=True, peer_timeout_s=10.0, solo_wait_s=0.0, bootstrap=True)
     core = ServerCore(config, bytes(16), 100.0)
-    core.arbitration.hear(until, Members(-1, frozenset(), 0))
+    core.pair.arbitration.hear(until, Members(-1, frozenset(), 0))
     core.begin_turn(100.1, 0.0)
     core.end_turn()
     assert core.active
@@ -197,8 +272,8 @@ def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
     """However long peer_timeout_s is: the lease may be another's by now."""
     core = leased_core(101.6)
     acks = [[b"ack"]]
-    assert core.releasing.may_leave(acks, core.now, 101.5) == acks
-    assert core.releasing.may_leave(acks, core.now, 101.7) == []
+    assert core.release.may_leave(acks, core.turn.now, 101.5) == acks
+    assert core.release.may_leave(acks, core.turn.now, 101.7) == []
     core.begin_turn(101.8, 0.0)
     assert not core.active and core.end_turn().acks == []
 
@@ -207,19 +282,19 @@ def test_nothing_wakes_a_core_without_its_lease() -> None:
     core = leased_core(101.6)
     core.begin_turn(102.0, 0.0)
     core.end_turn()
-    assert not core.active and not core.vote() and core.asks_arbiter[0]
-    core.arbitration.hear(104.0, core.arbitration.members)
+    assert not core.active and not core.do(Vote()) and core.pair.asks_arbiter()[0]
+    core.pair.arbitration.hear(104.0, core.pair.arbitration.members)
     core.begin_turn(102.5, 0.0)
-    assert core.vote()
+    assert core.do(Vote())
 
 
-def test_the_arbiters_thread_ends_with_the_server(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_the_arbiters_thread_ends_with_the_server(keeper: Keeper, tmp_path: Path) -> None:
     from chp_server.testing import TestServer, free_port
 
     before = threading.active_count()
     peer = f"tcp://127.0.0.1:{free_port()}"
     with TestServer(
-        peer=peer, role="primary", arbiter=zookeeper.url("/chp/threads"), solo_wait_s=0.1, bootstrap=True
+        peer=peer, role="primary", arbiter=keeper.url("/chp/threads"), solo_wait_s=0.1, bootstrap=True
     ) as server:
         until(lambda: server.server is not None and server.server.core.active, "it to serve")
     until(lambda: threading.active_count() <= before, "its threads to end")

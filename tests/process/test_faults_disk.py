@@ -336,7 +336,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         try:
             server.bind()
-            server.core.shell_facts = unreadable
+            server.core.requests.shell_facts = unreadable
             client.connect(config.bind)
             client.send_multipart([b"ICANHAZ?", b"\x02status\x03", msgpack.packb({"chp": 3, "id": 1})])
             giving_up.start()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import random
-import signal
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chp_client import Refused
-from chp_client.port.admin import Admin, AdminError
-
-from .cluster import ProcessPair, ServerProcess
-from .faults import other
+from .cluster import ProcessPair
+from .faults import SERVER_FAULTS
 from .histories import History, Recorders
 from .linearizable import CAS, READ
 
@@ -23,50 +17,12 @@ pytestmark = pytest.mark.slow
 ROUNDS, MANY = 2, 30
 
 
-def served_by(pair: ProcessPair) -> ServerProcess:
-    return pair.active() or pair.primary
-
-
-def killed(pair: ProcessPair, rng: random.Random) -> None:
-    server = rng.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
-    server.kill()
-    time.sleep(rng.choice((0.05, 0.5, 1.5)))
-    server.start()
-
-
-def stopped(pair: ProcessPair, rng: random.Random) -> None:
-    server = rng.choice((served_by(pair), served_by(pair), other(pair, served_by(pair))))
-    server.signal(signal.SIGSTOP)
-    time.sleep(rng.choice((0.3, 1.2, 2.5)))
-    server.signal(signal.SIGCONT)
-
-
-def switched(pair: ProcessPair, rng: random.Random) -> None:
-    with Admin(pair.servers) as admin:
-        try:
-            admin.ask(rng.choice(pair.servers), "switch")
-        # The other server is active already, or is not in sync.
-        except (AdminError, Refused):
-            return
-
-
-def killed_both(pair: ProcessPair, rng: random.Random) -> None:
-    for server in rng.sample(pair.both, 2):
-        server.kill()
-        time.sleep(rng.choice((0.0, 0.05, 0.5)))
-    for server in rng.sample(pair.both, 2):
-        server.start()
-
-
-FAULTS: tuple[Callable[[ProcessPair, random.Random], None], ...] = (killed, stopped, switched, killed_both)
-
-
 def recorded(pair: ProcessPair, rounds: int, seed: int) -> History:
     """Return a history of so many rounds, each with all faults."""
     rng = random.Random(seed)
     with Recorders(pair.servers, seed=seed) as recorders:
         for _ in range(rounds):
-            for fault in rng.sample(FAULTS, len(FAULTS)):
+            for fault in rng.sample(SERVER_FAULTS, len(SERVER_FAULTS)):
                 fault(pair, rng)
                 recorders.go_on()
                 pair.wait_in_sync()

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 # Pages whose programs other tests run: a session of Spark, a user's tests, another package.
 ELSEWHERE = {
     "spark.md": "tests/spark/test_documents.py", "spark-cluster.md": "tests/spark/test_cluster.py",
+    "spark-state.md": "tests/spark/test_state_page.py", "spark-pipelines.md": "tests/spark/test_connect.py",
     "library.md": "tests/process/test_documents.py",
     "testing.md": "tests/process/test_pytest_plugin.py", "metrics.md": "tests/wire/test_measured.py",
 }  # fmt: skip
@@ -21,6 +22,7 @@ OTHERS = {
     "gateway/start.md": {"console"},
     "gateway/watch.md": {"js"},
     "spark-cluster.md": {"bash"},
+    "spark-pipelines.md": {"bash", "yaml"},
     "spark.md": {"bash"},
 }
 

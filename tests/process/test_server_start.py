@@ -235,9 +235,11 @@ def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
     assert server.end() == 0
 
 
-def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start) -> None:
-    pytest.importorskip("kazoo", reason="kazoo is not installed")
-    nobody = f"zk://127.0.0.1:{free_port()}/chp"
+@pytest.mark.parametrize("scheme", ["zk", "etcd"])
+def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start, scheme: str) -> None:
+    if scheme == "zk":
+        pytest.importorskip("kazoo", reason="kazoo is not installed")
+    nobody = f"{scheme}://127.0.0.1:{free_port()}/chp"
     server = start("--primary", "--bind", local(), "--peer", local(), "--store", "memory:", "--arbiter", nobody)
     server.wait_for(" starting ")
     assert server.end() == 0

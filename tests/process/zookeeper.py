@@ -71,6 +71,10 @@ class ZooKeeper:
         """Return the URL for --arbiter."""
         return f"zk://{self.host}:{self.port}{path}?session_s={session_s}"
 
+    def flags(self, path: str = "/chp/test", session_s: float = 1.0) -> tuple[str, ...]:
+        """Return the flags of a server that uses it."""
+        return ("--arbiter", self.url(path, session_s))
+
     def start(self) -> Self:
         """Start ZooKeeper, and wait until it serves."""
         self._directory.mkdir(exist_ok=True)

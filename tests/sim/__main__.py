@@ -1,18 +1,30 @@
-"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--shrink] [--show SEED]`.
+"""Run many seeds: `python -m tests.sim --seeds 500 [--from N] [--jobs N] [--shrink] [--show SEED]`.
 
-The first failing seed is printed as a transcript in the notation of tests/scenarios, so that it becomes a scenario by
-copying it; with --shrink it is made short first.
+Seeds run in several processes, without a transcript. The first failing seed runs again with one, in the notation of
+tests/scenarios, so that it becomes a scenario by copying it. With --shrink it is made short first. With --done FILE the
+seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
-from .run import run_plan, shrink
-from .schedule import Plan, plan, with_arbiter, with_consumers, with_splits
+from tests.long.state import OK, note, noted
+
+from .run import Result, run_plan, shrink
+from .schedule import Plan, plan, with_arbiter, with_consumers, with_schedules, with_splits
+
+# A world has some megabytes.
+COLLECT_EVERY = 8
 
 
 def main() -> int:
@@ -20,11 +32,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--from", type=int, default=0, dest="start")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that run seeds; all cores")
+    parser.add_argument("--done", type=Path, help="a file of the seeds that ran; they are not run again")
     parser.add_argument("--show", type=int, help="run one seed and print its transcript, whether it fails or not")
     parser.add_argument("--shrink", action="store_true", help="make the failing seed's commands few")
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
     parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
     parser.add_argument("--consumers", action="store_true", help="programs share a topic in groups")
+    parser.add_argument("--schedules", action="store_true", help="programs schedule messages, and cancel some")
     parser.add_argument("--splits", action="store_true", help="clients hear one server each while the pair is cut")
     args = parser.parse_args()
     if args.show is not None:
@@ -34,30 +49,66 @@ def main() -> int:
 
 def sweep(args: argparse.Namespace) -> int:
     """Run consecutive seeds, and show the first one that fails unless `--keep-going` is given."""
-    began, failed, acks, compared, virtual = time.perf_counter(), [], 0, 0, 0.0
-    # A world becomes garbage as a whole when its seed ends, so a collection before that finds nothing.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    for seed in range(args.start, args.start + args.seeds):
-        result = run_plan(planned(seed, args))
-        acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
-        if result.error:
-            failed.append(seed)
-            print(f"seed {seed} ({result.temper}): {result.error.strip().splitlines()[-1]}", flush=True)
-            if not args.keep_going:
-                return show(planned(seed, args), args.shrink)
-    took = time.perf_counter() - began
+    began, acks, compared, virtual, cpu = time.perf_counter(), 0, 0, 0.0, 0.0
+    before = noted(args.done) if args.done else {}
+    todo = [seed for seed in range(args.start, args.start + args.seeds) if str(seed) not in before]
+    failed = [int(seed) for seed, said in before.items() if said != OK]
+    with _runs(todo, args) as results:
+        for result, took in results:
+            acks, compared, virtual = acks + result.acks, compared + result.compared, virtual + result.seconds
+            cpu += took
+            said = result.error.strip().splitlines()[-1] if result.error else OK
+            if args.done:
+                note(args.done, str(result.seed), said)
+            if result.error:
+                failed.append(result.seed)
+                print(f"seed {result.seed} ({result.temper}): {said}", flush=True)
+                if not args.keep_going:
+                    break
+    if failed and not args.keep_going:
+        return show(planned(failed[0], args), args.shrink)
+    wall = max(time.perf_counter() - began, 1e-9)
     print(
         f"{args.seeds} seeds from {args.start}: {len(failed)} failed; {virtual:,.0f} s of virtual time,"
-        f" {acks:,} acknowledgements and {compared:,} maps checked in {took:.1f} s ({args.seeds / took:.1f} seeds/s)"
+        f" {acks:,} acknowledgements and {compared:,} maps checked in {wall:.1f} s ({len(todo) / wall:.1f} seeds/s,"
+        f" {cpu / max(len(todo), 1):.3f} s of a core each)"
     )
     return 1 if failed else 0
+
+
+@contextmanager
+def _runs(seeds: list[int], args: argparse.Namespace) -> Iterator[Iterator[tuple[Result, float]]]:
+    """Give the results of seeds in their order, from as many processes as there are jobs."""
+    run = partial(_run, args=args)
+    if args.jobs <= 1 or len(seeds) <= 1:
+        _collect_little()
+        yield map(run, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(min(args.jobs, len(seeds)), _collect_little) as pool:
+        yield pool.imap(run, seeds)
+
+
+def _collect_little() -> None:
+    """Leave garbage until a seed has ended: a world becomes garbage as a whole then, and hardly any before."""
+    gc.freeze()
+    gc.disable()
+
+
+def _run(seed: int, args: argparse.Namespace) -> tuple[Result, float]:
+    """Return the result of a seed without its commands, and the processor time that it took."""
+    began = time.process_time()
+    result = run_plan(planned(seed, args))
+    result.commands.clear()
+    if seed % COLLECT_EVERY == 0:
+        gc.collect()
+    return result, time.process_time() - began
 
 
 def planned(seed: int, args: argparse.Namespace) -> Plan:
     """Return the plan of a seed, with the additions that the command line asks for."""
     a_plan = plan(seed)
     a_plan = with_consumers(a_plan) if args.consumers else a_plan
+    a_plan = with_schedules(a_plan) if args.schedules else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
     return with_arbiter(a_plan) if args.arbiter else a_plan
 

@@ -28,7 +28,7 @@ import zmq
 
 from chp.numbers import describe
 from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
-from chp_server.core.performing import admit, refuse_subscription, rules_number
+from chp_server.core.performing import admit, refuse_subscription
 
 from .network import Conn, Frames
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, REFUSED, REPLY, ACCESS = 1, 2, 3, 4, 5, 7, 8, 12
 ROOT, OPERATOR = "root", b"operator"
+# The processes of the operator.
+ROOTS = {"admin": ROOT, OPERATOR.decode(): ROOT}
 STX, ETX, OWN = b"\x02", b"\x03", b"\x02@"
 FREE = ("/.chp/pulse/",)
 EVERY_VERB = ["access", "backup", "leases", "restore", "status", "switch"]
@@ -46,7 +48,7 @@ Document = dict[str, Any]
 
 def user_of(conn: Conn) -> str:
     """Return the user whose key a connection has shown."""
-    return {"admin": ROOT, OPERATOR.decode(): ROOT}.get(conn.a, conn.a)
+    return ROOTS.get(conn.a, conn.a)
 
 
 # -- judging, in this file's own words
@@ -147,7 +149,7 @@ class Door:
 
     def look(self) -> None:
         """Cut off each connection that may no longer read what it has subscribed to."""
-        self._admitting.look(rules_number(self._node.core), 0, lambda fd, why: self._cut(self._conns[fd], fd))
+        self._admitting.look(self._node.core.state.access.changed, 0, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
         if conn.up and conn.identity == b"#%d" % fd:
@@ -233,7 +235,7 @@ class AccessChecks:
 
     def asks(self, conn: Conn, frames: Frames) -> None:
         """Note the subtree or topic that a client asks for."""
-        if conn.kind == "req" and len(frames) == 3:
+        if conn.kind == "req" and len(frames) == 3 and self._world.keyed:
             options = msgpack.unpackb(frames[2])
             if "more" not in options:
                 of = f"/.chp/topics/{options['topic']}/" if "topic" in options else frames[1].decode()
@@ -241,13 +243,14 @@ class AccessChecks:
 
     def sends(self, node: ServerNode, conn: Conn, frames: Frames) -> None:
         """Check that the rules let the client read what a server sends to it."""
-        if node.foreign or conn.kind == "set":
+        if not self._world.keyed or node.foreign or conn.kind == "set":
             return
-        number, user = node.core.state.number, user_of(conn)
+        number = node.core.state.number
         rules = self._rules(number)
         if rules is None:
             return
         self.looked += 1
+        user = user_of(conn)
         if conn.kind == "upd" and frames[0][:1] == STX and frames[0][-1:] != ETX:
             self._refused_alone(node, conn, frames)
         said = self._told_of_replies(conn, frames) if conn.kind == "req" else _told_of_updates(frames)
@@ -295,7 +298,7 @@ class AccessChecks:
     def promised(self, node: ServerNode, number: int) -> None:
         """Check that the rules which the operator was promised are on the disks."""
         self._world.checks.not_fenced(node)
-        servers = self._world.servers if node.core.ctx.in_sync() else [node]
+        servers = self._world.servers if node.core.pair.in_sync() else [node]
         oracle = self._world.checks.oracle
         for server in servers:
             disks = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]

@@ -73,10 +73,10 @@ class LeaseService:
         """Check, at the end of a turn, that an active server has the lease by its own clock and by the world's."""
         core, line = node.core, node.line
         # A server that hands over releases the lease, and takes no sets.
-        if line is None or not core.serving:
+        if line is None or not core.pair.serving:
             return
         epoch = core.state.epoch
-        if core.arbitration.until <= core.now:
+        if core.pair.arbitration.until <= core.turn.now:
             raise Wrong(f"{node.name} is active in epoch {epoch} without the lease")
         if node.holds_lease and self.holder != (node.name, node.starts):
             raise Wrong(f"{node.name} is active in epoch {epoch}, and the lease is not its own")

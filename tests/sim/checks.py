@@ -10,9 +10,9 @@
                                   of /lin/ is linearizable.
 
 With an arbiter, no server acknowledges while the other one is active and holds the lease, whatever was cut or stopped.
-Without an arbiter, two servers can promise only this: a STATE with a higher epoch that says "active" fences a server.
-No turn that begins after that STATE arrived acknowledges anything. If the link between them is whole, the STATE arrives
-at most `FENCE_S` after the successor became active, whatever pauses there were.
+Without an arbiter, two servers can promise only this: a STATE of the peer with a higher epoch that says "active" fences
+a server. No turn that begins after that STATE arrived acknowledges anything. If the link between them is whole, the
+STATE arrives at most `FENCE_S` after the successor became active, whatever pauses there were.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ WELL_S = 8.0
 ALONE_S = 2.2
 # The shortest peer_timeout_s (1 s) by clocks that run fast.
 WORD_S = 0.88
+# The longest peer_timeout_s by clocks that run slow, and the time until the next turn.
+GONE_S = 1.2
 # The shortest silence that counts while the connection stands.
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
@@ -82,6 +84,8 @@ class Checks:
         self.pauses: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the time when a STATE last proved to be of its peer
+        self.proven: dict[str, float] = {}
         # server -> the highest epoch that a client has told this run of the server
         self.seen: dict[str, int] = {}
         # Values that a server wrote to a file of its suffix.
@@ -108,6 +112,7 @@ class Checks:
         self.last_number[node.name] = node.core.state.number
         self.fenced.pop(node.name, None)
         self.words.pop(node.name, None)
+        self.proven.pop(node.name, None)
         self.seen.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
@@ -129,20 +134,46 @@ class Checks:
             self.fail(f"{node.name} finds that contents differ: {fact.fields}")
 
     def word(self, node: ServerNode, conn: Conn, frames: list[bytes]) -> None:
-        """Note that a message of the peer lies in a server's socket.
+        """Note that a message of the peer lies in a server's socket, and the epoch that an active peer tells.
 
-        A message of a stranger does not count, nor does one of a server with a new disk, which cannot prove to be the
-        peer.
+        As a sign of life, a message of a stranger does not count, nor does one of a server with a new disk, which
+        cannot prove to be the peer.
         """
         known = frames[0] == b"BEAT"
         if frames[0] == b"STATE":
-            known = msgpack.unpackb(frames[1])["store"] == node.core.state.store
+            said = msgpack.unpackb(frames[1])
+            known = said["store"] == node.core.state.store
+            proves = self._proves(node, said)
+            higher = said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]
+            if higher and (proves or not self._hears_another(node, conn)):
+                self.fenced[node.name] = (said["epoch"], self.world.time.now)
+            if proves:
+                self.proven[node.name] = self.world.time.now
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
             self.words[node.name] = self.world.time.now
 
+    def _proves(self, node: ServerNode, said: dict[str, Any]) -> bool:
+        """Return True if a STATE proves to be of the peer: by the receiver's secret, or a position of its history."""
+        state = node.core.state
+        here = said["store"] == state.store and self.oracle.on_path(said["number"], state.number)
+        return said["echo"] == node.core.pair.config.secret or here
+
+    def _hears_another(self, node: ServerNode, conn: Conn) -> bool:
+        """Return True if a server still counts an earlier run of its peer as living.
+
+        Until that run is silent, a STATE without a proof is a stranger's and fences nobody. Otherwise any program that
+        connects to P+3 could stop the active. A successor says STATE again and again, so it is believed soon. If it
+        dies before that, the server that was stopped goes on alone, and the two histories meet later as after a split.
+        After a stop, the earlier run gets its full time again.
+        """
+        since = max(self.proven.get(node.name, float("-inf")), self.pauses.get(node.name, float("-inf")))
+        back = self.world.net.conns.get(("peer", conn.b, conn.a))
+        stands = back is not None and back.up and back.up_at < since
+        return node.name in self.proven and self.world.time.now - since < (3 * GONE_S if stands else GONE_S)
+
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""
-        if len(frames) == 3 and not node.core.config.keyed:
+        if len(frames) == 3 and b"\xa5proof" in frames[2] and not node.core.pair.config.keyed:
             options = msgpack.unpackb(frames[2])
             if options.get("proof", [b""])[0] == node.core.state.store != b"" and options.get("from", 0) > 0:
                 self.seen[node.name] = max(self.seen.get(node.name, 0), epoch_of(options["from"]))
@@ -192,13 +223,6 @@ class Checks:
         if self.world.arbiter is None and 0 < seen - ours <= BELIEVED:
             self.fail(f"{node.name} begins alone above epoch {ours}, though a client told it of epoch {seen}")
 
-    def told(self, node: ServerNode, frames: list[bytes]) -> None:
-        """Note the epoch of an active peer whose STATE lies in a server's socket."""
-        if frames[0] == b"STATE":
-            said = msgpack.unpackb(frames[1])
-            if said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]:
-                self.fenced[node.name] = (said["epoch"], self.world.time.now)
-
     def begins(self, node: ServerNode) -> None:
         """Note the time when a server begins a turn."""
         self.began[node.name] = self.world.time.now
@@ -215,13 +239,18 @@ class Checks:
 
     def decided(self, node: ServerNode, turn: Turn) -> None:
         """Check what a server has decided in a turn, before any of it is performed."""
-        self._keeps_apart(node, turn)
+        if node.foreign or node.misplaced:
+            self._keeps_apart(node, turn)
+        if node.core.link.ends:
+            self._ends(node)
         for why in [fact.fields["because"] for fact in turn.facts if fact.event == "state"]:
             if why == "vote_peer_silent":
                 # This is checked now, because the turn may be long and its fact comes at the end.
                 self._was_silent(node)
             elif why == "alone":
                 self._listened(node)
+        if not turn.journal:
+            return
         # A replay also brings the expiries of the other server.
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)
         for op in turn.journal:
@@ -235,16 +264,19 @@ class Checks:
                         self.access.commits(node, op.body)
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
-        """Check that a server with a foreign store or a wrong role stays out, and that no other server ends."""
-        state = node.core.bstate
-        if node.foreign or node.misplaced:
-            took = any(not isinstance(op, Remember) for op in turn.journal)
-            if state in (State.ACTIVE, State.PASSIVE) or took:
-                what = "a foreign store" if node.foreign else "the role of the other"
-                self.fail(f"{node.name} has {what}, and is {state.name}")
+        """Check that a server with a foreign store or a wrong role stays out."""
+        state = node.core.pair.bstate
+        took = any(not isinstance(op, Remember) for op in turn.journal)
+        if state in (State.ACTIVE, State.PASSIVE) or took:
+            what = "a foreign store" if node.foreign else "the role of the other"
+            self.fail(f"{node.name} has {what}, and is {state.name}")
         self.roles_mixed_up |= node.misplaced
-        if node.core.ends and not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
-            self.fail(f"{node.name} ends, and is {state.name}: {node.core.ends}")
+
+    def _ends(self, node: ServerNode) -> None:
+        """Check that a server ends only if the roles were mixed up."""
+        state = node.core.pair.bstate
+        if not (state in (State.PRIMARY, State.BACKUP) and self.roles_mixed_up):
+            self.fail(f"{node.name} ends, and is {state.name}: {node.core.link.ends}")
 
     def told_peer(self, node: ServerNode, frames: list[bytes]) -> None:
         """Check a RECORD or a CONFIRM that has left for the peer."""
@@ -310,8 +342,8 @@ class Checks:
         if node.foreign:
             return
         state = node.core.state
-        last, peer = self.last_number[node.name], node.core.ctx.peer
-        if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.posed_at < FENCE_S:
+        last, peer = self.last_number[node.name], node.core.pair.peer
+        if peer is not None and peer.server == stranger.OWN and self.world.time.now - node.stranger_spoke_at < FENCE_S:
             self.fail(f"{node.name} takes a stranger for its peer, which it had just heard")
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
@@ -499,33 +531,33 @@ class Checks:
     def quiet(self) -> str:  # noqa: PLR0911
         """Return what is not in sync yet after all was healed, or "" if nothing is."""
         servers = self.world.servers
-        states = sorted(int(node.core.bstate) for node in servers)
+        states = sorted(int(node.core.pair.bstate) for node in servers)
         if states != [3, 4]:
-            return "states: " + ", ".join(f"{n.name} {n.core.bstate.name}" for n in servers)
+            return "states: " + ", ".join(f"{n.name} {n.core.pair.bstate.name}" for n in servers)
         links = [node.core.link for node in servers]
-        if any(link.replay.under_way or link.filler.lacks for link in links) or any(n.disk.unsynced for n in servers):
+        if any(link.replay.under_way or link.backfill.lacks for link in links) or any(n.disk.unsynced for n in servers):
             return "a suffix is still being handed over, or messages are"
         active = next(node for node in servers if node.core.active)
         if self.not_served_by(active) or active.core.state.leases.ending:
             return self.not_served_by(active) or "the keys of a lease that has ended go, some with each turn"
         numbers = {node.core.state.number for node in servers}
-        if len(numbers) > 1 or not active.core.ctx.in_sync():
+        if len(numbers) > 1 or not active.core.pair.in_sync():
             return "the passive is not in sync: " + ", ".join(
                 f"{n.name} {describe(n.core.state.number)}" for n in servers
             )
-        follower = active.core.ctx.follower
+        follower = active.core.pair.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"
-        both = active.core.arbitration.both
+        both = active.core.pair.arbitration.both
         return self.topics.groups.undrained(active.core) if both else "the arbiter's set does not have both"
 
     def not_served_by(self, server: ServerNode) -> str:
         """Return what is missing until `server` serves all clients, or "" if it does."""
         if not server.core.active:
-            return f"{server.name} is {server.core.bstate.name}"
+            return f"{server.name} is {server.core.pair.bstate.name}"
         for client in self.world.clients:
             for subtree, at, complete, *_ in client.core.views():
                 if not complete or epoch_of(at) != epoch_of(server.core.state.number):

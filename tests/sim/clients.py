@@ -22,6 +22,7 @@ from .consumers import IDS as MEMBERS
 from .consumers import Consuming
 from .model_client import KTHXBAI, REFUSED, SYNC, ModelClient
 from .network import Conn, Frames
+from .scheduled import Scheduled
 
 if TYPE_CHECKING:
     from .world import World
@@ -99,7 +100,7 @@ class Production(ClientCore):
         segment = Segment(list(keys), list(values), extras)
         shown = not (extras and {"c", "once"} & extras.keys())
         if shown:
-            self.holding.show(segment)
+            self.subscriptions.show(segment)
         self.submit(segment, op, now, shown=shown)
 
     def revision_of(self, key: str) -> int:
@@ -179,6 +180,7 @@ class ClientNode:
         # The operations that published messages (topics.py).
         self.published: list[Op] = []
         self.consuming = Consuming(self)
+        self.scheduled: list[Scheduled] = []
         self._next_member = MEMBERS
         # The number of versions of this client's transactions.
         self.versions = 0
@@ -269,6 +271,10 @@ class ClientNode:
         if self.paused:
             return
         now = self.clock.mono()
+        if not (self._inbox or self.leases or self.consuming.members) and self.core.next_deadline() > now:
+            # The process was woken for a time that was put off since.
+            self._wake()
+            return
         while self._inbox:
             self._take(*self._inbox.popleft(), now)
         if self.core.next_deadline() <= now:

@@ -7,8 +7,8 @@ anything. Events that are due at the same time happen in the order in which they
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 
 class Timeline:
@@ -24,7 +24,7 @@ class Timeline:
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Do `what` at `when`, or now if that is past."""
         self._order += 1
-        heapq.heappush(self.events, (max(when, self.now), self._order, what))
+        heappush(self.events, (when if when > self.now else self.now, self._order, what))
 
     def next_at(self) -> float:
         """Return the time of the next event, or infinity if there is none."""
@@ -32,7 +32,7 @@ class Timeline:
 
     def step(self) -> None:
         """Let the next event happen."""
-        self.now, _, what = heapq.heappop(self.events)
+        self.now, _, what = heappop(self.events)
         self.done += 1
         what()
 

@@ -35,8 +35,8 @@ DONE = "done"
 # A lease is refreshed less often than `settle` looks whether all is quiet.
 ASK_S, TTL_MS = 1.2, 3400
 ALL = bytes([255]) * 32
-# (the steps; offset, slot and value of each message)
-Given = tuple[list[list[Any]], list[tuple[int, int, bytes]]]
+# (the steps; offset, slot and value of each message; the position)
+Given = tuple[list[list[Any]], list[tuple[int, int, bytes]], list[Any]]
 
 
 class Member:
@@ -144,13 +144,13 @@ class Member:
 
     def _in_hand(self) -> list[list[Any]]:
         """Return the steps that the member has in hand. Every other time it joins consecutive steps into one."""
-        steps = [move for moves in (*self._acking, *(moves for moves, _ in self._chunks)) for move in moves]
+        steps = [move for moves in (*self._acking, *(moves for moves, *_ in self._chunks)) for move in moves]
         return _ranges(steps) if self._request % 2 else steps
 
-    def _work(self, moves: list[list[Any]], found: list[tuple[int, int, bytes]]) -> None:
+    def _work(self, moves: list[list[Any]], found: list[tuple[int, int, bytes]], position: list[Any]) -> None:
         """Do the work of some messages, and publish its effects with their acknowledgement."""
         made = [b"%s:%d:%s" % (self.group.encode(), offset, value) for offset, _, value in found]
-        extras: dict[str, Any] = {"ack": [[self.topic, self.group, self.lease, moves]]}
+        extras: dict[str, Any] = {"ack": [[self.topic, self.group, self.lease, moves, [position]]]}
         extras["publish"] = [[DONE, len(made), pack_messages(None, made)]]
         self._acking.append(moves)
         self._acks.append(self._put(extras))
@@ -182,7 +182,7 @@ class Member:
         found: list[tuple[int, int, bytes]] = []
         for first, n, _, _, bodies, *mask in items:
             found += _messages(first, n, bodies, mask[0] if mask else b"\x01" * n)
-        self._chunks.append(([[slots, after, upto] for slots, after in spans], found))
+        self._chunks.append(([[slots, after, upto] for slots, after in spans], found, proof))
         self._proof = proof
 
 

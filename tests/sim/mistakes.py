@@ -38,10 +38,10 @@ def renew(world: World, name: str) -> None:
     if not (is_well(world, one) and is_well(world, other)):
         return
     active = one if one.core.active else other
-    follower = active.core.ctx.follower if active.core.active else None
+    follower = active.core.pair.follower if active.core.active else None
     confirmed = follower is not None and follower.in_sync and follower.confirmed == active.core.state.number
     # Without both in the set, an operator would have to say how to go on.
-    if confirmed and active.core.arbitration.both:
+    if confirmed and active.core.pair.arbitration.both:
         one.crash()
         one.lost_disk, one.disk = one.disk, Disk(one.disk.durability, one.disk.snapshot_every)
 

@@ -248,6 +248,22 @@ def with_consumers(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_schedules(made: Plan) -> Plan:
+    """Return the plan with programs that schedule messages, on conditions or not, and cancel some."""
+    rng = random.Random(made.seed * 104_729 + 97)
+    out = list(made.commands)
+    names = [command.split()[1] for command in out if command.startswith("client")]
+    early = max(i for i, command in enumerate(out[: len(out) // 3]) if i < 3 or command.startswith(("client", "start")))
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out)) - 1
+    for _ in range(rng.randint(10, 40)):
+        at, name = rng.randint(early + 1, max(early + 1, end)), rng.choice(names)
+        key = rng.choice(("", "", " /a", " /b", " /free"))
+        out.insert(at, f"schedule {name} {rng.choice('tuv')} {rng.choice((0.0, 0.2, 1.0, 3.0, 8.0, 60.0))}{key}")
+        if rng.random() < 0.3:
+            out.insert(rng.randint(at + 1, max(at + 1, end)), f"unschedule {name}")
+    return replace(made, commands=out)
+
+
 def _with_a_share_of_splits(made: Plan) -> Plan:
     cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
     return with_splits(made) if cut else made
@@ -306,8 +322,7 @@ def _sent(rng: random.Random, names: list[str]) -> str:
 def with_journals_cut_short(made: Plan) -> Plan:
     """Return the plan with journals that may lose their end at a crash. Now and then the server then starts alone.
 
-    A plan with an arbiter stays as it is. Its set may name only the server that lost records, and an operator would
-    have to decide.
+    A plan with an arbiter stays as it is, for the reason that `with_arbiter` gives.
     """
     if made.commands[0] == "arbiter":
         return made
@@ -325,11 +340,17 @@ def with_journals_cut_short(made: Plan) -> Plan:
 
 
 def with_arbiter(made: Plan) -> Plan:
-    """Return the plan with an arbiter, and with cuts among the arbiter and the servers."""
+    """Return the plan with an arbiter, and with cuts among the arbiter and the servers.
+
+    No journal loses its end. The arbiter's set may name only the server that lost records, and an operator would have
+    to decide.
+    """
     rng = random.Random(made.seed * 104_729 + 5)
     out, clients = ["arbiter"], []
     end = next((i for i, command in enumerate(made.commands) if command.startswith("settle")), 0)
     for command in made.commands[:end]:
+        if command.startswith("shorten"):
+            continue
         out.append(command)
         if command.startswith("client"):
             clients.append(command.split()[1])

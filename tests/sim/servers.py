@@ -82,7 +82,7 @@ class ServerNode:
         self._resume: list[Callable[[], None]] = []
         self._steps: Iterator[Step] = iter(())
         # The time when a stranger last posed as the peer while the peer was heard.
-        self.posed_at = float("-inf")
+        self.stranger_spoke_at = float("-inf")
         # True if this turn lacked room, so that the server sends nothing until the turn is done.
         self.lacked_room = False
         # True while the server waits for its disk, which takes no processor time.
@@ -118,7 +118,7 @@ class ServerNode:
         now = self.clock.mono()
         self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
-        self.door = Door(self) if self.core.config.keyed else None
+        self.door = Door(self) if self.core.pair.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -145,7 +145,7 @@ class ServerNode:
         )  # fmt: skip
         made = ServerCore(config, server, now, self.world.limits)
         if self.world.set_byte_s:
-            made.ctx.sets.pace = FixedPace(self.world.set_byte_s)
+            made.link.sets.pace = FixedPace(self.world.set_byte_s)
         return made
 
     def recovered_anew(self) -> ServerCore:
@@ -226,7 +226,6 @@ class ServerNode:
         elif conn.kind == "peer":
             self._heard |= frames[0] == b"STATE"
             self.world.checks.word(self, conn, frames)
-            self.world.checks.told(self, frames)
         # A later connection has another identity.
         self.inbox[conn.kind].append((conn, conn.identity, frames))
         self.schedule(self.world.turn_delay())
@@ -275,18 +274,19 @@ class ServerNode:
         take_inputs(core, self)
         self.performed = turn = core.end_turn()
         if self.line is not None:
-            self.line.want(*core.asks_arbiter)
-        if mistakes.knows_no_better(self):
+            self.line.want(*core.pair.asks_arbiter())
+        if (self.foreign or self.misplaced) and mistakes.knows_no_better(self):
             mistakes.take_away(self)
             return
         world.checks.decided(self, turn)
-        if core.ends:
+        if core.link.ends:
             self.crash()
             return
-        self._spins = (
-            0 if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish else self._spins + 1
-        )
-        assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
+        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish:
+            self._spins = 0
+        else:
+            self._spins += 1
+            assert self._spins < SPIN_TURNS, f"{self.name} wakes again and again with nothing to do"
         self._steps = steps(core, turn, self)
         self._go_on()
 
@@ -296,7 +296,7 @@ class ServerNode:
         queue = self.inbox[kind]
         if not queue:
             return
-        core.arrived(self.clock.mono())
+        core.turn.arrived(self.clock.mono())
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()
             self._took += 1
@@ -337,22 +337,22 @@ class ServerNode:
         self.busy, self.waits = True, step in (Step.SYNC, Step.NO_ROOM)
         starts = self.starts
         self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
-        if busy_s > self.core.pulse.beat_s / 2:
+        if busy_s > self.core.link.beat_timer.beat_s / 2:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:
         """Do what the thread beside the turns does (chp_server.ports.beat_thread), again and again during a turn."""
         if not self.running or not self.busy or (self.starts, self.turns) != (starts, turn):
             return
-        pulse, world = self.core.pulse, self.world
+        beat_timer, world = self.core.link.beat_timer, self.world
         if not self.paused:
-            frames = pulse.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
+            frames = beat_timer.due(self.clock.mono(), 0.0 if self.waits else world.time.now + 1.0)
             if frames is not None:
                 world.checks.beats(self, frames)
                 world.net.beat(self.name, "B" if self.primary else "P", frames)
-            if pulse.stuck(self.clock.mono()) and self.line is not None:
+            if beat_timer.stuck(self.clock.mono()) and self.line is not None:
                 self.line.want(False)
-        world.time.at(world.time.now + pulse.beat_s / 2, lambda: self._beat(starts, turn))
+        world.time.at(world.time.now + beat_timer.beat_s / 2, lambda: self._beat(starts, turn))
 
     def _waited(self, starts: int, step: Step) -> None:
         if not self.running or self.starts != starts:
@@ -375,11 +375,11 @@ class ServerNode:
             try:
                 self.snapshotter.step(self.core)
             except JournalFull:
-                self.snapshotter.give_up(self.core.now + NO_ROOM_S)
+                self.snapshotter.give_up(self.core.turn.now + NO_ROOM_S)
             self.met |= self._hears
             self.world.checks.server_turned(self, self.performed)
-            if self.core.cut_short:
-                self.world.trace(f"{self.name:10} {self.core.cut_short}")
+            if self.core.pair.cut_short:
+                self.world.trace(f"{self.name:10} {self.core.pair.cut_short}")
                 self.crash()
             else:
                 self._wake()
@@ -421,7 +421,7 @@ class ServerNode:
         conn = self.world.net.conns.get(("peer", self.name, "B" if self.primary else "P"))
         for frames in messages:
             if conn is None or not conn.up:
-                self.core.counts["peer_dropped"] += 1
+                self.core.committer.counts["peer_dropped"] += 1
             else:
                 self.world.net.send(conn, "up", frames)
                 self.world.checks.told_peer(self, frames)

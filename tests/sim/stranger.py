@@ -29,10 +29,17 @@ class Stranger:
         self._leases: dict[bytes, None] = {}
         self._topics: dict[bytes, None] = {}
         self._no = 0
+        # Publications that the stranger has heard, and has not looked at yet.
+        self._heard: list[Frames] = []
 
     def hears(self, messages: list[Frames]) -> None:
         """Hear publications, as a subscriber of everything."""
-        for frames in messages:
+        self._heard += messages
+
+    def _learn(self) -> None:
+        """Read what was heard since the last act. Most strangers never act, so they read nothing."""
+        heard, self._heard = self._heard, []
+        for frames in heard:
             self._topics[frames[0]] = None
             if frames[0][:1] != b"\x02":
                 continue
@@ -43,6 +50,7 @@ class Stranger:
 
     def acts(self, node: ServerNode) -> None:
         """Send forged messages to one server."""
+        self._learn()
         collector, updates = Conn("set", "stranger", node.name), Conn("upd", "stranger", node.name)
         collector.up = updates.up = True
         updates.identity = b"stranger"
@@ -57,7 +65,7 @@ class Stranger:
         for no in range(3):
             self._no += 1
             node.deliver(collector, _kvset(b"%016d" % self._no, no, [["/a/1"], [b"forged"], None, "more"]))
-        peer = node.core.ctx.peer
+        peer = node.core.pair.peer
         if peer is not None and peer.server != OWN and node.clock.mono() - peer.heard < HEARD_S:
             # Without a living peer it could pass for the peer, because only keys can tell.
             self._poses_as_peer(node)
@@ -66,17 +74,17 @@ class Stranger:
         """Pose as the peer on P+3, with all that a client may know and some things that it may not."""
         core, line = node.core, Conn("peer", "stranger", node.name)
         line.up, line.identity = True, b"stranger"
-        at, peer = core.state.proof(), core.ctx.peer
+        at, peer = core.state.proof(), core.pair.peer
         said = {
             **msgpack.unpackb(core.link.state_message()[1]), "server": OWN, "name": "stranger",
-            "primary": not core.config.primary, "digest": at.digest ^ 1, "echo": OWN,
+            "primary": not core.pair.config.primary, "digest": at.digest ^ 1, "echo": OWN,
         }  # fmt: skip
         for state, number in ((3, at.number + 1000), (4, at.number), (4, 0), (1, at.number)):
             node.deliver(line, [b"STATE", msgpack.packb({**said, "state": state, "number": number})])
         node.deliver(line, [b"CONFIRM", msgpack.packb([at.store, at.number + 5, at.opener, at.digest])])
         node.deliver(line, [b"LEAVE", OWN])
         node.deliver(line, [b"LEAVE", peer.server if peer is not None else b""])
-        node.posed_at = node.world.time.now
+        node.stranger_spoke_at = node.world.time.now
 
 
 def _kvset(session: bytes, no: int, segment: list[object]) -> Frames:

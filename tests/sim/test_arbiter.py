@@ -7,6 +7,7 @@ import pytest
 from chp_server.core.pair.arbitration import Arbitration, Members
 from tests.sim.oracle import Wrong
 from tests.sim.world import World
+from tests.unit.server_talk import forced
 
 START = (
     "client c1 model all",
@@ -67,7 +68,7 @@ def test_nothing_is_acknowledged_while_the_arbiter_can_not_be_told() -> None:
 def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
     world = run(START, ALONE, OTHERS)
     core = world.nodes["B"].core
-    assert "primary acknowledged above" in core.force()["lost"]
+    assert "primary acknowledged above" in forced(core)
     for command in ("tick 1",):
         world.do(command)
     assert core.active and world.nodes["c2"].ops[-1].acked

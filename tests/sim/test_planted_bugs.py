@@ -26,7 +26,7 @@ from chp_server.core.pair.arbitration import Arbitration
 from chp_server.core.pair.beat import BeatTimer
 from chp_server.core.pair.follow import Follower, Loader
 from chp_server.core.pair.liveness import Liveness
-from chp_server.core.peer import handshake
+from chp_server.core.peer.handshake import Handshake
 from chp_server.core.peer.peerlink import PeerLink
 from chp_server.core.peer.replay import Replay
 from chp_server.core.peer.suffix import Ledger, SuffixPart
@@ -149,7 +149,7 @@ def stopped_and_acknowledges_all_the_same(mp: pytest.MonkeyPatch) -> None:
 def beats_vouch_for_an_unfinished_turn(mp: pytest.MonkeyPatch) -> None:
     def end_turn(original: Any, self: ServerCore) -> Any:
         turn = original(self)
-        self.pulse.done(self.bstate, self.state.proof())
+        self.link.beat_timer.done(self.pair.bstate, self.state.proof())
         return turn
 
     wrap(mp, ServerCore, "end_turn", end_turn)
@@ -252,7 +252,7 @@ def passive_differs_in_a_value(mp: pytest.MonkeyPatch) -> None:
 
 
 def marks_not_looked_at(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ServerCore, "_miss", lambda self, event: setattr(self, "marked", 0))
+    mp.setattr(ServerCore, "_miss", lambda self, event: setattr(self.pair, "high_water_mark", 0))
 
 
 def client_keeps_deleted_keys(mp: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def stale_active_goes_on(mp: pytest.MonkeyPatch) -> None:
     wrap(
         mp,
         ServerCore,
-        "step",
+        "_step",
         lambda original, self, event: (
             None if event.name == "PEER_ACTIVE_HIGHER" and self.active else original(self, event)
         ),
@@ -320,7 +320,7 @@ def refusals_forgotten(mp: pytest.MonkeyPatch) -> None:
 
 
 def goes_back(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(ServerCore, "rise_above", lambda self, epoch: None)
+    mp.setattr(ServerCore, "_rise_above", lambda self, epoch: None)
 
 
 def replay_forgets_sessions(mp: pytest.MonkeyPatch) -> None:
@@ -365,8 +365,12 @@ def empty_server_serves(mp: pytest.MonkeyPatch) -> None:
 
 def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
     """Plant the behaviour of 0.1: histories are compared without their store and the openers of epochs."""
-    roles = handshake._misfit
-    mp.setattr(handshake, "_misfit", lambda peer, core: m if (m := roles(peer, core)) and m.kind == "role" else None)
+    wrap(
+        mp,
+        Handshake,
+        "_incompatible",
+        lambda original, self, peer: found if (found := original(self, peer)) and found.kind == "role" else None,
+    )
     mp.setattr(
         Committed,
         "holds",
@@ -375,7 +379,7 @@ def history_compared_by_number(mp: pytest.MonkeyPatch) -> None:
 
 
 def roles_not_compared(mp: pytest.MonkeyPatch) -> None:
-    mp.setattr(handshake, "_misfit", lambda peer, core: None)
+    mp.setattr(Handshake, "_incompatible", lambda self, peer: None)
 
 
 def being_alone_is_enough(mp: pytest.MonkeyPatch) -> None:
@@ -393,9 +397,9 @@ def silence_counts_from_the_start(mp: pytest.MonkeyPatch) -> None:
     begin_turn = ServerCore.begin_turn
 
     def begins(self: ServerCore, *args: Any) -> None:
-        since = self.ctx.listens_since
+        since = self.pair.listens_since
         begin_turn(self, *args)
-        self.ctx.listens_since = since
+        self.pair.listens_since = since
 
     mp.setattr(ServerCore, "begin_turn", begins)
 
@@ -448,7 +452,7 @@ def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
     """Plant a bug: a server that starts ignores each BEAT that comes before the first STATE."""
 
     def on_beat(original: Any, self: PeerLink, body: bytes) -> None:
-        if self._ctx.peer is not None:
+        if self._pair.peer is not None:
             original(self, body)
 
     wrap(mp, PeerLink, "_on_beat", on_beat)
@@ -457,7 +461,7 @@ def a_start_ignores_who_is_busy(mp: pytest.MonkeyPatch) -> None:
 
 def a_start_ignores_what_clients_have_seen(mp: pytest.MonkeyPatch) -> None:
     """Plant a bug: a server begins alone although a client has told it of a higher epoch."""
-    mp.setattr(PeerLink, "outdone", 0)
+    mp.setattr(PeerLink, "later_epoch", 0)
 
 
 def a_session_is_opened_where_a_server_lacks_batches(mp: pytest.MonkeyPatch) -> None:

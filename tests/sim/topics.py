@@ -19,6 +19,7 @@ from chp_server.core.state.record_log import LoggedMessages
 
 from .clients import STAGED, ClientNode, Op
 from .consumers import DONE, GroupChecks
+from .scheduled import ScheduleChecks
 
 if TYPE_CHECKING:
     from .servers import ServerNode
@@ -76,6 +77,7 @@ class TopicChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self.groups = GroupChecks(world)
+        self._schedule = ScheduleChecks(world)
 
     @property
     def _lost(self) -> bool:
@@ -101,6 +103,7 @@ class TopicChecks:
                 fail(f"{node.name}'s journal and memory have different topics: {again}, {states[0]}")
         if not removed and not self._world.topics_removed:
             self._promises(there)
+            self._schedule.check(there, whole=not self._lost)
         if not self._lost:
             self._together(there, names)
         done = one.core.state.topics.by_name.get(DONE)

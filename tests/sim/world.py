@@ -4,6 +4,7 @@
     busy P 3 at sync | recover P 4 (its next start takes so long)
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
+    schedule c1 orders 2.5 [/a] | unschedule c1 (scheduled.py)
     publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
     tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
     plain c1 /a
@@ -29,7 +30,7 @@ from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
-from . import describe, mistakes, topics
+from . import describe, mistakes, scheduled, topics
 from .access import Operator
 from .arbiter import LeaseService
 from .checks import Checks
@@ -81,7 +82,8 @@ class World:
         self.bootstrapped: set[str] = set()
         # The servers whose line to the arbiter is cut; "P.up" and "P.down" are one way each.
         self.doubted: set[str] = set()
-        self.walls_were_set = False
+        # True if clients have keys. Otherwise there are no rules.
+        self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
         self.trouble: dict[tuple[str, str], float] = {}
 
@@ -384,6 +386,12 @@ class World:
     def _do_publish(self, name: str, topic: str, count: str = "1") -> None:
         topics.publish(self.nodes[name], topic, int(count))
 
+    def _do_schedule(self, name: str, topic: str, delay_s: str, key: str | None = None) -> None:
+        scheduled.schedule(self.nodes[name], topic, float(delay_s), key)
+
+    def _do_unschedule(self, name: str) -> None:
+        scheduled.cancel(self.nodes[name])
+
     def _do_consume(self, name: str, topic: str, group: str) -> None:
         self.nodes[name].consuming.want(topic, group)
 
@@ -437,7 +445,7 @@ class World:
             self.stranger.acts(self.nodes[name])
 
     def _do_keyed(self) -> None:
-        self.server_settings["keyed"] = True
+        self.server_settings["keyed"] = self.keyed = True
 
     def _do_access(self, *words: str) -> None:
         self.operator.does(list(words))
@@ -452,7 +460,7 @@ class World:
     def _do_force(self, name: str) -> None:
         """Force a server to serve although it waits because a client has seen a higher epoch."""
         node = self.nodes[name]
-        if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.outdone:
+        if node.running and not (node.foreign or node.misplaced or node.recovering) and node.core.link.later_epoch:
             admin = Conn("req", "admin", name)
             admin.up, admin.identity = True, b"admin"
             options = msgpack.packb({"chp": 3, "id": 1, "force": True})
@@ -465,11 +473,13 @@ class World:
         self._run(self.time.now)
 
     def _run(self, end: float) -> None:
-        time, events, at_once, last = self.time, self.time.events, 0, self.time.now
+        time, events, step, at_once, last = self.time, self.time.events, self.time.step, 0, self.time.now
         while events and events[0][0] <= end:
-            time.step()
-            at_once = at_once + 1 if time.now == last else 0
-            last = time.now
+            step()
+            if time.now != last:
+                at_once, last = 0, time.now
+                continue
+            at_once += 1
             if at_once > EVENTS_AT_ONCE:
                 raise Wrong("the world spins: 20,000 events without the clock moving")
         time.now = max(time.now, end)
@@ -526,7 +536,7 @@ class World:
     def _start_again(self) -> None:
         """Start a server again that ended because its journal was cut short and its peer was not there."""
         for node, other in zip(self.servers, reversed(self.servers), strict=True):
-            if not node.running and node.core.cut_short and other.running and not other.recovering:
+            if not node.running and node.core.pair.cut_short and other.running and not other.recovering:
                 node.start()
 
 
@@ -538,9 +548,9 @@ def _show_server(node: ServerNode) -> str:
     if not node.running:
         return "is down"
     core = node.core
-    sync = " in sync" if core.active and core.ctx.in_sync() else ""
+    sync = " in sync" if core.active and core.pair.in_sync() else ""
     items = " ".join(f"{k}={v.decode()}" for k, v in sorted(core.state.map.values.items()))
-    return f"{core.bstate.name} {number_text(core.state.number)}{sync}: {items}"
+    return f"{core.pair.bstate.name} {number_text(core.state.number)}{sync}: {items}"
 
 
 def _show_client(node: ClientNode) -> str:

@@ -51,6 +51,11 @@ class Job:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def restart(self) -> None:
+        """Kill the job with all its processes, and start it again."""
+        self._kill()
+        self._start()
+
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition while the job runs."""
         deadline = time.monotonic() + GENEROUS_S

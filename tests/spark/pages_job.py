@@ -9,6 +9,7 @@ import json
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import PySparkException
 
@@ -20,9 +21,9 @@ PAGES = ("/jobs/", "/stages/", "/environment/", "/executors/", "/SQL/", "/Stream
 def main(file: str, stranger: str, folder: Path) -> None:
     """Run the job, and keep what Spark shows."""
     (folder / "events").mkdir()
-    logged = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
-    logged["spark.eventLog.dir"] = f"file://{folder}/events"
-    spark = session("pages", cores=2, quick_start=True, **{"spark.ui.enabled": "true", "spark.ui.port": "0"}, **logged)
+    logged: dict[str, Any] = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+    logged |= {"spark.eventLog.dir": f"file://{folder}/events", "spark.ui.enabled": "true", "spark.ui.port": "0"}
+    spark = session("pages", cores=2, quick_start=True, **logged)
     rows = spark.createDataFrame([("/a", "1"), ("/b", "2")], "key string, value string")
     rows.write.format("chp").options(clientFile=file).mode("append").save()
     assert spark.read.format("chp").options(clientFile=file).load().count() == 2

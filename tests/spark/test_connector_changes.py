@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from chp.limits import Limits
 from chp.numbers import Revision
 from chp_client import Clone
+from chp_client.spark import spark_api
 from chp_server.testing import TestServer
 
 pytestmark = pytest.mark.spark
@@ -86,6 +87,7 @@ def test_changes_that_may_have_gone_are_said(spark: Any) -> None:
         assert 5 < len(rest) < 60 and rest[-1] == ("/n", b"99", "set")
 
 
+@pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
 def test_a_stream_that_starts_at_a_time_and_tells_its_lag(
     spark: Any, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:

@@ -78,9 +78,9 @@ def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_comm
         check_copy(server.address, unchanged, source.held())
         assert server.server is not None
         core = server.server.core
-        assert core.commits.counts["commits"] == 3 * len(INCREMENTS) + 2
+        assert core.committer.counts["commits"] == 3 * len(INCREMENTS) + 2
         # These are the first two of `save`, and the last one of each other part.
-        assert core.commits.counts["commits_repeated"] >= 5
+        assert core.committer.counts["commits_repeated"] >= 5
         assert not core.state.staging.transactions
 
 
@@ -103,7 +103,7 @@ def test_a_worker_killed_in_a_task_and_the_active_while_staging_and_committing(t
         Readers(pair.servers, ["/inc/"], A_FILE) as readers,
     ):
         in_sync = lambda: any(  # noqa: E731
-            s.server is not None and s.server.core.active and s.server.core.ctx.in_sync()
+            s.server is not None and s.server.core.active and s.server.core.pair.in_sync()
             for s in (pair.primary, pair.backup)
         )
         faults = {0: "worker", 1: "staging", 2: "staged"}

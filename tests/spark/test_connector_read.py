@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from chp.limits import Limits
 from chp_client import Clone
 from chp_client.errors import Unanswered
+from chp_client.spark import spark_api
 from chp_client.spark.reading.snapshot import port_of
 from chp_server.testing import Pair, TestServer
 
@@ -108,6 +109,7 @@ def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, 
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.skipif(not spark_api.FILTERS, reason="this Spark tells no filters")
 def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{a}/{i}": b"/b" for a in "ab" for i in range(20)}).wait(30)
     reader = spark.read.format("chp").schema("key string, value string")
@@ -220,6 +222,7 @@ def test_every_change_once_in_order_over_restarts(spark: Any, server: TestServer
     assert [r.sequence for r in rows] == [3, 4, 5, 5] and rows[0].ttl == 60 and rows[0].timestamp is not None
 
 
+@pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
 def test_batches_end_with_records(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     for n in range(5):
         clone.set_many({f"/{n}/{i}": b"" for i in range(10)}).wait(30)

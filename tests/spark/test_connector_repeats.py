@@ -40,5 +40,5 @@ def test_speculative_failed_and_repeated_tasks_write_once(tmp_path: Path) -> Non
         readers.check()
         assert server.server is not None
         core = server.server.core
-        assert core.commits.counts["commits"] == len(SAVES) + len(BATCHES)
+        assert core.committer.counts["commits"] == len(SAVES) + len(BATCHES)
         until(lambda: not core.state.staging.transactions, "nothing to be left staged", 10)

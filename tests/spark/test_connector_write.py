@@ -120,6 +120,9 @@ def bad_writes() -> list[tuple[str, dict[str, str], str, str]]:
         (good, {"key.template": "/n/{base}"}, "append", "no column 'base' for the key of the template"),
         ("concat('/n/', id) key, id value", {}, "append", "column 'value' is int64; a value is binary or text"),
         ("concat('/n/', id) key, interval 1 day value", {"codec": "json"}, "append", "column 'value' is duration"),
+        ("concat('/n/', id) key, parse_json('1') v", {"codec": "msgpack"}, "append", "'v' is or has variant, "),
+        ("concat('/n/', id) key, array(parse_json('1')) v", {"codec": "json"}, "append", "'v' is or has variant"),
+        ("concat('/n/', id) key, interval 1 year v", {"codec": "json"}, "append", "'v' is interval year, .*cast it"),
         ("if(id = 1, null, '/n') key, 'x' value", {}, "append", "key 'key' is null in row"),
         ("concat('/n/', id) key, repeat('x', 16777217) value", {}, "append", "a value of 16777217 bytes"),
         (good, {"subtree": "/m/"}, "append", "key '/n/0' is not in the subtree '/m/'"),
@@ -201,4 +204,4 @@ def test_foreach_batch_in_update_mode(spark: Any, server: TestServer, clone: Clo
         query.awaitTermination(60)
     until(lambda: len(clone) == 3)
     assert dict(clone) == {"/count/0": b"4", "/count/1": b"3", "/count/2": b"3"}
-    assert core_of(server).commits.counts["commits"] == 1
+    assert core_of(server).committer.counts["commits"] == 1

@@ -112,7 +112,7 @@ def test_a_batch_that_was_published_is_published_once(
         query.processAllAvailable()
     finally:
         query.stop()
-    counts = core_of(server).commits.counts
+    counts = core_of(server).committer.counts
     assert (counts["commits"], counts["commits_repeated"]) == (1, 1)
     assert len(revisions) == 2 and len(set(revisions)) == 1
 

@@ -4,13 +4,14 @@ import datetime as dt
 import json
 from decimal import Decimal
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
@@ -38,12 +39,52 @@ def read(codec: str, field: StructField, *values: bytes | None) -> list[object]:
     return found
 
 
-def test_a_map_with_numbers_as_keys() -> None:
-    """msgpack has maps with numbers as keys, and json has not."""
-    field = StructField("m", MapType(IntegerType(), StringType()))
-    assert read("msgpack", field, msgpack.packb({"m": {7: "x"}})) == [[(7, "x")]]
-    with pytest.raises(BadDataFrame, match="column 'm' can't be map<int32"):
-        read("json", field, b'{"m": {"7": "x"}}')
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize(("kind", "key"), [(IntegerType(), 7), (DoubleType(), 1.5), (BooleanType(), True)])
+def test_a_map_whose_keys_are_no_text(codec: str, kind: DataType, key: object) -> None:
+    """msgpack has such maps. In json every key is text, and is read back by the type of the column."""
+    schema = StructType([StructField("key", StringType()), StructField("m", MapType(kind, StringType()))])
+    frame = pa.record_batch({"key": ["/a"], "m": [[(key, "x")]]}, schema=to_arrow_schema(schema))
+    (written,) = Shape(parse({"servers": "tcp://a:5556", "codec": codec, "value": "m"}), ["key", "m"]).segments(frame)
+    value = [b'{"m":' + written.values[0] + b"}"] if codec == "json" else [b"\x81\xa1m" + written.values[0]]
+    assert read(codec, schema["m"], *value) == [[(key, "x")]]
+
+
+def test_a_map_whose_keys_do_not_fit() -> None:
+    for key in ("seven", "7.5", str(2**40)):
+        with pytest.raises(BadDataFrame, match="column 'm' can't be map<int32"):
+            read("json", StructField("m", MapType(IntegerType(), StringType())), json.dumps({"m": {key: "x"}}).encode())
+
+
+def test_columns_are_found_as_spark_finds_them() -> None:
+    schema = StructType([StructField("KEY", StringType()), StructField("Value", StringType())])
+    found = Layout(schema, "raw").batch(Updates(["/a"], [b"1"], np.arange(1)))
+    assert found.to_pydict() == {"KEY": ["/a"], "Value": ["1"]} and found.schema.names == ["KEY", "Value"]
+    frame = pa.record_batch({"Key": ["/a"], "VALUE": ["1"], "Ttl": [5]})
+    (rows,) = Shape(parse({"servers": "tcp://a:5556", "ttl": "ttl"}), frame.schema.names).segments(frame)
+    assert (rows.keys, rows.values, rows.extras) == (["/a"], [b"1"], {"t": [[0], [5000]]})
+    both = pa.record_batch({"Base": ["x"], "base": ["y"], "VALUE": [1.5]})
+    given = {"servers": "tcp://a:5556", "codec": "json", "key.template": "/{base}", "value": "value"}
+    (rows,) = Shape(parse(given), both.schema.names).segments(both)
+    assert (rows.keys, rows.values) == (["/y"], [b"1.5"]), "of two the one that is written so"
+    with pytest.raises(BadDataFrame, match=r"there is no column 'BASE' for the key"):
+        Shape(parse({**given, "key.template": "/{BASE}"}), both.schema.names)
+
+
+@pytest.mark.parametrize("kind", [StringType(), BinaryType()])
+def test_a_value_that_could_not_be_read_is_kept_beside_the_nulls(kind: DataType) -> None:
+    fields = [StructField(name, IntegerType()) for name in "ab"] + [StructField("Bad", kind)]
+    values = [b'{"a": 1, "b": 2}', b'{"a": "x", "b": 2}', b"nonsense", None]
+    updates = Updates([f"/{i}" for i in range(4)], list(values), np.arange(4))
+    layout = Layout(StructType(fields), "json", "permissive", corrupt="bad")
+    found = layout.batch(updates).to_pydict()
+    assert found["a"] == [1, None, None, None] and found["b"] == [2, 2, None, None]
+    bad = [None if each is None else each if type(each) is bytes else each.encode() for each in found["Bad"]]
+    assert bad == [None, values[1], values[2], None]
+    with pytest.raises(BadDataFrame, match="column 'bad' is int32; it has the values that could not be read"):
+        Layout(StructType([StructField("bad", IntegerType())]), "json", corrupt="bad")
+    with pytest.raises(BadDataFrame, match="columnNameOfCorruptRecord is 'key', which a read has already"):
+        Layout(StructType([StructField("key", StringType())]), "json", corrupt="key")
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
@@ -190,3 +231,14 @@ def test_a_whole_value_that_does_not_fit() -> None:
     with pytest.raises(BadDataFrame, match="the value of '/0' is not json"):
         frame("failfast", schema, b"{")
     assert frame("permissive", schema, b'"x"', b"{", b"1") == [{"value": None}, {"value": None}, {"value": 1.0}]
+
+
+def test_types_that_only_spark_can_read() -> None:
+    from pyspark.sql import types
+
+    geography = getattr(types, "GeographyType", None)
+    if geography is None:
+        pytest.skip("this Spark has no such type")
+    schema = StructType([StructField("x", StructType([StructField("at", geography(4326))]))])
+    with pytest.raises(BadDataFrame, match=r"column 'x' is or has geography, .*such as st_asbinary"):
+        Layout(schema, "msgpack")

@@ -8,7 +8,7 @@ import pytest
 
 from chp_client.spark import session as make_session
 from chp_client.spark.java import Java
-from chp_client.spark.session import SAID_AGAIN, SETTINGS, all_settings, environment
+from chp_client.spark.session import SAID_AGAIN, SETTINGS, all_settings, environment, warm
 
 
 def test_settings_depend_on_cores() -> None:
@@ -52,3 +52,19 @@ def test_a_running_session_is_returned_and_sql_settings_apply(spark: Any) -> Non
     settings: dict[str, Any] = {"spark.sql.shuffle.partitions": 2, "spark.sql.ansi.enabled": True}
     again = make_session(cores=8, **settings)
     assert again.conf.get("spark.sql.ansi.enabled") == "true" and again.sparkContext.master == "local[2]"
+
+
+@pytest.mark.spark
+def test_a_session_is_warmed_up(spark: Any) -> None:
+    assert warm(spark, 2)
+
+
+def test_a_session_that_ends_while_it_is_warmed_up(caplog: pytest.LogCaptureFixture) -> None:
+    class Ended:
+        def range(self, *_: object, **__: object) -> None:
+            raise RuntimeError("the session has ended")
+
+    ended: Any = Ended()
+    with caplog.at_level("INFO"):
+        assert not warm(ended)
+    assert "was not warmed up: the session has ended" in caplog.text

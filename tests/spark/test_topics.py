@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chp_client import Clone
-from chp_client.spark import BadDataFrame
+from chp_client.spark import BadDataFrame, spark_api
 from chp_client.spark.options import BadOption, parse
 from chp_client.spark.values.messages import MessageShape
 from chp_server.testing import TestServer
@@ -49,6 +49,25 @@ def test_rows_become_messages_and_come_back(spark: SparkSession, server: TestSer
     assert values == [bytes(row.value) for row in rows]
 
 
+def test_headers_are_as_kafka_s_source_has_them(spark: SparkSession, server: TestServer, clone: Clone) -> None:
+    kind = "key string, value string, headers array<struct<key:string,value:binary>>"
+    rows = [("a", "1", [("n", b"1"), ("m", "ü".encode())]), ("b", "2", None), ("c", "3", [])]
+    spark.createDataFrame(rows, kind).coalesce(1).write.format("chp").mode("append").options(
+        servers=server.address, topic="orders"
+    ).save()
+    found = [[(each.key, bytes(each.value)) for each in row.headers or []] for row in read(spark, server)]
+    assert found == [[("n", b"1"), ("m", "ü".encode())], [], []]
+    (batch,) = clone.topic("orders").read(wait=False)
+    assert batch.headers == [{"n": "1", "m": "ü"}, {}, {}]
+    bad = spark.createDataFrame([("a", "1", [("A", b"1")])], kind).write.format("chp").mode("append")
+    with pytest.raises(Exception, match="bad headers in row 0"):
+        bad.options(servers=server.address, topic="orders").save()
+    with pytest.raises(BadDataFrame, match="as Kafka's source has them"):
+        bad = spark.createDataFrame([("a", "1", "text")], "key string, value string, headers string").write
+        bad.format("chp").mode("append").options(servers=server.address, topic="orders").save()
+    assert clone.topic("orders").facts()["next"] == 3
+
+
 def test_a_job_that_runs_again_publishes_nothing_more(spark: SparkSession, server: TestServer, clone: Clone) -> None:
     for _ in range(2):
         publish(spark, server, applicationId="job", version="1")
@@ -80,6 +99,7 @@ def drained(query: Any) -> None:
         raise query.exception()
 
 
+@pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
 def test_a_stream_has_each_message_once_by_portions(
     spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
@@ -102,6 +122,29 @@ def test_a_stream_has_each_message_once_by_portions(
     topic.publish(b"250").wait(30)
     run()
     assert batches[3:] == [[250]], "from the checkpoint on"
+
+
+def test_a_group_follows_a_query(spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+    """The group keeps what the query has not read, and its lag is that of the query."""
+    topic = clone.topic("orders")
+    topic.create("acknowledged")
+    topic.subscribe("before", "begin")
+    topic.publish_many([b"%d" % i for i in range(50)]).wait(30)
+    stream = spark.readStream.format("chp").options(servers=server.address, topic="orders", group="spark")
+
+    def run() -> int:
+        writer = stream.load().writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+        drained(writer.trigger(availableNow=True).start())
+        found = next(group for group in topic.groups() if group["name"] == "spark")
+        return int(found["lag"])
+
+    # Before Spark 4.2 the last batch of a run is counted at the next one.
+    assert run() == (0 if spark_api.ADMISSION else 50)
+    topic.unsubscribe("before")
+    topic.publish_many([b"more"] * 7).wait(30)
+    if spark_api.ADMISSION:
+        until(lambda: topic.facts()["first"] == 50, "what both have read goes")
+        assert run() == 0
 
 
 def test_topic_to_topic_exactly_once_though_the_driver_dies_before_its_checkpoint(
@@ -175,6 +218,8 @@ def test_a_full_topic_takes_nothing_of_a_job(spark: SparkSession, server: TestSe
         ({"topic": "t", "startingOffsets": "snapshot"}, "earliest, latest, or the offset"),
         ({"topic": "t", "startingOffsets": "1.42"}, "earliest, latest, or the offset"),
         ({"topic": "t", "endingOffsets": "-1"}, "a number from 0 on"),
+        ({"group": "g"}, "option group is of messages"),
+        ({"topic": "t", "group": "a/b"}, "group is 'a/b'"),
         ({"startingOffsets": "17"}, "an offset of a topic's message"),
         ({"endingOffsets": "17"}, "needs the option topic"),
     ],

@@ -193,7 +193,7 @@ class Talk:
         no = next(self.numbers)
         made = Segment(*segment(items, **extras))
         if shown:
-            self.core.holding.show(made)
+            self.core.subscriptions.show(made)
         self.core.submit(made, no if handle is None else handle, self.now, shown=shown)
         self.take()
         return no

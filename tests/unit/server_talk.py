@@ -10,6 +10,7 @@ talk.acks(ONE)                                               [(batch, revision)]
 talk.refusals(ONE)                                           [(batch, code, detail)] since the last call
 talk.told(ONE)                                               the headers of both, in order, since the last call
 talk.map                                                     the contents of the server
+forced(core)                                                 the answer to `chp switch --force`, as text
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chp.batch import ACK, REFUSED, Segment, split
-from chp.keys import RESERVED_KEY, public_session, session_topic
+import msgpack
+
+from chp.batch import ACK, REFUSED, Segment, decode, split
+from chp.headers import Refused, Reply
+from chp.keys import ETX, RESERVED_KEY, STX, public_session, session_topic
 from chp.limits import DEFAULT, Limits
+from chp.messages import ICANHAZ
 from chp.numbers import pack
+from chp.versions import VERSION
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.core.updates.turn import Frames, Turn
@@ -34,6 +40,16 @@ def kvset(session: bytes, no: int, items: Mapping[str, bytes | None], **extras: 
     columns = {**extras, "d": gone} if gone else extras
     body = Segment(list(items), [value or b"" for value in items.values()], columns or None).encode()
     return [RESERVED_KEY, pack(no), session, b"", body]
+
+
+def forced(core: ServerCore) -> str:
+    """Let an operator do `chp switch --force`; return what the server answers."""
+    asked = msgpack.packb({"chp": VERSION, "id": 1, "force": True})
+    core.request([b"operator", ICANHAZ, STX + b"switch" + ETX, asked])
+    identity, [frames] = core.turn.effects.replies.pop()
+    header, _ = decode(frames[-1])
+    assert identity == b"operator" and isinstance(header, Reply | Refused)
+    return str(header.facts if isinstance(header, Reply) else header.detail)
 
 
 class Talk:

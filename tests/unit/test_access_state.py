@@ -202,7 +202,7 @@ def test_a_member_s_messages_are_for_who_may_use_its_lease(opened: list[bytes], 
     for user in ("other", "one", "reader", "writer", "eve"):
         for more in ({}, {"facts": False}, {"groups": 7}):
             assert stream(cores, user, lease, **more) == ["access"], (user, more)
-    assert [name for name, *_ in cores.p.requests.readers.sharing._streams] == [b"worker"], "it goes on"
+    assert [name for name, *_ in cores.p.requests.readers.coordinator._streams] == [b"worker"], "it goes on"
 
 
 def test_the_pair_has_one_secret_on_both_servers_which_rules_and_failovers_leave_as_it_is() -> None:
@@ -293,7 +293,7 @@ def test_what_the_rules_deny_waits_for_no_others_and_nor_does_what_follows_on_it
     opened = {"roles": {}, "users": {**RULES["users"], "alice": {"write": [""]}}}
     ask(cores.p, "root", rules=opened, on=cores.p.state.access.changed)
     cores.run(1.0)
-    assert cores.b.state.access.changed == cores.p.state.access.changed and len(cores.b.pending) == 2
+    assert cores.b.state.access.changed == cores.p.state.access.changed and len(cores.b.link.pending) == 2
     cores.stopped = "P"
     cores.run(2.0)
     cores.vote("B")
@@ -313,13 +313,13 @@ def test_with_a_whole_state_of_other_rules_stays_only_what_it_can_have_the_refus
     ask(cores.p, "root", rules=RULES, on=cores.p.state.access.changed)
     cores.run(0.1)
     # The record of the rules is not sent any more.
-    cores.p.commits.log.clear()
+    cores.p.committer.committed.log.clear()
     put(cores, "root", ROOT, 1, "/secret/a")
     cores.linked = True
     cores.run(3.0)
-    assert cores.b.state.access.changed == cores.p.state.access.changed and cores.b.ctx.in_sync()
-    cores.b.pending.take(cores.now)
-    assert [frames[1] for frames in cores.b.pending.taken] == [pack(2)]
+    assert cores.b.state.access.changed == cores.p.state.access.changed and cores.b.pair.in_sync()
+    cores.b.link.pending.take(cores.now)
+    assert [frames[1] for frames in cores.b.link.pending.taken] == [pack(2)]
 
 
 def test_a_journal_brings_them_back_by_rows_and_by_a_snapshot(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_journal_brings_them_back_by_rows_and_by_a_snapshot(tmp_path: Path) ->
     rows.sync()
     Snapshotter(snapshot, DEFAULT).replace(cores.p)
     for journal in (rows, snapshot):
-        core = ServerCore(replace(cores.p.config), b"x" * 16, 1.0)
+        core = ServerCore(replace(cores.p.pair.config), b"x" * 16, 1.0)
         recover(core, journal, 1.0, 1.0)
         journal.close()
         assert core.state.access.rules is not None and core.state.access.rules.document == state.access.rules.document  # type: ignore[union-attr]
@@ -388,7 +388,7 @@ def test_rules_are_refused_where_they_could_not_hold() -> None:
 
 def test_a_server_whose_peer_was_never_heard_takes_no_rules() -> None:
     cores = Cores(keyed=True)
-    cores.p.ctx.peer = None
+    cores.p.pair.peer = None
     ask(cores.p, "root", rules=RULES, on=0)
     cores.linked = False
     cores.turn("P")
@@ -399,7 +399,7 @@ def test_an_older_server_is_no_peer_of_one_with_rules() -> None:
     cores = ruled()
     said = next(unpackb(m[1], "STATE") for turn in cores.turns["B"] for m in turn.to_peer if m[0] == b"STATE")
     cores.p.peer_message([b"STATE", packb({**said, "version": 3})])
-    assert cores.p.link.misfit is not None and "knows no rules" in cores.p.link.misfit.text
+    assert cores.p.link.incompatible is not None and "knows no rules" in cores.p.link.incompatible.text
 
 
 def split(both: bool) -> Cores:

@@ -12,7 +12,7 @@ from chp_server.testing import Cores
 AT = Position(b"s" * 16, 7, b"o" * 16, 9)
 
 
-def pulse() -> BeatTimer:
+def timer() -> BeatTimer:
     made = BeatTimer(b"p" * 16, 100.0, 0.25)
     made.done(State.ACTIVE, AT)
     made.begins(101.0)
@@ -20,11 +20,11 @@ def pulse() -> BeatTimer:
 
 
 def test_a_short_turn_needs_no_word_beside_its_own() -> None:
-    assert pulse().due(101.25, 101.25) is None
+    assert timer().due(101.25, 101.25) is None
 
 
 def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
-    beats = pulse()
+    beats = timer()
     frames = beats.due(104.0, 104.0)
     assert frames is not None
     assert BeatMessage.of(frames[1]) == BeatMessage(b"p" * 16, 3000, State.ACTIVE, AT)
@@ -34,14 +34,14 @@ def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
 
 def test_who_takes_no_processor_time_is_not_busy() -> None:
     """Such a server waits for a disk or a database."""
-    beats = pulse()
+    beats = timer()
     assert beats.due(102.0, 5.0) is not None
     assert beats.due(102.1, 5.0005) is None
     assert beats.due(102.2, 5.01) is not None
 
 
 def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
-    beats = pulse()
+    beats = timer()
     beats.hush()
     assert beats.due(102.0, 102.0) is None
     beats.done(State.ACTIVE, AT)
@@ -49,7 +49,7 @@ def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
 
 
 def test_silence_is_the_longest_gap_between_words_of_one_turn() -> None:
-    beats = pulse()
+    beats = timer()
     for now in (101.5, 102.0, 103.5, 104.0):
         beats.due(now, now)
     assert beats.silent_s(104.25) == 1.5
@@ -66,11 +66,11 @@ def test_a_beat_that_makes_no_sense_is_refused(said: object) -> None:
 def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
     """Let P take no turn for so long, while B goes on and hears the BEATs of P's thread."""
     end = pair.now + seconds
-    pair.p.pulse.done(pair.p.bstate, pair.p.state.proof())
+    pair.p.link.beat_timer.done(pair.p.pair.bstate, pair.p.state.proof())
     pair.stopped = "P"
     while pair.now < end:
         pair.run(0.1)
-        frames = pair.p.pulse.due(pair.now, pair.now) if beating else None
+        frames = pair.p.link.beat_timer.due(pair.now, pair.now) if beating else None
         if frames is not None:
             pair.b.peer_message(frames)
     pair.stopped = ""
@@ -80,10 +80,10 @@ def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
 def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=beating)
-    assert pair.b.ctx.alive() is beating
+    assert pair.b.pair.peer_lives() is beating
     turn = pair.turn("P")
     assert any(fact.event == "paused" for fact in turn.facts) is not beating
-    assert (pair.p.now < pair.p.ctx.hold_until) is not beating
+    assert (pair.p.turn.now < pair.p.pair.hold_until) is not beating
 
 
 def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
@@ -109,16 +109,16 @@ def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_it
 
 def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     pair = Cores()
-    peer = pair.b.ctx.peer
+    peer = pair.b.pair.peer
     assert peer is not None
     heard = peer.heard
     pair.now += 0.5
     pair.b.begin_turn(pair.now, 0.0)
     pair.b.peer_message(BeatMessage(b"another run" * 2, 1, State.ACTIVE, AT).frames())
     assert peer.heard == heard
-    pair.b.peer_message(BeatMessage(pair.p.server, 1, State.ACTIVE, AT).frames())
+    pair.b.peer_message(BeatMessage(pair.p.pair.server, 1, State.ACTIVE, AT).frames())
     assert peer.heard == pair.now
     pair.b.peer_message(pair.p.link.leave_message())
-    pair.b.peer_message(BeatMessage(pair.p.server, 2, State.ACTIVE, AT).frames())
-    assert not pair.b.ctx.alive(), "what it said before it left came by another connection"
+    pair.b.peer_message(BeatMessage(pair.p.pair.server, 2, State.ACTIVE, AT).frames())
+    assert not pair.b.pair.peer_lives(), "what it said before it left came by another connection"
     assert BEAT == b"BEAT"

@@ -13,6 +13,7 @@ from chp.digest import link
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
+from chp_server.core.asks import RiseAbove
 from chp_server.core.core import CoreConfig, ServerCore
 from tests.unit.client_frames import ACTIVE, Talk, message, n, segment, topic
 
@@ -175,7 +176,7 @@ def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(
         end = msgpack.unpackb(server.replies[-1])[0]
         assert end[0] == KTHXBAI and end[6] is bool(after) and end[7:9] == [start, server.digest(subtree, start)]
     server.core.begin_turn(server.now, 0.0)
-    server.core.rise_above(5)
+    server.core.do(RiseAbove(5))
     first = server.core.state.number
     server.turn(kvset(4, {"/a/x": b"4"}))
     assert server.told(subtree, HEARTBEAT)[-1][8:] == [first, server.digest(subtree, first)]

@@ -51,6 +51,8 @@ class Given:
 class StandIn:
     """A topic and its one consumer."""
 
+    _writer = SimpleNamespace(tracing=None)
+
     def __init__(self, *batches: Given) -> None:
         self.name = self.topic = "orders"
         self.batches, self.closed, self.joined = list(batches), 0, list[tuple[str, Any]]()

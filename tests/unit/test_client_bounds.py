@@ -73,7 +73,7 @@ class TestStrangers:
 
     def test_in_a_batch(self) -> None:
         talk = Talk("/a/").joined()
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.batch(n(0), n(1), {"/a/1": b"1", "/b/1": b"x"}, {"/b/2": b"x"}, {"/a/2": b"2"}, on="/a/")
         replica = talk.core.channels[0].replica
         assert talk.map == {"/a/1": b"1", "/a/2": b"2"} and replica.map.fingerprint() == (2, 2 * n(1))

@@ -136,7 +136,7 @@ def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come(
 
 def test_a_lower_number_in_hugz_is_a_server_that_began_anew() -> None:
     talk = joined(("/a", 9, b"1"), ("/b", 1, b"another"), number=9)
-    talk.core.holding.watch(True)
+    talk.core.subscriptions.watch(True)
     talk.hugz(1)
     assert talk.stats["histories_restarted"] == 1
     talk.answer(1, ("/b", 1, b"1"))

@@ -12,7 +12,7 @@ import zmq
 
 import chp_client
 from chp_client.agent import sockets
-from chp_client.agent.agent import DIRECT_ITEMS, Agent
+from chp_client.agent.agent import DIRECT_BYTES, DIRECT_ITEMS, Agent
 from chp_client.agent.dispatch import Dispatcher
 from chp_client.agent.mailbox import Mailbox
 from chp_client.agent.sockets import ClientSockets
@@ -82,6 +82,37 @@ def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
 def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:
     assert put(asleep, *(f"/{i}" for i in range(DIRECT_ITEMS + 1))) == []
     assert is_rung(asleep)
+
+
+def queue(agent: Agent, key: str, value: bytes) -> list[int]:
+    """Queue a batch of its own, as a conditional set does; the numbers of the batches under way then."""
+    mailbox, batch = agent.mailbox, agent.mailbox.batch
+    batch.wake = agent.wake_or_send
+    with mailbox.lock:
+        pending = batch.new()
+        pending.keys, pending.values = [key], [value]
+        batch.push(pending)
+    return list(mailbox.core.outbox.batches)
+
+
+def test_a_small_queued_batch_is_sent_by_the_thread_that_queued_it(asleep: Agent) -> None:
+    assert queue(asleep, "/a", b"1") == [1]
+    assert asleep.mailbox.batch.sleeping and not is_rung(asleep), "the agent is not disturbed"
+    assert queue(asleep, "/b", b"1") == [1], "one is under way, so the next one waits for the agent"
+    assert is_rung(asleep)
+
+
+def test_a_large_queued_batch_is_the_agents(asleep: Agent) -> None:
+    assert queue(asleep, "/a", b"1" * DIRECT_BYTES) == []
+    assert is_rung(asleep)
+
+
+def test_a_queued_batch_goes_before_the_open_one(asleep: Agent) -> None:
+    batch = asleep.mailbox.batch
+    batch.keys.append("/open")
+    batch.values.append(b"1")
+    assert queue(asleep, "/queued", b"1") == []
+    assert is_rung(asleep), "the agent sends both in their order"
 
 
 def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

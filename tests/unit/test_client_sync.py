@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chp_client import BadInput, Clone
-from tests.talk import NOBODY
+from tests.talk import NO_SERVER
 from tests.unit.client_frames import OTHER, Talk, n
 
 
@@ -31,5 +31,5 @@ def test_each_channel_that_is_held_has_to_be_there() -> None:
 
 
 def test_a_clone_that_only_writes_has_nothing_to_sync() -> None:
-    with Clone(NOBODY, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
+    with Clone(NO_SERVER, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
         clone.sync(1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -36,14 +39,14 @@ class TestWhatTheCoreTells:
 
     def test_every_change_in_the_servers_order(self) -> None:
         talk = Talk().joined()
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.batch(n(0), n(1), {"/a": b"1", "/b": b"2"}, {"/a": b"3"})
         talk.batch(n(3), n(4), {"/a": None})
         assert all_of(talk) == [("/a", b"1", n(1)), ("/b", b"2", n(1)), ("/a", b"3", n(1)), ("/a", None, n(4))]
 
     def test_an_own_set_is_told_when_it_is_confirmed_and_once(self) -> None:
         talk = Talk().joined()
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.set({"/a": b"mine"})
         assert talk.changes == []
         talk.batch(n(0), n(1), {"/a": b"theirs"}, origins=[[OTHER, 1]])
@@ -52,7 +55,7 @@ class TestWhatTheCoreTells:
 
     def test_after_a_snapshot_the_difference(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/c": n(3)})
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.heartbeat(n(3), count=9)
         talk.snapshot(n(9), {"/a": (b"/a=1", n(1)), "/b": (b"new", n(8)), "/d": (b"4", n(7))})
         assert all_of(talk) == [("/d", b"4", n(7)), ("/b", b"new", n(8)), ("/c", None, n(9))]
@@ -60,7 +63,7 @@ class TestWhatTheCoreTells:
     def test_after_a_snapshot_only_what_differs_from_what_was_told_by_revision(self) -> None:
         held = {f"/{i}": n(100 - i) for i in range(25)}
         talk = Talk().joined(n(100), **held)
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.greet(told=n(150, 2))
         # A replay may have set these keys again.
         again = {k: (f"{k}={r}".encode(), n(120 + i, 2)) for i, (k, r) in enumerate(held.items())}
@@ -72,7 +75,7 @@ class TestWhatTheCoreTells:
 
     def test_a_key_of_an_own_set_is_told_whatever_is_shown_of_it(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.set({"/a": b"theirs"})
         talk.heartbeat(n(3), count=9)
         talk.snapshot(n(9), {"/a": (b"theirs", n(8)), "/b": (b"/b=" + str(n(2)).encode(), n(2))})
@@ -80,16 +83,16 @@ class TestWhatTheCoreTells:
 
     def test_a_key_left_out_of_the_start_for_an_own_set_that_is_refused_is_told_then(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.set({"/a": b"mine"})
-        assert talk.core.holding.held("", set()).keys == ["/b"]
+        assert talk.core.subscriptions.held("", set()).keys == ["/b"]
         talk.refuse(1, "access", "no")
         talk.snapshot(n(3), {"/a": (b"1", n(1)), "/b": (b"2", n(2))})
         assert all_of(talk) == [("/a", b"1", n(1))]
 
     def test_a_history_that_began_anew_is_told_by_value_as_its_revisions_mean_something_else(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/same": n(2)})
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.greet(told=n(3), uuid=b"T" * 16)
         same = {"/same": (f"/same={n(2)}".encode(), n(3))}
         talk.snapshot(n(3), {"/a": (b"another", n(1)), "/c": (b"3", n(3)), **same})
@@ -101,17 +104,17 @@ class TestWhatTheCoreTells:
     def test_what_is_held_can_be_told_first(self) -> None:
         talk = Talk().joined(n(3), **{"/x/a": n(3), "/x/b": n(1), "/y": n(2)})
         talk.set({"/x/pending": b"1"})
-        assert talk.core.holding.held("/x/", set()).keys == ["/x/b", "/x/a"]
-        assert talk.core.holding.held("", {"/x/b"}).keys == ["/y", "/x/a"]
+        assert talk.core.subscriptions.held("/x/", set()).keys == ["/x/b", "/x/a"]
+        assert talk.core.subscriptions.held("", {"/x/b"}).keys == ["/y", "/x/a"]
 
     def test_what_several_subtrees_hold_comes_in_one_order(self) -> None:
         talk = Talk("/x/", "/y/").joined(n(4), **{"/x/a": n(1), "/y/b": n(2), "/x/c": n(3), "/y/d": n(4)})
-        held = talk.core.holding.held("", set())
+        held = talk.core.subscriptions.held("", set())
         assert held.keys == ["/x/a", "/y/b", "/x/c", "/y/d"] and held.revisions == [n(1), n(2), n(3), n(4)]
 
     def test_a_delete_that_nobody_made_is_told_as_an_expiry(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/c": n(3)})
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         talk.batch(n(3), n(4), [["/a", "/b"], [b"", b""], {"d": [1, 0], "ended": True}])
         talk.batch(n(5), n(6), {"/c": None})
         assert [list(changed.expiries) for changed in talk.changes] == [[0, 1], []]
@@ -121,7 +124,7 @@ class TestWhereAWatchBegins:
     def watched(self, start: str | int, conflate: bool = False) -> tuple[Talk, WatchQueue]:
         """Return a watch that was made before a snapshot and a batch came, with its talk."""
         talk, queue = Talk(), WatchQueue("", conflate, 3, start)
-        talk.core.holding.watch(True)
+        talk.core.subscriptions.watch(True)
         if start == "begin" or isinstance(start, int):
             talk.core.catch_up(queue, "", start if isinstance(start, int) else None)
         talk.joined(n(4), **{"/a": n(1), "/b": n(2), "/c": n(3), "/d": n(4)})
@@ -419,6 +422,24 @@ class TestQueue:
         queue.on_offer = lambda: rung.append(1)
         queue.offer(Changed(["/a"], [b"1"], 1), Changed(["/b"], [b"2"], 2))
         assert rung == [1]
+
+    def test_a_listener_may_leave_while_the_agent_rings(self) -> None:
+        class Leaving(WatchQueue):
+            """A queue whose listener leaves as soon as the agent has looked for it once."""
+
+            def __getattribute__(self, name: str) -> Any:
+                found = super().__getattribute__(name)
+                if name == "on_offer" and found is not None:
+                    self.on_offer = None
+                return found
+
+        change = Changed(["/a"], [b"1"], 1)
+        rings: list[Callable[[WatchQueue], None]] = [lambda q: q.offer(change), lambda q: q.begin([]), WatchQueue.close]
+        for ring in rings:
+            queue, rung = Leaving("", False, 10), list[int]()
+            queue.on_offer = partial(rung.append, 1)
+            ring(queue)
+            assert rung == [1]
 
     def test_an_asynchronous_reader_gets_the_same_columns(self) -> None:
         async def use() -> list[Changes]:

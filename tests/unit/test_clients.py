@@ -121,7 +121,7 @@ def test_what_is_of_another_form_is_refused_by_name_and_counted(said: dict[str, 
         Clients().told(b"x", said, "", 0.0)
     talk = Talk()
     told(talk, **said)
-    assert talk.core.counts["garbage_snapshot"] == 1 and not talk.turn().replies
+    assert talk.core.committer.counts["garbage_snapshot"] == 1 and not talk.turn().replies
     assert names(talk) == []
 
 
@@ -168,7 +168,7 @@ def test_a_client_tells_the_server_that_it_follows_soon_after_and_then_each_five
 
 def test_the_core_wakes_for_it() -> None:
     assert joined(who={"name": "me"}).core.next_deadline() <= 100.5
-    assert joined().core.telling.due == float("inf"), "a core that was not told who it is says nothing"
+    assert joined().core.report.due == float("inf"), "a core that was not told who it is says nothing"
 
 
 def test_what_a_client_tells_is_taken_by_a_server() -> None:

@@ -22,7 +22,7 @@ from chp.errors import BadKey, BadTtl, BadValue
 from chp_client import AsyncClone, BadInput, Clone, Closed, recipes
 from chp_client.clone.base import internals
 from chp_client.port.admin import Admin
-from tests.talk import NOBODY, unconnected
+from tests.talk import NO_SERVER, unconnected
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def clone() -> Iterator[Clone]:
     ("settings", "says"),
     [
         ({"servers": []}, "no server is given"),
-        ({"servers": [NOBODY, NOBODY]}, "server tcp://127.0.0.1:9 is given twice"),
-        ({"servers": [NOBODY, "tcp://a:1", "tcp://b:2"]}, "3 servers are given; name one, or the two of a pair"),
+        ({"servers": [NO_SERVER, NO_SERVER]}, "server tcp://127.0.0.1:9 is given twice"),
+        ({"servers": [NO_SERVER, "tcp://a:1", "tcp://b:2"]}, "3 servers are given; name one, or the two of a pair"),
         ({"servers": 5556}, "server 5556 is not tcp://host:port"),
         ({"servers": "tcp://::1:5556"}, "is not tcp://host:port"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),
@@ -50,7 +50,7 @@ def clone() -> Iterator[Clone]:
 )
 def test_settings(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        Clone(**({"servers": NOBODY} | settings))
+        Clone(**({"servers": NO_SERVER} | settings))
 
 
 def as_redis(word: str, value: object) -> Callable[[Any], object]:
@@ -95,7 +95,7 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("a creation below 0", lambda c: c.topic("t").create(timeout=-1), BadInput, "timeout=-1 is below 0"),
     ("a transaction below 0", lambda c: c.transaction(-1), BadInput, "timeout=-1 is below 0"),
     ("close below 0", lambda c: c.close(-1), BadInput, "timeout=-1 is below 0"),
-    ("servers' answers below 0", lambda c: Admin([NOBODY], -1), BadInput, "timeout_s=-1 is below 0"),
+    ("servers' answers below 0", lambda c: Admin([NO_SERVER], -1), BadInput, "timeout_s=-1 is below 0"),
     ("a lock below 0", lambda c: recipes.Lock(c, "/a/l").acquire(-1), BadInput, "timeout=-1 is below 0"),
     ("a pattern", lambda c: c.watch("/a/*"), BadInput, "no key here begins with '/a/*'; a watch is by prefix"),
     ("a pattern to call for", lambda c: c.on("/a/*")(print), BadInput, "a watch is by prefix; use '/a/'"),
@@ -129,7 +129,7 @@ def test_mistakes(clone: Clone, act: Callable[[Clone], object], kind: type[Excep
 
 
 def test_a_clone_that_only_writes_has_nothing_to_watch() -> None:
-    with Clone(NOBODY, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
+    with Clone(NO_SERVER, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
         clone.watch()
 
 
@@ -138,7 +138,10 @@ def test_a_key_outside_is_absent_for_get_and_in(clone: Clone) -> None:
     with pytest.raises(KeyError) as missed:
         _ = clone["/a/1"]
     assert type(missed.value) is KeyError, "inside it is absent"
-    with Clone(NOBODY, None) as writer, pytest.raises(BadKey, match="'/a/1' is outside what this Clone holds: it only"):
+    with (
+        Clone(NO_SERVER, None) as writer,
+        pytest.raises(BadKey, match="'/a/1' is outside what this Clone holds: it only"),
+    ):
         _ = writer["/a/1"]
 
 
@@ -168,7 +171,7 @@ def test_help_does_not_show_what_is_refused(clone: Clone) -> None:
 
 def test_mistakes_with_an_async_clone() -> None:
     async def main() -> None:
-        clone = AsyncClone(NOBODY, "/a/")
+        clone = AsyncClone(NO_SERVER, "/a/")
         acts: list[tuple[Callable[[Any], object], type[Exception], str]] = [
             (lambda c: c.__enter__(), TypeError, "use: async with AsyncClone(...)"),
             (lambda c: c.__setitem__("/a/1", b""), TypeError, "use: await clone.set(key, value)"),
@@ -197,7 +200,7 @@ def test_mistakes_with_an_async_clone() -> None:
             pass
         await clone.close(0.0)
         with pytest.raises(TypeError, match="use: with Clone"):
-            async with Clone(NOBODY):  # type: ignore[attr-defined]
+            async with Clone(NO_SERVER):  # type: ignore[attr-defined]
                 pass
 
     asyncio.run(main())
@@ -211,9 +214,9 @@ def test_the_port_may_be_left_out(given: Any) -> None:
 
 
 def test_a_timedelta_is_a_ttl() -> None:
-    with Clone(NOBODY, "/a/") as clone:
+    with Clone(NO_SERVER, "/a/") as clone:
         clone.set("/a/1", b"", ttl=timedelta(milliseconds=1500))
-        assert internals(clone).mailbox.batch.draft.ttls[1] == [1500]
+        assert internals(clone).mailbox.batch.pending.ttls[1] == [1500]
         assert clone.lease(timedelta(minutes=1)).ttl_s == 60.0
         assert recipes.Lock(clone, "/a/lock", ttl=timedelta(seconds=5)).held is False
         clone.close(0.0)
@@ -226,7 +229,7 @@ def test_prefixes_that_may_be_watched(clone: Clone, prefix: str) -> None:
 
 def test_waits_without_end() -> None:
     for timeout in (math.inf, 1e300, 10**400, None):
-        with Clone(NOBODY) as short:
+        with Clone(NO_SERVER) as short:
             ticket = short.set("/a", b"")
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(ticket.wait, timeout)
@@ -239,7 +242,7 @@ def test_waits_without_end() -> None:
     ("codec", "value"), [("text", "\ud800"), ("json", math.nan), ("json", {"a": [math.inf]}), ("json", "\ud800")]
 )
 def test_values_that_others_could_not_read(codec: str, value: object) -> None:
-    with Clone(NOBODY, codec=codec) as clone, pytest.raises(BadValue, match=f"codec '{codec}'"):
+    with Clone(NO_SERVER, codec=codec) as clone, pytest.raises(BadValue, match=f"codec '{codec}'"):
         clone["/a"] = value
 
 
@@ -248,7 +251,7 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
     for _ in range(100_000):
         deep = [deep]
     for codec in ("json", "msgpack"):
-        with Clone(NOBODY, codec=codec) as clone:
+        with Clone(NO_SERVER, codec=codec) as clone:
             with pytest.raises(BadValue, match=f"codec '{codec}'"):
                 clone["/a"] = deep
             internals(clone).mailbox.core.shown["/a"] = (
@@ -260,14 +263,14 @@ def test_what_is_nested_too_deeply_is_no_value() -> None:
 
 
 def test_msgpack_reads_what_it_wrote() -> None:
-    clone = Clone(NOBODY, codec="msgpack")
+    clone = Clone(NO_SERVER, codec="msgpack")
     clone["/a"] = {1: 2, None: b"x"}
     assert clone["/a"] == {1: 2, None: b"x"}
     clone.close(0.0)
 
 
 def test_what_can_not_be_decoded_is_named() -> None:
-    clone = Clone(NOBODY, codec="json")
+    clone = Clone(NO_SERVER, codec="json")
     internals(clone).mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
     for read in (clone.snapshot, lambda: list(clone.items()), lambda: list(clone.values())):
         with pytest.raises(BadValue, match=r"key '/bad': the value b'\{' is not JSON"):

@@ -19,7 +19,7 @@ from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
 from chp_client.clone import clone as clone_module
 from chp_client.clone.base import internals
-from tests.talk import NOBODY, unconnected
+from tests.talk import NO_SERVER, unconnected
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
 OTHER = {"/d": b"4", "/e": b"5"}
@@ -204,7 +204,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("subtree", ["a", "/a", "a/", "//\x01/", 7])
     def test_subtrees(self, subtree: object) -> None:
         with pytest.raises(BadSubtree):
-            Clone(NOBODY, subtree=subtree)  # type: ignore[arg-type]
+            Clone(NO_SERVER, subtree=subtree)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "settings",
@@ -215,7 +215,7 @@ class TestWhatIsRefused:
     )  # fmt: skip
     def test_settings(self, settings: dict[str, object]) -> None:
         with pytest.raises(BadInput):
-            Clone(NOBODY, **settings)  # type: ignore[arg-type]
+            Clone(NO_SERVER, **settings)  # type: ignore[arg-type]
 
     def test_conditions(self, empty: Clone) -> None:
         with pytest.raises(BadInput, match="if_revision"):
@@ -223,7 +223,7 @@ class TestWhatIsRefused:
 
 
 def test_a_clone_that_only_writes_holds_nothing() -> None:
-    clone = Clone(NOBODY, subtree=None)
+    clone = Clone(NO_SERVER, subtree=None)
     clone["/a"] = b"1"
     clone.set_many({"/b": b"2"})
     assert len(clone) == 0 and clone.state is State.CONNECTING and "write-only" in repr(clone)
@@ -231,7 +231,7 @@ def test_a_clone_that_only_writes_holds_nothing() -> None:
 
 
 def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
-    clone = Clone(NOBODY, subtree="/x/", name="me")
+    clone = Clone(NO_SERVER, subtree="/x/", name="me")
     assert clone.state == "CONNECTING" and clone.staleness_s == float("inf") and clone.revision == 0
     assert clone.active is None and clone.stats == {} and clone.verify().ok and clone.name == "me"
     assert "127.0.0.1:9 not heard from" in clone.describe()
@@ -244,7 +244,7 @@ def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
         def set(self, key: str, value: bytes, *rest: object, **more: object) -> Ticket:
             return super().set(key, value.upper())
 
-    with contextlib.closing(Shouting(NOBODY)) as clone:
+    with contextlib.closing(Shouting(NO_SERVER)) as clone:
         clone.set("/a", b"a")
         clone["/b"] = b"b"
         assert dict(clone) == {"/a": b"A", "/b": b"B"}
@@ -252,7 +252,7 @@ def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
 
 
 def test_who_keeps_only_the_method_goes_on_setting() -> None:
-    put = Clone(NOBODY).set
+    put = Clone(NO_SERVER).set
     gc.collect()
     ticket = put("/a", b"1")
     assert not ticket.done and put("/a", b"2") is not None
@@ -262,7 +262,7 @@ def test_who_keeps_only_the_method_goes_on_setting() -> None:
 
 
 def test_a_pin_is_what_is_held_and_the_number_of_that_moment() -> None:
-    with contextlib.closing(Clone(NOBODY, codec="json")) as clone:
+    with contextlib.closing(Clone(NO_SERVER, codec="json")) as clone:
         clone["/a"] = [1]
         assert clone.pin() == ({"/a": [1]}, 0, 0)
         clone.close(0.0)

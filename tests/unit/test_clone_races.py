@@ -26,7 +26,7 @@ from chp_client.agent.aioparts import AsyncWatch
 from chp_client.agent.watch import Watch, WatchQueue
 from chp_client.clone.base import internals
 from chp_client.core.events import Changed
-from tests.talk import NOBODY, unconnected
+from tests.talk import NO_SERVER, unconnected
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b"3"}
 
@@ -64,7 +64,7 @@ class Changing:
     """A Clone of which another program sets and deletes many keys together, for so many rounds."""
 
     def __init__(self, rounds: int = 30) -> None:
-        self.clone = Clone(NOBODY)
+        self.clone = Clone(NO_SERVER)
         self.clone.set_many(INITIAL)
         self._rounds, self._thread = rounds, threading.Thread(target=self._change)
 
@@ -131,7 +131,7 @@ def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Cl
 
 def test_an_async_clone_names_the_remedy_too() -> None:
     async def run() -> None:
-        async with AsyncClone(NOBODY) as made:
+        async with AsyncClone(NO_SERVER) as made:
             made.submit("/a", b"1")
             keys = list(made)
             internals(made).mailbox.core.shown.clear()
@@ -149,7 +149,7 @@ def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> 
 
 def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Meddler) -> None:
     meddler.act = clone.clear
-    other = Clone(NOBODY)
+    other = Clone(NO_SERVER)
     other.update(clone)
     assert other == INITIAL and not clone
     other.close(0.0)
@@ -157,7 +157,7 @@ def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Me
 
 def test_an_async_clone_iterates_over_what_there_was() -> None:
     async def use() -> None:
-        clone = AsyncClone(NOBODY)
+        clone = AsyncClone(NO_SERVER)
         for view in (clone.items, clone.values, clone.keys):
             for key, value in INITIAL.items():
                 clone.submit(key, value)

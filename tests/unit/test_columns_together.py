@@ -77,7 +77,7 @@ def test_runs_of_revisions_that_are_not_of_all_keys_are_refused(runs: list[list[
 
 def test_a_reader_ignores_columns_that_it_does_not_know() -> None:
     followed = Followed("/r/")
-    (channel,) = followed.client.joining.all
+    (channel,) = followed.client.copy_channels.all
     at = channel.at
     header = [1, at, at + 1, at + 1, 0, [], False]
     columns = {"colour": "blue", "c": [[0], [7]], "u": [b"", b""], "ended": True, "d": [1]}

@@ -67,7 +67,8 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
 
 def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
     values = {
-        "role": "primary", "bind": "tcp://*:7000", "peer": "tcp://b:7000", "arbiter": "zk://z:2181/chp",
+        "role": "primary", "bind": "tcp://*:7000", "peer": "tcp://b:7000", "arbiter": "etcds://z:2181/chp",
+            "arbiter_ca": "ca.pem", "arbiter_cert": "cert.pem", "arbiter_key": "key.pem",
         "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
         "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
         "replica_timeout_s": "3", "slow_peer_s": "5", "pending_bytes_max": "2M", "scrub_s": "60",
@@ -143,6 +144,12 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--solo-wait-s", "nie"], ["solo_wait_s = nie", "or 'never'"]),
         (["--arbiter", "zk://localhost"], ["arbiter", "zk://HOST:PORT/PATH"]),
         (["--arbiter", "zk://z:2181/chp"], ["arbiter", "a server alone needs none"]),
+        ([*PAIR, "--arbiter", "etcd://localhost/chp"], ["arbiter", "etcd://HOST:PORT/PATH"]),
+        ([*PAIR, "--arbiter", "etcd://e:0/chp"], ["arbiter", "etcd://HOST:PORT/PATH"]),
+        ([*PAIR, "--arbiter", "etcd://bob@e:2379/chp"], ["arbiter", "USER:PASSWORD@"]),
+        ([*PAIR, "--arbiter", "zk://bob:pw@z:2181/chp"], ["arbiter", "only etcd://"]),
+        ([*PAIR, "--arbiter", "etcd://e:2379/chp", "--arbiter-ca", "ca.pem"], ["arbiter_ca", "etcds://"]),
+        ([*PAIR, "--arbiter", "etcds://e:2379/chp", "--arbiter-key", "k.pem"], ["arbiter_key", "--arbiter-cert"]),
         ([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=abc"], ["arbiter", "?session_s=SECONDS"]),
         ([*PAIR, "--arbiter", "zk://z:2181/chp?sesion_s=5"], ["arbiter", "?session_s=SECONDS"]),
         ([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=0"], ["arbiter", "?session_s=SECONDS"]),

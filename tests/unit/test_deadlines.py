@@ -5,10 +5,10 @@ from chp_server.core.deadlines import NEVER, Deadlines
 
 def test_nothing_is_due_before_its_time() -> None:
     deadlines = Deadlines()
-    assert deadlines.next() == NEVER
+    assert deadlines.first == NEVER
     deadlines.set("a", 2.0)
     deadlines.set("b", 1.0)
-    assert deadlines.next() == 1.0
+    assert deadlines.first == 1.0
     assert deadlines.due(0.9) == frozenset()
 
 
@@ -19,13 +19,15 @@ def test_what_is_due_is_taken_out_once() -> None:
     deadlines.set("c", 2.0)
     assert deadlines.due(1.0) == {"a", "b"}
     assert deadlines.due(1.0) == frozenset()
-    assert deadlines.next() == 2.0
+    assert deadlines.first == 2.0
 
 
 def test_a_later_time_replaces_the_earlier_one() -> None:
     deadlines = Deadlines()
     deadlines.set("a", 1.0)
+    deadlines.set("b", 3.0)
     deadlines.set("a", 2.0)
+    assert deadlines.first == 2.0
     assert deadlines.due(1.5) == frozenset()
     assert deadlines.due(2.0) == {"a"}
 
@@ -36,7 +38,7 @@ def test_what_is_cleared_is_not_due() -> None:
     deadlines.clear("a")
     deadlines.clear("never set")
     assert deadlines.due(1.0) == frozenset()
-    assert deadlines.next() == NEVER
+    assert deadlines.first == NEVER
 
 
 def test_a_name_may_be_set_for_the_time_that_has_come() -> None:
@@ -45,5 +47,5 @@ def test_a_name_may_be_set_for_the_time_that_has_come() -> None:
     deadlines.set("a", 1.0)
     assert deadlines.due(1.0) == {"a"}
     deadlines.set("a", 1.0)
-    assert deadlines.next() == 1.0
+    assert deadlines.first == 1.0
     assert deadlines.due(1.0) == {"a"}

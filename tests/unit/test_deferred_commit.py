@@ -68,7 +68,7 @@ def test_what_follows_in_the_same_turn_finds_it() -> None:
     server.stage(b"1")
     commit, condition = server.commit(), server.kvset(["/bench/0"], [b"2"], c=[[0], [0]])
     server.turn(commit, condition)
-    assert server.core.commits.counts["refused_revision"] == 1
+    assert server.core.committer.counts["refused_revision"] == 1
     assert server.core.state.map.values["/bench/0"] == b"1"
 
 

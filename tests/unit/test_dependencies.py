@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chp_server.core.core import CoreConfig, ServerCore
+
 ROOT = Path(__file__).parents[2]
 CORE_NAMES_MAX = 15
 PACKAGES = {"chp": ROOT / "chp/chp", "chp_server": ROOT / "server/chp_server", "chp_client": ROOT / "client/chp_client"}
@@ -128,7 +130,7 @@ def circle(arrows: dict[str, set[str]]) -> set[str]:
         left = stay
 
 
-CORE_ORDER = ("state", "updates", "pair", "context", "peer", "questions", "core")
+CORE_ORDER = ("state", "updates", "pair", "asks", "peer", "questions", "core")
 
 
 def test_the_server_s_core_runs_in_one_direction() -> None:
@@ -139,19 +141,42 @@ def test_the_server_s_core_runs_in_one_direction() -> None:
         assert not above, f"core/{name} imports {sorted(above)}"
 
 
-# What still shares the context of the server's core. A part may be taken off this list; none is put on it.
-KNOW_THE_CONTEXT = {
-    "core.core", "core.heartbeats", "peer.handshake", "peer.peerlink", "peer.replay", "questions.access_changes",
-    "questions.requests", "questions.status", "questions.topic_readers",
+# The parts that may read and write all that is known of the pair. Every other part is given a view of it, or nothing.
+KNOW_THE_PAIR = {
+    "core.core", "core.heartbeats", "peer.handshake", "peer.peerlink", "peer.replay", "questions.status",
 }  # fmt: skip
+# The number of names that a view may have.
+VIEW_NAMES_MAX = 8
 # The number of arguments that a part may have when it is made.
 GIVEN_MAX = 8
+# Its turns, what comes in, what it decides; the parts that the shell, `performing` and tests look at.
+CORE_NAMES = {
+    "begin_turn", "subscription", "collect", "request", "peer_message", "page", "measured", "end_turn", "next_deadline",
+    "do", "status", "state", "active",
+    "turn", "committer", "pair", "link", "requests", "heartbeats", "release",
+}  # fmt: skip
 
 
-def test_parts_of_the_server_s_core_are_given_what_they_need_and_no_context() -> None:
-    context = "chp_server.core.context"
-    knowing = {".".join(name.split(".")[-2:]) for name, path in MODULES.items() if context in knows(path)}
-    assert knowing == KNOW_THE_CONTEXT
+def test_the_server_s_core_has_these_public_names() -> None:
+    core = ServerCore(CoreConfig(), bytes(16), 0.0)
+    assert {name for name in dir(core) if not name.startswith("_")} == CORE_NAMES
+
+
+def test_few_parts_of_the_server_s_core_know_all_of_the_pair() -> None:
+    knowing = set()
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and "PairState" in {alias.name for alias in node.names}:
+                knowing.add(".".join(name.split(".")[-2:]))
+    assert knowing == KNOW_THE_PAIR
+
+
+def test_views_of_the_server_s_core_are_small() -> None:
+    for path in sorted((PACKAGES["chp_server"] / "core").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases) and "View" in node.name:
+                names = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AnnAssign)]
+                assert len(names) <= VIEW_NAMES_MAX, f"{path}:{node.lineno} shows {len(names)} names"
 
 
 def test_parts_of_the_server_s_core_are_given_few_things() -> None:
@@ -185,7 +210,7 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
-    """A part of the core uses context.py; only modules around the core import it."""
+    """A part of the core is given what it needs; only modules around the core import it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
     assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores"}
 

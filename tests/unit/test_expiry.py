@@ -67,12 +67,12 @@ def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_b
     """A turn may take some time before it reads the collector, so a ttl of 2.0 s once expired after 1.979 s."""
     pair = Cores()
     pair.p.begin_turn(pair.now, pair.now)
-    pair.p.arrived(pair.now + 0.3)
+    pair.p.turn.arrived(pair.now + 0.3)
     pair.put("P", X, 1, {"/k": b"1"}, t=2000)
     record = next(frames for frames in pair.p.end_turn().to_peer if frames[0] == b"RECORD")
     assert pair.p.state.map.deadlines["/k"] == pair.now + 2.3
     pair.b.begin_turn(pair.now, pair.now)
-    pair.b.arrived(pair.now + 0.4)
+    pair.b.turn.arrived(pair.now + 0.4)
     pair.b.peer_message(record)
     assert pair.b.state.map.deadlines["/k"] == pair.now + 2.4
 

@@ -79,7 +79,7 @@ def test_a_lease_that_nobody_refreshed_ends_in_slices() -> None:
     before = len(pair.turns["P"])
     pair.run(70.0)
     assert most_deleted(pair.turns["P"][before:]) == SLICE and len(deleted(pair, "P", before)) == len(KEYS)
-    assert not pair.p.state.leases and not pair.b.state.leases and pair.p.counts["expired_leases"] == 1
+    assert not pair.p.state.leases and not pair.b.state.leases and pair.p.committer.counts["expired_leases"] == 1
 
 
 def test_a_key_that_is_set_anew_while_its_lease_ends_stays() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chp.facts import BY_PATH, COUNTS, FACTS, GAUGES, GROUP_GAUGES, MEASURES, flat, names
-from chp_server.core.context import IncompatiblePeer
 from chp_server.core.pair.arbitration import Arbitration
+from chp_server.core.pair.pair_state import IncompatiblePeer
 
 ROOT = Path(__file__).parents[2]
 SERVER = {path: path.read_text(encoding="utf-8") for path in (ROOT / "server/chp_server").rglob("*.py")}

@@ -221,7 +221,7 @@ def refused_now(cores: Cores, user: str) -> set[int]:
     """Return the requests of a user that the present turn refuses as `busy`."""
     told = [
         decode(frames[4])[0]
-        for who, messages in cores.p.ctx.turn.replies
+        for who, messages in cores.p.turn.effects.replies
         for frames in messages
         if who.startswith(user.encode())
     ]

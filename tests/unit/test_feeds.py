@@ -96,7 +96,7 @@ def test_who_is_behind_what_the_journal_retains_is_told_how_far_it_reaches(fed: 
         assert turn.reads
         fed.give(turn, retained=False)
         turn = fed.turn()
-    assert heads == [[REFUSED, 1, "retained", fed.core.commits.log.start]]
+    assert heads == [[REFUSED, 1, "retained", fed.core.committer.committed.log.start]]
 
 
 def test_a_probe_says_how_far_a_feed_reaches_over_several_pages(fed: Fed) -> None:

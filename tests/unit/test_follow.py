@@ -9,6 +9,7 @@ from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
+from chp_server.core.asks import RiseAbove, Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.pair.binary_star import PairEvent
@@ -42,11 +43,11 @@ def kinds(messages: list[list[bytes]]) -> list[bytes]:
 def active_that_was_left() -> ServerCore:
     """Return an active P whose passive B said that it leaves."""
     active, gone = server("P"), server("B")
-    gone.server = b"b" * 16
+    gone.pair.server = b"b" * 16
     turn(active, 0.0, turn(gone, 0.0).to_peer)
     turn(active, 0.1, [gone.link.leave_message()])
     assert active.active
-    assert not active.ctx.alive()
+    assert not active.pair.peer_lives()
     return active
 
 
@@ -57,7 +58,7 @@ def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks()
     assert kinds(asks.to_peer)[:2] == [follow.STATE, follow.WANT]
     answer = turn(active, 1.0, asks.to_peer)
     assert follow.RECORD in kinds(answer.to_peer)
-    assert active.ctx.follower is not None
+    assert active.pair.follower is not None
 
 
 def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
@@ -83,7 +84,7 @@ def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confir
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     # The passive takes longer than replica_timeout_s (1 s), since it has a lot to write.
     turn(active, 9.0, [back.link.state_message()])
-    assert active.ctx.follower is not None
+    assert active.pair.follower is not None
 
 
 class Wire:
@@ -97,7 +98,7 @@ class Wire:
         turn(self.active, 0.0, [server("B").link.state_message()])
         keys = [f"/{i:03}" for i in range(n)]
         self.active.state.map.apply(Segment(keys, [b"x" * 50] * len(keys)), self.active.state.number, 0.0)
-        number, log = self.active.state.number, self.active.commits.log
+        number, log = self.active.state.number, self.active.committer.committed.log
         # The passive needs a snapshot now.
         log.clear()
         log.append(Record(number - 1, number, number, b""))
@@ -118,12 +119,12 @@ class Wire:
 def test_a_passive_that_is_far_away_asks_a_few_times_and_gets_the_state(later_s: float, n: int) -> None:
     """The question and the first chunk take longer than the passive waits before it asks again."""
     wire = Wire(later_s, n)
-    while not wire.passive.ctx.in_sync() and wire.now < 300:
+    while not wire.passive.pair.in_sync() and wire.now < 300:
         wire.step()
     assert wire.passive.state.map.fingerprint() == wire.active.state.map.fingerprint()
-    assert wire.passive.ctx.in_sync()
+    assert wire.passive.pair.in_sync()
     assert wire.asked <= 8, wire.asked
-    assert not wire.passive.counts["garbage_peer"]
+    assert not wire.passive.committer.counts["garbage_peer"]
 
 
 def log_of(n: int) -> RecordLog:
@@ -177,7 +178,7 @@ def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part
     # After that nothing more comes.
     turn(back, 1.1, first)
     back.begin_turn(50.0, 50.0)
-    assert not back.vote() and not back.active
+    assert not back.do(Vote()) and not back.active
     turn(back, 50.1, answer.to_peer)
     assert back.state.map.values == {"/1": b"v", "/2": b"v"}
 
@@ -186,7 +187,7 @@ def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
     """Else a server that dies in that turn opens the same epoch again, and the passive has other records of it."""
     pair = Cores()
     opened = pair.p.state.epoch
-    pair.p.rise_above(opened + 1)
+    pair.p.do(RiseAbove(opened + 1))
     pair.put("P", b"x" * 16, 1, {"/k": b"1"})
     turn_of_epoch = pair.turn("P")
     assert pair.p.state.epoch > opened
@@ -201,11 +202,11 @@ def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
 def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
     """The peer hears of an epoch once it is in the journal, since a server may have no room for the epoch."""
     pair = Cores()
-    pair.p.rise_above(pair.p.state.epoch + 1)
-    pair.p.ctx.beat_now()
+    pair.p.do(RiseAbove(pair.p.state.epoch + 1))
+    pair.p.heartbeats.beat_now()
     turn_of_epoch = pair.turn("P")
     assert follow.STATE not in kinds(turn_of_epoch.to_peer) and kinds(turn_of_epoch.opened) == [follow.STATE]
-    pair.p.ctx.beat_now()
+    pair.p.heartbeats.beat_now()
     later = pair.turn("P")
     assert follow.STATE in kinds(later.to_peer) and not later.opened
 
@@ -215,7 +216,7 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
     turn(back, 0.0)
     asks = [back.link.state_message(), [follow.WANT, packb({"at": [b"", 0, b"", 0], "history": [], "whole": True})]]
     first = turn(active, 0.0, asks)
-    assert active.active and active.ctx.follower is not None
+    assert active.active and active.pair.follower is not None
     assert follow.END not in kinds(first.to_peer)
     assert follow.END in kinds(turn(active, 0.0).to_peer)
 
@@ -227,14 +228,14 @@ def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back
     back.link.want_whole()
     asks = turn(back, 1.2).to_peer
     old = [frames for frames in turn(active, 1.2, asks).to_peer if frames[0] != follow.STATE]
-    back.step(PairEvent.VOTE_PEER_SILENT)
+    back.do(PairEvent.VOTE_PEER_SILENT)
     back.collect([RESERVED_KEY, pack(1), b"c" * 16, b"", Segment(["/b"], [b"v"]).encode()])
     turn(back, 1.3)
     held = back.state.number
-    active.rise_above(back.state.epoch)
+    active.do(RiseAbove(back.state.epoch))
     turn(active, 1.4)
     again = turn(back, 1.5, [active.link.state_message(), *old])
-    assert kinds(old)[-1] == follow.END and back.bstate is State.PASSIVE
+    assert kinds(old)[-1] == follow.END and back.pair.bstate is State.PASSIVE
     assert back.state.number == held and follow.WANT in kinds(again.to_peer) and not again.saves
     (saved,) = turn(back, 1.7, turn(active, 1.6, again.to_peer).to_peer).saves
     assert [update.key for update in saved.updates] == ["/b"] and back.state.proof() == active.state.proof()

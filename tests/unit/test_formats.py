@@ -68,13 +68,13 @@ def test_a_backup_that_is_started_is_another_store_and_a_journal_is_not(tmp_path
         journal.close()
     core, journal = started(file, folder)
     core.begin_turn(101.0, WALL_S)
-    Snapshotter(journal, core.limits).write(core.end_turn().journal, core)
+    Snapshotter(journal, core.committer.limits).write(core.end_turn().journal, core)
     journal.sync()
     journal.close()
-    core.server = core.ctx.server = OURS[::-1]
+    core.pair.server = OURS[::-1]
     again, journal = started(file, folder)
     assert again.state.store == OURS and again.state.history[again.state.epoch].opener == OURS
-    again.server = b"N" * 16
+    again.pair.server = b"N" * 16
     assert again.state.proof() == core.state.proof()
     journal.close()
 

@@ -15,7 +15,7 @@ from chp_client.gateway.shared.key_order import SLICE, KeysInOrder
 
 def keys_in_order(given: list[Changed]) -> KeysInOrder:
     """Return the ordered keys of a clone that hears `given`."""
-    queue = SimpleNamespace(poll=lambda: given.pop(0) if given else None)
+    queue = SimpleNamespace(poll=lambda: given.pop(0) if given else None, on_offer=print)
     clone: Any = SimpleNamespace(watch=lambda *_, **__: SimpleNamespace(queue=queue))
     return KeysInOrder(clone)
 
@@ -57,3 +57,9 @@ def test_two_who_follow_at_once_lose_nothing() -> None:
         assert (await keys.page("", "", 10_000))[0] == names[1::2][:10_000]
 
     asyncio.run(run())
+
+
+def test_a_change_does_not_wake_the_loop() -> None:
+    """The order of the keys is brought up to date when a page is asked for, and each second."""
+    keys = keys_in_order([])
+    assert keys._queue.on_offer is None

@@ -24,7 +24,7 @@ from .group_talk import GroupTalk, Hand
 
 EVERY = pack_slots(ALL_SLOTS)
 A, B = b"a" * 16, b"b" * 16
-ONE = b"1" * 12 + bytes(4)
+ONE, TWO, THREE = (n * 12 + bytes(4) for n in (b"1", b"2", b"3"))
 
 
 # -- the state
@@ -608,11 +608,11 @@ def test_a_group_waits_for_what_only_the_other_server_has() -> None:
     for missing in (10, 0):
         if not missing:
             talk.shelf.keep([kept[1]])
-            readers.sharing.pages.clear()
-            readers.sharing.step(talk.now)
+            readers.coordinator.pages.clear()
+            readers.coordinator.step(talk.now)
         for _ in range(3):
             upto = talk.core.state.number
-            for _, replies in readers.sharing.pump((), upto, talk.now, filling=missing > 0, whole=False):
+            for _, replies in readers.coordinator.pump((), upto, talk.now, filling=missing > 0, whole=False):
                 one.hear(*decode(replies[0][4]))
             for read in readers.pages.due():
                 readers.pages.came(read, talk.shelf.read(*astuple(read)))
@@ -710,9 +710,9 @@ def test_columns_of_another_form_are_refused() -> None:
         {"ack": [["t", "g", one.lease, []]]}, {"ack": [["t", "g", one.lease, [[b"short", 0, 1]]]]},
         {"join": ["t", "g", b"short", ""]}, {"group": ["t", "g"]}, {"once": ["a", 1]}, {"assign": [["t", "g", 7]]},
     ):  # fmt: skip
-        before = talk.core.counts["garbage_collector"]
+        before = talk.core.committer.counts["garbage_collector"]
         assert one.send(**extras) in ("bad", "")
-        assert talk.core.counts["garbage_collector"] > before or one.no
+        assert talk.core.committer.counts["garbage_collector"] > before or one.no
     with pytest.raises(BadFrame):
         Topics(DEFAULT).groups.check({"group": ["t", "g", {}], "publish": []}, talk.core.state.leases, LeaseOwner(b""))
 
@@ -766,3 +766,46 @@ def test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again
     pair.put("B", ONE, 5, {"/k": b"alone"}, ack=[["t", "g", A, [[EVERY, 0, 2]]]])
     pair.run(0.5)
     assert pair.answers(ONE, "B")[-1][:2] == (5, "parted")
+
+
+@pytest.mark.parametrize("gave", ["P", "B", "both"])
+def test_messages_that_another_history_had_at_these_offsets_are_not_acknowledged(gave: str) -> None:
+    """While both servers were active, each gave offset 3 to a message of its own."""
+    pair = Cores()
+    pair_with_a_member(pair)
+    common = pair.p.state.number
+    pair.linked = False
+    pair.put("P", THREE, 1, {}, publish=[["t", 1, packb([None, [b"of P"]])]])
+    pair.run(3.0)
+    pair.vote("B")
+    pair.run(1.0)
+    pair.put("B", TWO, 1, {}, publish=[["t", 1, packb([None, [b"of B"]])]])
+    pair.run(1.0)
+    at = {name: [core.state.number, *core.state.whose(core.state.number)] for name, core in pair.cores.items()}
+    at["both"] = [common, *pair.p.state.whose(common)]
+    assert pair.p.active and pair.b.active
+    upto = 3 if gave == "both" else 4
+    told = ["t", "g", A, [[EVERY, 0, upto]], [at[gave]]]
+    pair.put("B", ONE, 5, {"/k": b"done"}, ack=[told])
+    pair.run(0.5)
+    assert pair.answers(ONE, "B")[-1][1] == ("fenced" if gave == "P" else "ack")
+    group = pair.b.state.topics.groups.get("t", "g")
+    assert group is not None and group.floor() == (0 if gave == "P" else upto)
+    journaled = [decode(op.body)[1] for turn in pair.turns["B"] for op in turn.journal if hasattr(op, "body")]
+    acks = [each for items in journaled for *_, extras in items for each in (extras or {}).get("ack", ())]
+    assert acks == ([] if gave == "P" else [told[:4]]), "a record has no position"
+
+
+def test_a_position_in_an_epoch_that_is_forgotten_is_not_known_to_be_of_others() -> None:
+    talk = GroupTalk(replace(DEFAULT, history_epochs_max=1))
+    talk.group("t", "g")
+    talk.publish("t", [b"x"])
+    one = talk.member()
+    talk.turn(0.05)
+    assert one.proof is not None
+    number, *whose = one.proof
+    state = talk.core.state
+    assert not state.is_of_others(number, whose)
+    state.history = {epoch + 7: entry for epoch, entry in state.history.items()}
+    assert not state.is_of_others(number, whose), "its epoch is forgotten"
+    assert state.is_of_others(number + (9 << 48), whose), "nobody here has issued it"

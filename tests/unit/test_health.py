@@ -43,13 +43,13 @@ class Two:
     @property
     def active(self) -> str:
         """The names of the active servers."""
-        return "".join(core.config.name for core in self.cores if core.active)
+        return "".join(core.pair.config.name for core in self.cores if core.active)
 
 
 @pytest.fixture
 def two() -> Two:
     made = Two()
-    assert made.active == "P" and made.cores[0].ctx.in_sync()
+    assert made.active == "P" and made.cores[0].pair.in_sync()
     return made
 
 
@@ -57,7 +57,7 @@ def test_the_active_hands_over_while_it_still_has_some_room(two: Two) -> None:
     two.seen[0] = TIGHT
     two.go(1.0)
     assert two.active == "B"
-    assert not two.cores[0].room.why_not(1000), "nothing had to be refused"
+    assert not two.cores[0].committer.room.why_not(1000), "nothing had to be refused"
 
 
 def test_it_goes_on_if_the_other_has_no_more_room(two: Two) -> None:
@@ -80,10 +80,10 @@ def test_two_near_their_bounds_do_not_hand_over_to_and_fro(two: Two) -> None:
 
 def test_a_server_at_which_no_set_can_be_done_hands_over_and_is_not_handed_back_to(two: Two) -> None:
     for _ in range(FAILURES_MAX):
-        two.cores[0].health.failures += 1
+        two.cores[0].link.health.failures += 1
     two.seen[1] = PLENTY
     two.go(1.0)
-    assert two.active == "B" and "no set can be done" in two.cores[0].health.why
+    assert two.active == "B" and "no set can be done" in two.cores[0].link.health.why
     two.seen[1] = TIGHT
     two.go(2 * PACE_S)
     assert two.active == "B"

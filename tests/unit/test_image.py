@@ -178,7 +178,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
     quiet = 0
     while not core.end_turn().replies:
         quiet += 1
-        assert core.next_deadline() <= core.now, "it goes on at once"
+        assert core.next_deadline() <= core.turn.now, "it goes on at once"
         core.begin_turn(0.2 + quiet / 1000, 1e9)
     assert quiet == 3, "one slice when it was asked for, one each turn: three to go"
     assert not core.state.gathering
@@ -227,7 +227,7 @@ def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwh
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
     core.subscription([b"1", b"\1" + channel_topic("/k/")])
     core.request([b"r", b"ICANHAZ?", b"/k/", msgpack.packb({"chp": 3, "id": 1, "credit": 64})])
-    (channel,) = core.commits.channels.by_topic.values()
+    (channel,) = core.committer.committed.channels.by_topic.values()
     for at in range(6):
         core.end_turn()
         assert channel.known or channel.measuring is not None

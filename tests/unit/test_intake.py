@@ -27,7 +27,7 @@ from chp_server.core.updates.commit import Committer
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.intake import judge
 from chp_server.core.updates.resource_limits import ResourceLimits
-from chp_server.core.updates.turn import Turn
+from chp_server.core.updates.turn import CurrentTurn
 
 ONE, TWO = b"1" * 12 + bytes(4), b"2" * 12 + bytes(4)
 JOB = b"t" * 16
@@ -45,12 +45,12 @@ def plain(key: bytes, uuid: bytes, value: bytes = b"v") -> list[bytes]:
 def committer() -> Committer:
     """Make a committer: ONE has set /a in a record and /b in the open one, and has a refusal and a staged part."""
     made = Committer(Committed(replace(DEFAULT, value_bytes_max=1000)), ResourceLimits(keys_max=4), 0)
-    turn = Turn()
+    turn = CurrentTurn(0.0)
     for frames in (batch(ONE, 1, "/a"), batch(ONE, 2, "/a", c=[[0], [0]]), plain(b"/p", b"u" * 16)):
-        made.collect(frames, turn, 0.0, 0.0)
-    made.collect(batch(ONE, 3, "/s", stage=[JOB, "0"]), turn, 0.0, 0.0)
-    made.commit(turn, 0.0, 0.0)
-    made.collect(batch(ONE, 4, "/b"), turn, 0.0, 0.0)
+        made.collect(frames, turn)
+    made.collect(batch(ONE, 3, "/s", stage=[JOB, "0"]), turn)
+    made.commit(turn)
+    made.collect(batch(ONE, 4, "/b"), turn)
     return made
 
 
@@ -138,7 +138,7 @@ def test_a_bound_is_remembered_when_somebody_was_turned_away_and_not_when_it_is_
     room.measured(replace(room.measurement, memory=99, memory_max=100))
     frames = batch(ONE, 1, "/a")
     assert isinstance(judge(frames, committer.view, committer.open, 0.0), Refuse) and not room.full
-    committer.collect(frames, Turn(), 0.0, 0.0)
+    committer.collect(frames, CurrentTurn(0.0))
     assert room.full
     room.measured(replace(room.measurement, memory=0))
     assert not room.full

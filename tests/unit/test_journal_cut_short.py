@@ -10,6 +10,7 @@ from chp.batch import Segment
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
+from chp_server.core.asks import Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.performing import recover
 from chp_server.core.state.journal import LoadedJournal, Options
@@ -35,7 +36,7 @@ def rows() -> list[LoggedRow]:
     core = ServerCore(CoreConfig(), b"o" * 16, 0.0, DEFAULT)
     written: list[LoggedRow] = []
     for no in range(3):
-        core.begin_turn(core.now + 0.1, 0.0)
+        core.begin_turn(core.turn.now + 0.1, 0.0)
         if no:
             core.collect([RESERVED_KEY, pack(no), b"c" * 16, b"", Segment(["/a"], [b"%d" % no]).encode()])
         written += [op.row() for op in core.end_turn().journal]  # type: ignore[union-attr]
@@ -53,7 +54,7 @@ def run(seconds: float, *cores: ServerCore) -> None:
     mail: list[list[list[bytes]]] = [[] for _ in cores]
     for _ in range(round(seconds / 0.05)):
         for i, core in enumerate(cores):
-            core.begin_turn(core.now + 0.05, 0.0)
+            core.begin_turn(core.turn.now + 0.05, 0.0)
             for frames in mail[i]:
                 core.peer_message(frames)
             mail[i] = []
@@ -65,16 +66,16 @@ def run(seconds: float, *cores: ServerCore) -> None:
 def test_a_lone_server_ends_and_says_what_is_missing() -> None:
     core = started()
     run(0.1, core)
-    assert not core.active and "ends at 1.3" in core.cut_short and "at 1.40" in core.cut_short
-    assert "there is no peer" in core.cut_short and "--recover prefix" in core.cut_short
+    assert not core.active and "ends at 1.3" in core.pair.cut_short and "at 1.40" in core.pair.cut_short
+    assert "there is no peer" in core.pair.cut_short and "--recover prefix" in core.pair.cut_short
 
 
 def test_one_whose_peer_is_not_heard_ends_after_waiting_for_it() -> None:
     core = started(has_peer=True, solo_wait_s=3.0)
     run(2.5, core)
-    assert not core.active and not core.cut_short
+    assert not core.active and not core.pair.cut_short
     run(1.0, core)
-    assert not core.active and "the peer was not heard" in core.cut_short
+    assert not core.active and "the peer was not heard" in core.pair.cut_short
 
 
 @pytest.mark.parametrize("primary", [True, False])
@@ -82,7 +83,7 @@ def test_one_whose_peer_has_no_more_ends(primary: bool) -> None:
     core = started(primary, has_peer=True)
     peer = ServerCore(CoreConfig(primary=not primary, has_peer=True), b"p" * 16, 0.0, DEFAULT)
     run(1.0, core, peer)
-    assert not core.active and "the peer has no more" in core.cut_short
+    assert not core.active and "the peer has no more" in core.pair.cut_short
 
 
 @pytest.mark.parametrize("primary", [True, False])
@@ -92,18 +93,18 @@ def test_one_whose_peer_has_more_catches_up_and_may_serve_then(primary: bool) ->
     held = rows()
     more = ServerCore(CoreConfig(), b"q" * 16, 0.0, DEFAULT)
     for row in held:
-        more.commits.follow(row.body, 0.0)
-    more.marked = 0
+        more.committer.committed.follow(row.body, 0.0)
+    more.pair.high_water_mark = 0
     for row in held:
-        peer.commits.log.append(peer.commits.follow(row.body, 0.0))
+        peer.committer.committed.log.append(peer.committer.committed.follow(row.body, 0.0))
     more.begin_turn(0.1, 0.0)
     for no in range(3, 45):
         more.collect([RESERVED_KEY, pack(no), b"c" * 16, b"", Segment(["/a"], [b"%d" % no]).encode()])
     for op in more.end_turn().journal:
-        peer.commits.log.append(peer.commits.follow(op.body, 0.0))  # type: ignore[union-attr]
+        peer.committer.committed.log.append(peer.committer.committed.follow(op.body, 0.0))  # type: ignore[union-attr]
     run(2.0, core, peer)
-    assert peer.active and not core.cut_short and core.ctx.in_sync()
-    assert core.state.number == peer.state.number > core.marked
+    assert peer.active and not core.pair.cut_short and core.pair.in_sync()
+    assert core.state.number == peer.state.number > core.pair.high_water_mark
     # The peer is gone, and a client votes.
     run(3.0, core)
-    assert core.vote() and core.active
+    assert core.do(Vote()) and core.active

@@ -12,6 +12,7 @@ from chp.headers import Messages, Refused
 from chp.messages import ICANHAZ
 from chp.topics import pack_messages
 from chp.versions import VERSION
+from chp_server.core.asks import Vote
 from chp_server.core.pair import follow
 from chp_server.core.questions.message_pages import READ_BYTES_A_TURN, MessagePages
 from chp_server.core.state.journal import JournalDamaged
@@ -180,19 +181,19 @@ def test_messages_behind_a_state_wait_for_it() -> None:
     pair = Parting()
     name = pair.until_end()
     core, other = pair.cores[name], pair.cores["P" if name == "B" else "B"]
-    pair._mail[name].append([follow.LEAVE, other.server])
+    pair._mail[name].append([follow.LEAVE, other.pair.server])
     pair.turn(name)
-    assert core.ctx.peer is not None and not core.ctx.peer.left, "it came behind END, which is not done"
-    assert not core.vote(), "and nobody serves a half of it"
+    assert core.pair.peer is not None and not core.pair.peer.left, "it came behind END, which is not done"
+    assert not core.do(Vote()), "and nobody serves a half of it"
     pair.turn(name)
-    assert core.ctx.peer.left
+    assert core.pair.peer.left
 
 
 def test_what_a_server_served_alone_is_read_page_by_page() -> None:
     """Messages that the log keeps no more are in the journal alone, which forgets them when the state is replaced."""
     pair = Parting()
     name = pair.until_end()
-    for record in pair.cores[name].commits.log.after(0, 1 << 60):
+    for record in pair.cores[name].committer.committed.log.after(0, 1 << 60):
         record.messages = None
     pair.asked.clear()
     pair.turn(name)
@@ -208,7 +209,7 @@ def test_a_damaged_journal_ends_a_server_that_is_asked_for_what_it_lacks() -> No
     pair.publish("P", 1, b"a")
     pair.run(0.5)
     topic = pair.p.state.topics.by_name["t"].id
-    pair.p.link.filler.on_lack(packb([topic, 0, 1]), pair.p.ctx.turn)
-    [read] = pair.p.ctx.turn.reads
+    pair.p.link.backfill.on_lack(packb([topic, 0, 1]), pair.p.turn.effects)
+    [read] = pair.p.turn.effects.reads
     with pytest.raises(JournalDamaged):
         pair.p.page(read, JournalDamaged("row 1"))

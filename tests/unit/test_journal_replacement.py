@@ -13,6 +13,7 @@ from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
+from chp_server.core.asks import Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.pair.binary_star import PairEvent
@@ -79,7 +80,7 @@ class Pair:
         self.active.begin_turn(1.0, 1.0)
         self.active.peer_message(server("B").link.state_message())
         self.put(KEYS)
-        self.active.commits.log.clear()
+        self.active.committer.committed.log.clear()
         self._mail = [self.active.link.state_message()]
 
     def put(self, keys: list[str]) -> None:
@@ -103,7 +104,7 @@ class Pair:
     def until_taken_over(self) -> list[Frames]:
         """Run until the passive has the whole state, and return its messages of that turn."""
         said: list[Frames] = []
-        while self.passive.core.ctx.replacing is None:
+        while self.passive.core.pair.replacing is None:
             said = self.step()
             assert self.now < 5
         return said
@@ -152,10 +153,10 @@ def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
     pair.until_taken_over()
     core = pair.passive.core
     core.begin_turn(pair.now + 2, pair.now + 2)
-    assert not core.ctx.alive() and not core.vote()
+    assert not core.pair.peer_lives() and not core.do(Vote())
     while not pair.passive.snapshotter.step(core):
         pass
-    assert core.vote()
+    assert core.do(Vote())
 
 
 def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
@@ -163,10 +164,10 @@ def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
     pair.until_taken_over()
     pair.passive.core.begin_turn(pair.now + 2, pair.now + 2)
     # An operator forces it.
-    pair.passive.core.step(PairEvent.FORCED)
+    pair.passive.core.do(PairEvent.FORCED)
     pair.passive.turn(pair.now + 2.2, [])
-    assert pair.passive.core.bstate is State.ACTIVE
-    assert pair.passive.core.ctx.replacing is None
+    assert pair.passive.core.pair.bstate is State.ACTIVE
+    assert pair.passive.core.pair.replacing is None
     found = pair.restarted().state
     assert (found.number, found.map.values) == (
         pair.passive.core.state.number,

@@ -86,20 +86,20 @@ def set_as_an_application_does(talk: Talk, items: dict[str, bytes | None]) -> No
 
 def test_a_snapshot_ends_it() -> None:
     talk = Talk()
-    holding = talk.core.holding
-    holding.order.make(holding.begin_order(set()))
+    subscriptions = talk.core.subscriptions
+    subscriptions.order.make(subscriptions.begin_order(set()))
     talk.greet(told=n(2))
     talk.snapshot(n(2), {"/a": (b"1", n(2))})
-    assert talk.map == {"/a": b"1"} and not holding.order.live
+    assert talk.map == {"/a": b"1"} and not subscriptions.order.live
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_comes_it_knows_each_key_that_is_there(seed: int) -> None:
     """Own sets and deletes, others' records, refusals of the order and snapshots, folded in at random moments."""
     chance, talk, at, own, waiting = random.Random(seed), Talk().joined(), 0, 0, []
-    order, holding = talk.core.holding.order, talk.core.holding
+    order, subscriptions = talk.core.subscriptions.order, talk.core.subscriptions
     if chance.random() < 0.8:
-        order.make(holding.begin_order(set()))
+        order.make(subscriptions.begin_order(set()))
     for _ in range(200):
         act, items = chance.randrange(6), {f"/{chance.randrange(12)}": chance.choice([b"v", None]) for _ in range(3)}
         if act <= 1:
@@ -114,13 +114,13 @@ def test_whatever_comes_it_knows_each_key_that_is_there(seed: int) -> None:
             talk.batch(n(at), n(at + 1), mine, origins=[[SESSION, no]])
             at += len(mine)
         elif act == 4 and order.live:
-            for noted in order.take(len(holding.shown)):
+            for noted in order.take(len(subscriptions.shown)):
                 order.add(noted)
         elif act == 5 and not order.live:
-            order.make(holding.begin_order(set()))
+            order.make(subscriptions.begin_order(set()))
         if order.live:
             known = {*read(order), *(key for noted in order._noted for key in noted)}
-            assert known >= {*holding.shown, *holding.all[0].replica.map.revisions}, f"seed {seed}"
+            assert known >= {*subscriptions.shown, *subscriptions.all[0].replica.map.revisions}, f"seed {seed}"
         if order.live and chance.random() < 0.2:
-            order.clean(0, holding.known())
+            order.clean(0, subscriptions.known())
     assert at > 20

@@ -54,7 +54,7 @@ def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_
         server.begin_turn(n / 4, n / 4)
         server.end_turn()
     assert server.active
-    assert server.counts["garbage_peer"] == 1
+    assert server.committer.counts["garbage_peer"] == 1
     server.begin_turn(5.1, 5.1)
     at = [server.state.store, epoch << 48, b"", 0]
     server.peer_message([b"WANT", packb({"at": at, "history": []})])

@@ -71,19 +71,19 @@ def test_a_connection_that_ends_takes_its_own_along_and_no_more() -> None:
     server.hears([A], cancels(b""), cancels(b"", channel_topic("/b/")))
     server.hears(at=0.2 + LINGER_S)
     assert server.kept() == {"/a/": 1} and server.status()["chp1_subscriptions"] == 0
-    assert not server.commits.channels.chp1
+    assert not server.committer.committed.channels.chp1
 
 
 def test_a_channel_lingers_for_a_reader_that_comes_back() -> None:
     server = Server()
     server.hears(joins(A))
-    channel = server.commits.channels.by_topic[TOPIC]
+    channel = server.committer.committed.channels.by_topic[TOPIC]
     server.hears([A], at=1.0)
     server.hears(at=0.9 + LINGER_S)
     assert server.kept() == {"/a/": 0}
     server.hears(joins(B), at=0.95 + LINGER_S)
     server.hears(at=1.5 + LINGER_S)
-    assert server.commits.channels.by_topic[TOPIC] is channel and server.kept() == {"/a/": 1}
+    assert server.committer.committed.channels.by_topic[TOPIC] is channel and server.kept() == {"/a/": 1}
     server.hears([B], at=10.0)
     server.hears(at=10.0 + LINGER_S)
     assert server.kept() == {}
@@ -115,13 +115,13 @@ def test_one_connection_has_its_share_of_channels() -> None:
 def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(topics_of_one_max=2)
     server.hears(*(joins(A, prefix) for prefix in (b"/1", b"/2", b"/3", b"/4")))
-    assert list(server.commits.channels.chp1) == [b"/1", b"/2", b""]
+    assert list(server.committer.committed.channels.chp1) == [b"/1", b"/2", b""]
     monkeypatch.setattr(channels_module, "PREFIXES_MAX", 4)
     server.hears(joins(B, b"/5"), joins(b"12", b"/6"), joins(b"13", b"/6"), joins(b"14", b"x" * 1025))
-    assert list(server.commits.channels.chp1) == [b"/1", b"/2", b"", b"/5"]
+    assert list(server.committer.committed.channels.chp1) == [b"/1", b"/2", b"", b"/5"]
     server.hears([A], [B], [b"12"])
     server.hears(at=0.2 + LINGER_S)
-    assert list(server.commits.channels.chp1) == [b""], "the last of them wants /6, so everything"
+    assert list(server.committer.committed.channels.chp1) == [b""], "the last of them wants /6, so everything"
 
 
 def test_those_who_listen_are_counted_over_all_topics() -> None:
@@ -193,7 +193,7 @@ def test_a_refusal_is_said_again_with_the_next_beats_and_not_for_ever() -> None:
     said: list[bytes] = []
     for beat in range(10):
         core.begin_turn(1.0 + beat, 1e9)
-        core.ctx.beat_now()
+        core.heartbeats.beat_now()
         told = [frames for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
         said += [frames[0] for frames in told if split(frames[4])[0][0] == REFUSED]
     assert sorted(said) == [channel_topic("/b/")] * 3 + [channel_topic("/c/")] * 3
@@ -205,7 +205,7 @@ def test_a_refusal_is_not_said_again_to_one_that_cancels_or_ends(then: bytes | N
     core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")])
     core.hears([A] if then is None else [A, then])
     core.begin_turn(1.0, 1e9)
-    core.ctx.beat_now()
+    core.heartbeats.beat_now()
     assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
 
 
@@ -213,7 +213,7 @@ def test_what_others_listen_to_is_not_refused_again_in_front_of_them() -> None:
     core = Server(topics_of_one_max=1)
     core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")], [B, b"\1" + channel_topic("/b/")])
     core.begin_turn(1.0, 1e9)
-    core.ctx.beat_now()
+    core.heartbeats.beat_now()
     assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
 
 

@@ -1,13 +1,13 @@
-"""The rule by which a silent peer counts as gone, for a failover and for a start. covers: liveness.py, context.py"""
+"""The rule by which a silent peer counts as gone, for a failover and for a start. covers: liveness.py, pair_state.py"""
 
 from __future__ import annotations
 
 import pytest
 
 from chp.batch import packb
-from chp.errors import BadInput
 from chp.headers import State
 from chp.numbers import epoch_of
+from chp_server.core.asks import Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.beat import BeatMessage
 from chp_server.core.pair.liveness import Liveness
@@ -15,6 +15,8 @@ from chp_server.core.state.history import Position
 from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append
 from chp_server.cores import Cores
+
+from .server_talk import forced
 
 AT = Position(b"s" * 16, 7, b"o" * 16, 9)
 
@@ -80,30 +82,30 @@ def pair() -> Cores:
 def test_a_slow_active_is_not_replaced_and_a_stopped_one_is_after_three_timeouts(pair: Cores) -> None:
     pair.stopped = "P"
     pair.run(2.5)
-    assert not pair.b.vote() and pair.b.status()["peer"]["alive"]
+    assert not pair.b.do(Vote()) and pair.b.status()["peer"]["alive"]
     pair.run(0.7)
-    assert pair.b.vote() and pair.b.active
+    assert pair.b.do(Vote()) and pair.b.active
 
 
 def test_a_killed_active_is_replaced_after_one(pair: Cores) -> None:
     pair.stopped = "P"
     pair.connection(False)
     pair.run(0.9)
-    assert not pair.b.vote()
+    assert not pair.b.do(Vote())
     pair.run(0.2)
-    assert pair.b.vote() and pair.b.active
+    assert pair.b.do(Vote()) and pair.b.active
 
 
 def test_one_that_left_is_replaced_at_once(pair: Cores) -> None:
     pair.stopped = "P"
     pair.b.peer_message(pair.p.link.leave_message())
-    assert pair.b.vote() and pair.b.active
+    assert pair.b.do(Vote()) and pair.b.active
 
 
 def test_an_active_does_not_wait_for_a_passive_that_is_slow(pair: Cores) -> None:
     pair.stopped = "B"
     pair.run(1.2)
-    assert pair.p.ctx.alive() and not pair.p.ctx.in_sync()
+    assert pair.p.pair.peer_lives() and not pair.p.pair.in_sync()
 
 
 def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -> None:
@@ -113,7 +115,7 @@ def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -
     pair.late("B")
     pair.stopped = ""
     pair.b.begin_turn(pair.now, pair.now)
-    assert not pair.b.vote()
+    assert not pair.b.do(Vote())
 
 
 @pytest.mark.parametrize("kind", ["RECORD", "CONFIRM"])
@@ -121,7 +123,7 @@ def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores
     core, other = (pair.b, pair.p) if kind == "RECORD" else (pair.p, pair.b)
     pair.linked = False
     pair.run(0.6)
-    before = core.ctx.peer
+    before = core.pair.peer
     assert before is not None
     heard = before.heard
     pair.put("P", b"x" * 16, 1, {"/k": b"1"})
@@ -145,13 +147,13 @@ def restarted(**config: object) -> ServerCore:
     made = ServerCore(CoreConfig(primary=True, name="P", has_peer=True), b"Q" * 16, 100.0)
     for op in rows:
         row = LoggedRow(op.first, op.last, op.body)
-        made.commits.log.append(made.commits.follow(row.body, 100.0, 0.0))
+        made.committer.committed.log.append(made.committer.committed.follow(row.body, 100.0, 0.0))
     return made
 
 
 def waits(core: ServerCore, until: float, *, connected: bool | None = None) -> float:
     """Take a turn each 0.1 s, and return the time when the server became active, or infinity."""
-    now = core.ctx.now
+    now = core.turn.now
     while now < until:
         now += 0.1
         core.begin_turn(now, now, None, () if connected is None else (connected,))
@@ -177,24 +179,23 @@ def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None
     core = restarted()
     waits(core, 100.2, connected=True)
     for _ in range(4):
-        assert waits(core, core.ctx.now + 2.0) == float("inf")
+        assert waits(core, core.turn.now + 2.0) == float("inf")
         core.peer_message(BeatMessage(b"P" * 16, 2000, State.ACTIVE, AT).frames())
-    assert waits(core, 120.0) == pytest.approx(core.ctx.now), "it fell silent"
+    assert waits(core, 120.0) == pytest.approx(core.turn.now), "it fell silent"
 
 
 def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person() -> None:
     core = restarted()
     ours, store = core.state.epoch, core.state.store
     waits(core, 100.2)
-    core.ctx.epochs.client_saw(ours + 1)
+    core.pair.epochs.client_saw(ours + 1)
     assert waits(core, 120.0) == float("inf")
     assert f"epoch {ours + 1}" in core.link.waits_for and "chp switch --force" in core.link.waits_for
-    assert not core.vote(), "a vote does not begin it either"
-    core.ctx.liveness.word(core.ctx.now)
-    with pytest.raises(BadInput, match="runs"):
-        core.force()
+    assert not core.do(Vote()), "a vote does not begin it either"
+    core.pair.liveness.word(core.turn.now)
+    assert "runs" in forced(core)
     waits(core, 122.0)
-    assert core.force()["forced"]
+    assert "'forced': True" in forced(core)
     core.end_turn()
     assert core.active and epoch_of(core.state.number) > ours + 1 and core.state.store == store
     assert not core.link.waits_for
@@ -202,5 +203,5 @@ def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_p
 
 def test_what_a_client_can_t_have_seen_holds_nobody_back() -> None:
     core = restarted()
-    core.ctx.epochs.client_saw(core.state.epoch + 65)
+    core.pair.epochs.client_saw(core.state.epoch + 65)
     assert waits(core, 110.0) < 104.0

@@ -20,7 +20,7 @@ TOPICS = [channel_topic(f"/{i}/") for i in range(10)]
 def kinds(core: ServerCore, now: float) -> dict[bytes, list[object]]:
     """Return the header on each channel in one heartbeat interval."""
     core.begin_turn(now, 1e9 + now)
-    core.ctx.beat_now()
+    core.heartbeats.beat_now()
     return {m[0]: split(m[4])[0] for m in core.end_turn().publish if m[0] in TOPICS}
 
 
@@ -73,7 +73,7 @@ def test_those_that_are_let_go_again_and_again_take_turns(core: ServerCore, monk
     core.end_turn()
     heard: set[bytes] = set()
     for beat in range(5):
-        for channel in core.commits.channels.by_topic.values():
+        for channel in core.committer.committed.channels.by_topic.values():
             channel.known = False
         heard |= {topic for topic, header in kinds(core, 1.0 + beat).items() if header[0] == HEARTBEAT}
     assert heard == set(TOPICS)

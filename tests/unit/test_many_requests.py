@@ -101,7 +101,7 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
         core.begin_turn(0.2, 1e9)
         for subtree in ("/0/", "/1/"):
             core.subscription([b"1", b"\1" + channel_topic(subtree)])
-        core.beating.tell_channels()
+        core.heartbeats.tell_channels()
     assert made == [["/0/", "/1/"]]
 
 

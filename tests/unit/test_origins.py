@@ -39,7 +39,7 @@ def published(turn: Turn) -> Told:
 def resumed(talk: Talk, subtree: str) -> list[Any]:
     """Return the parts of a resume of a subtree from the beginning."""
     end = Kthxbai(1, 99, 0, 0, None, True)
-    records = iter(talk.core.commits.log.after(0, 1 << 20))
+    records = iter(talk.core.committer.committed.log.after(0, 1 << 20))
     said = [split(frames[4]) for [frames] in resume_parts(records, 0, subtree, end, DEFAULT, opener=lambda _: b"")]
     return [of_parts(parts) for header, *records in said if header[0] == RECORDS for parts in records]
 

@@ -130,7 +130,7 @@ def test_a_journal_and_a_state_bring_them_back_in_their_order(cores: Cores, tmp_
     rows.sync()
     Snapshotter(snapshot, LIMITS).replace(cores.p)
     for journal in (rows, snapshot):
-        core = ServerCore(cores.p.config, b"x" * 16, 1.0, LIMITS)
+        core = ServerCore(cores.p.pair.config, b"x" * 16, 1.0, LIMITS)
         recover(core, journal, 1.0, 1.0)
         journal.close()
         found = core.state

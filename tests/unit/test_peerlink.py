@@ -9,6 +9,7 @@ import pytest
 
 from chp.headers import State
 from chp_server import logs
+from chp_server.core.asks import Vote
 from chp_server.core.core import ServerCore
 from chp_server.core.updates.turn import Fact
 from chp_server.shell import reactor as facts
@@ -23,7 +24,7 @@ def pair() -> Cores:
     """Return a pair in sync, whose servers know each other's secret."""
     made = Cores()
     for name, core in made.cores.items():
-        core.ctx.config = replace(core.config, secret=name.lower().encode() * 16)
+        core.pair.config = replace(core.pair.config, secret=name.lower().encode() * 16)
     made.put("PB", ONE, 1, {"/k": b"1"})
     made.run(1.0)
     return made
@@ -50,28 +51,28 @@ FORGERIES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("at", ["P", "B"])
 def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at: str, said: dict[str, Any]) -> None:
     core, other = pair.cores[at], pair.cores["B" if at == "P" else "P"]
-    follower, peer = core.ctx.follower, core.ctx.peer
+    follower, peer = core.pair.follower, core.pair.peer
     said = {"number": core.state.number + 5, **said}
     for _ in range(100):
         core.peer_message(forged(other, **said), LINE)
-        core.peer_message([b"LEAVE", other.server], LINE)
+        core.peer_message([b"LEAVE", other.pair.server], LINE)
         core.peer_message([b"CONFIRM", msgpack.packb([core.state.store, 1 << 60, b"", 0])], LINE)
-    assert core.ctx.follower is follower and core.ctx.peer is peer
+    assert core.pair.follower is follower and core.pair.peer is peer
     pair.run(1.0)
-    assert pair.p.active and pair.p.ctx.in_sync() and pair.b.ctx.in_sync()
-    assert not core.link.waits_for and core.link.misfit is None and core.counts["strangers"] >= 100
+    assert pair.p.active and pair.p.pair.in_sync() and pair.b.pair.in_sync()
+    assert not core.link.waits_for and core.link.incompatible is None and core.committer.counts["strangers"] >= 100
 
 
 def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
     # The peer can't know that this number is history.
     ahead = {"number": pair.b.state.number + 1}
-    pair.b.peer_message(forged(pair.p, server=pair.p.server, **ahead), NEW_LINE)
-    assert pair.b.ctx.peer is not None and pair.b.ctx.peer.number == ahead["number"]
+    pair.b.peer_message(forged(pair.p, server=pair.p.pair.server, **ahead), NEW_LINE)
+    assert pair.b.pair.peer is not None and pair.b.pair.peer.number == ahead["number"]
 
 
 def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cores) -> None:
     pair.p.peer_message(forged(pair.b, echo=b""), NEW_LINE)
-    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.server == b"f" * 16
+    assert pair.p.pair.peer is not None and pair.p.pair.peer.server == b"f" * 16
 
 
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
@@ -80,11 +81,11 @@ def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair:
     pair.run(0.5)
     serves = {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}
     pair.b.peer_message(forged(pair.p, **serves), NEW_LINE)
-    assert pair.b.counts["strangers"] == 1
+    assert pair.b.committer.counts["strangers"] == 1
     pair.run(0.75)
-    assert not pair.b.ctx.alive() and not pair.b.vote() and not pair.b.active
+    assert not pair.b.pair.peer_lives() and not pair.b.do(Vote()) and not pair.b.active
     pair.run(0.5)
-    assert pair.b.vote() and pair.b.state.epoch > 8, "it fell silent too"
+    assert pair.b.do(Vote()) and pair.b.state.epoch > 8, "it fell silent too"
 
 
 def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cores) -> None:
@@ -92,7 +93,7 @@ def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cor
     pair.linked = False
     pair.run(2.0)
     pair.p.peer_message(forged(pair.b, **new), NEW_LINE)
-    assert pair.p.ctx.peer is not None and pair.p.ctx.peer.number == 0
+    assert pair.p.pair.peer is not None and pair.p.pair.peer.number == 0
 
 
 def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:

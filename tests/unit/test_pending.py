@@ -77,7 +77,7 @@ def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() ->
     pair.turn("B")
     assert pair.b.active and [no for no, *_ in pair.answers(session)] in ([1], [1, 2])
     pair.put("B", session, 4, {"/k": b"4"})
-    assert pair.b.next_deadline() == pair.b.now, "there is more to be done"
+    assert pair.b.next_deadline() == pair.b.turn.now, "there is more to be done"
     pair.run(0.5)
     assert [no for no, *_ in pair.answers(session)] == [1, 2, 3, 4]
     assert pair.b.state.map.values["/k"] == b"4"
@@ -98,7 +98,7 @@ def test_who_sends_again_what_was_done_is_answered_before_what_is_pending() -> N
     pair.put("B", done, 1, {"/done": b"1"})
     pair.put("B", done, 2, {"/done": b"2"})
     pair.turn("B")
-    assert pair.b.pending.taken, "there is more to be done"
+    assert pair.b.link.pending.taken, "there is more to be done"
     assert [no for no, *_ in pair.answers(done, "B")][told:] == [1] and pair.b.state.map.values["/done"] == b"1"
     pair.run(0.5)
     assert [no for no, *_ in pair.answers(done, "B")][told:] == [1, 2], "what is new waits its turn"
@@ -111,5 +111,5 @@ def test_what_a_successor_has_not_applied_when_it_gives_way_is_pending_again() -
         pair.put("B", b"s" * 16, no, {"/k": b"%d" % no})
     pair.run(2.0)
     pair.vote("B")
-    pair.b.step(PairEvent.PEER_ACTIVE_HIGHER)
-    assert len(pair.b.pending) == 4 and not pair.b.pending.taken
+    pair.b.do(PairEvent.PEER_ACTIVE_HIGHER)
+    assert len(pair.b.link.pending) == 4 and not pair.b.link.pending.taken

@@ -200,9 +200,9 @@ def rows_of(core: ServerCore, *segments: list[Segment]) -> list[LoggedRow]:
     """Return the rows of a lone server: its epoch, and then a record of each list."""
     written: list[LoggedRow] = []
     for each in [[], *segments]:
-        core.begin_turn(core.now + 0.01, 0.0)
+        core.begin_turn(core.turn.now + 0.01, 0.0)
         if each:
-            core.committer.commit_in_parts(core.ctx.turn, each, core.now, 0.0)
+            core.committer.commit_in_parts(core.turn, each)
         written += [op.row() for op in core.end_turn().journal if isinstance(op, Append)]
     return written
 
@@ -217,7 +217,7 @@ def test_recovery_gives_what_the_rows_tell() -> None:
     loaded = recover(core, journal, 0.0, 0.0)
     assert core.state.map.values == {"/a": b"1", "/b": b"2"}
     assert core.state.number == loaded.number == rows[-1].last
-    assert core.commits.log.reaches(rows[0].last), "who comes back soon resumes from it"
+    assert core.committer.committed.log.reaches(rows[0].last), "who comes back soon resumes from it"
     assert journal.dropped == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chp_client import AsyncClone, BadInput, Clone
 from chp_client.clone.base import internals
-from tests.talk import NOBODY, unconnected
+from tests.talk import NO_SERVER, unconnected
 
 KEYS = [f"/r/{i:05d}" for i in range(5000)]
 
@@ -71,7 +71,7 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
     view = clone.prefix("/r/")
     view.page(10)
     looked: list[int] = []
-    spans = internals(clone).mailbox.core.holding.order.spans
+    spans = internals(clone).mailbox.core.subscriptions.order.spans
 
     class Counting:
         def __getattr__(self, name: str) -> object:
@@ -82,12 +82,12 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
                 looked.append(len(keys))
                 yield keys, at
 
-    order = internals(clone).mailbox.core.holding.order
-    internals(clone).mailbox.core.holding.order = Counting()  # type: ignore[assignment]
+    order = internals(clone).mailbox.core.subscriptions.order
+    internals(clone).mailbox.core.subscriptions.order = Counting()  # type: ignore[assignment]
     try:
         assert len(view.page(10, after=KEYS[2500])) == 10
     finally:
-        internals(clone).mailbox.core.holding.order = order
+        internals(clone).mailbox.core.subscriptions.order = order
     assert 10 <= sum(looked) <= 2048
 
 
@@ -95,9 +95,9 @@ def test_mistakes_are_named(clone: Clone) -> None:
     for bad in (lambda: clone.prefix(3), lambda: clone.prefix("/", after=b"x"), lambda: clone.prefix("/").page(0)):  # type: ignore[arg-type]
         with pytest.raises(BadInput):
             bad()
-    with Clone(NOBODY, subtree="/a/") as narrow, pytest.raises(BadInput, match="read it with a Clone"):
+    with Clone(NO_SERVER, subtree="/a/") as narrow, pytest.raises(BadInput, match="read it with a Clone"):
         narrow.prefix("/b/")
-    with Clone(NOBODY, subtree=None) as writer, pytest.raises(BadInput, match="only writes"):
+    with Clone(NO_SERVER, subtree=None) as writer, pytest.raises(BadInput, match="only writes"):
         writer.prefix("/b/")
     with pytest.raises(BadInput, match="clear"):
         clone.delete_prefix("")
@@ -134,7 +134,7 @@ def test_a_child_process_can_read(clone: Clone) -> None:
 
 def test_an_async_clone_has_it_too() -> None:
     async def run() -> list[str]:
-        async with AsyncClone(NOBODY) as clone:
+        async with AsyncClone(NO_SERVER) as clone:
             clone.submit("/b", b"")
             clone.submit("/a", b"")
             assert list(clone.prefix("/").page(1)) == ["/a"]

@@ -91,13 +91,13 @@ def test_a_log_that_a_passive_needed_no_more_is_small_again() -> None:
         for no in range(first, first + 40):
             pair.put(name, name.encode() * 16, no, {"/k": b"v" * 1000})
             pair.run(0.05)
-        return pair.cores[name].commits.log.bytes
+        return pair.cores[name].committer.committed.log.bytes
 
     assert fill("P", 1) < 5500
     pair.p.begin_turn(pair.now, pair.now)
     pair.p.link.switch()
     pair.run(0.5)
     assert pair.b.active and not pair.p.active
-    assert fill("B", 1) < 5500 and pair.p.commits.log.bytes < 5500, "both are flat after a hand-over"
+    assert fill("B", 1) < 5500 and pair.p.committer.committed.log.bytes < 5500, "both are flat after a hand-over"
     pair.linked = False
     assert fill("B", 41) < 5500, "and the active is without a passive"

@@ -127,8 +127,8 @@ def test_a_pair_without_room_never_calls_it_replicated() -> None:
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
     # The server must not hand over by itself.
-    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)
-    pair.p.room.measured(NOTHING)
+    pair.p.link.health.stepped(PairEvent.HANDOVER, pair.now)
+    pair.p.committer.room.measured(NOTHING)
     pair.put("PB", ONE, 2, {})
     pair.run(0.2)
     assert pair.answers(ONE)[-1] == (2, "ack", pair.p.state.number, JOURNALED)
@@ -151,8 +151,8 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
     pair.put("PB", ONE, 1, {"/a": b"1"})
     pair.run(0.2)
     # The server must not hand over by itself.
-    pair.p.health.stepped(PairEvent.HANDOVER, pair.now)
-    pair.p.room.measured(LITTLE)
+    pair.p.link.health.stepped(PairEvent.HANDOVER, pair.now)
+    pair.p.committer.room.measured(LITTLE)
     pair.put("PB", ONE, 2, {"/b": b"1"})
     pair.run(0.2)
     assert pair.answers(ONE)[-1][:2] == (2, "full") and not pair.p.state.refusals

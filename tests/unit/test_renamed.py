@@ -93,7 +93,21 @@ CALLS = ["off", "on", "on_state", "watch"]
 SETS = ["delete", "delete_many", "delete_prefix", "flush", "lease", "pop", "popitem", "set", "set_many", "setdefault"]
 SETS += ["sync", "touch"]
 BOTH = [*MAPPING, *COPY, *CALLS, *SETS, "close", "topic", "topics", "transaction"]
-TOPIC = ["consumer", "create", "facts", "groups", "publish", "publish_many", "read", "remove", "reset", "subscribe"]
+TOPIC = [
+    "cancel",
+    "consumer",
+    "create",
+    "facts",
+    "groups",
+    "publish",
+    "publish_many",
+    "read",
+    "remove",
+    "reset",
+    "schedule",
+    "scheduled",
+    "subscribe",
+]
 TOPIC += ["unsubscribe"]
 
 

@@ -124,7 +124,7 @@ def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done(
     for key, value in (("/new", b"1"), ("/kept", b"")):
         server.core.collect(kvset(key, value))
     server.turn()
-    assert not server.core.state.map.values and server.core.commits.counts["refused_full"] == 1
+    assert not server.core.state.map.values and server.core.committer.counts["refused_full"] == 1
 
 
 def test_what_expires_goes_without_room_too() -> None:

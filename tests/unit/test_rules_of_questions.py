@@ -118,7 +118,7 @@ def test_what_a_server_holds_is_told_by_either_and_by_none_that_starts() -> None
         for _ in range(3):
             pair.turn()
             told += answers(pair.turns[i])
-        assert kinds(told) == [SYNC, KTHXBAI], core.config.name
+        assert kinds(told) == [SYNC, KTHXBAI], core.pair.config.name
     starting = ServerCore(CoreConfig(name="c", has_peer=True), bytes(16), 0.0, DEFAULT)
     starting.begin_turn(0.0, 0.0)
     starting.request(question)

@@ -28,15 +28,15 @@ def said(pair: Servers, name: bytes, server: int) -> Frames:
 def hear(pair: Servers, frames: Frames) -> int:
     """Let the first server hear it; return how much of what it heard was none."""
     core = pair.cores[0]
-    before = core.counts["garbage_peer"]
+    before = core.committer.counts["garbage_peer"]
     pair.turn(lambda core: core.peer_message(frames), beat=False)
-    return core.counts["garbage_peer"] - before
+    return core.committer.counts["garbage_peer"] - before
 
 
 def test_a_state_may_have_names_that_are_not_known(pair: Servers) -> None:
     state = msgpack.unpackb(said(pair, b"STATE", 1)[1])
     assert hear(pair, [b"STATE", packb({**state, "colour": "blue"})]) == 0
-    assert pair.cores[0].ctx.in_sync()
+    assert pair.cores[0].pair.in_sync()
 
 
 def test_a_state_of_the_server_itself_is_refused(pair: Servers) -> None:

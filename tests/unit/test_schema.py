@@ -10,7 +10,7 @@ import pytest
 from chp import columns
 from chp.batch import COLUMNS
 from chp.headers import KIND_NAMES, header_of
-from chp.topics import unpack_messages
+from chp.topics import unpack_messages, unpack_with_headers
 from tests.cddl import Mismatch, Schema
 from tests.unit.test_headers import SAMPLES, kind_of
 from tests.wire.vectors import Vector, load
@@ -55,13 +55,15 @@ def test_facts_and_messages_are_of_the_schema() -> None:
         SCHEMA.check("topic-facts", facts)
     keys, values = unpack_messages(topics["kvset-messages-for-a-topic"].decoded[2]["publish"][0][2])
     SCHEMA.check("messages", [keys, values])
+    carried = unpack_with_headers(topics["kvset-messages-with-headers-for-a-topic"].decoded[2]["publish"][0][2])
+    SCHEMA.check("messages", list(carried))
 
 
 def test_each_column_of_the_programs_is_there() -> None:
     known, of_clients = set(SCHEMA.entries["columns"]), set(SCHEMA.entries["client-columns"])
     assert known == COLUMNS | {columns.REFUSED}
     assert {columns.KEY_BYTES, columns.VALUE_BYTES} <= set(SCHEMA.entries["packed-columns"])
-    servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign"}
+    servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign", "scheduled", "fired"}
     assert of_clients == COLUMNS - servers
 
 

@@ -82,10 +82,10 @@ def test_a_difference_is_found_told_by_both_and_healed(
     pair.run(4.0)
     told = facts(pair, "contents differ")
     assert {name for name, _ in told} == {"P", "B"} and (where == "P" or all(named in f["keys"] for _, f in told))
-    assert pair.p.counts["scrub_differences"] >= 1 and pair.b.counts["scrub_differences"] >= 1
+    assert pair.p.committer.counts["scrub_differences"] >= 1 and pair.b.committer.counts["scrub_differences"] >= 1
     a, b = pair.p.state, pair.b.state
     assert (a.map.values, a.map.revisions, a.lease_of) == (b.map.values, b.map.revisions, b.lease_of)
-    assert a.map.deadlines.keys() == b.map.deadlines.keys() and pair.p.ctx.in_sync()
+    assert a.map.deadlines.keys() == b.map.deadlines.keys() and pair.p.pair.in_sync()
 
 
 def test_a_key_that_only_the_passive_has_shows_at_the_end_of_the_pass() -> None:
@@ -109,7 +109,7 @@ def test_equal_contents_are_passed_over_again_and_again_under_load() -> None:
 
 def test_a_passive_that_asks_for_all_gets_all_though_the_log_reaches_back() -> None:
     pair = filled()
-    assert pair.p.commits.log.reaches(0), "it could be given records only"
+    assert pair.p.committer.committed.log.reaches(0), "it could be given records only"
     pair.b.state.map.values["/k/00007"] = b"x"
     pair.run(4.0)
     assert [f for name, f in facts(pair, "caught_up") if name == "B" and f["by"] == "snapshot"]
@@ -183,7 +183,7 @@ def test_an_answer_that_makes_no_sense_is_refused() -> None:
         for core in (pair.p, pair.b):
             core.peer_message(frames)
             core.peer_message([frames[0], b"\xc1"])
-    assert pair.b.counts["garbage_peer"] and not facts(pair, "contents differ")
+    assert pair.b.committer.counts["garbage_peer"] and not facts(pair, "contents differ")
 
 
 def test_the_sum_of_a_key_is_of_all_that_is_held_of_it() -> None:

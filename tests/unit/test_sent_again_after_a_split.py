@@ -44,7 +44,7 @@ def meet(pair: Cores) -> None:
     """Heal the link, and check that B stays active and P follows."""
     pair.linked = True
     pair.run(3.0)
-    assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
+    assert pair.b.active and not pair.p.active and pair.b.pair.in_sync()
     assert pair.p.state.map.values == pair.b.state.map.values
     sessions = [{i: (s.no, s.skipped) for i, s in core.state.sessions.items()} for core in (pair.p, pair.b)]
     assert sessions[0] == sessions[1]
@@ -168,7 +168,7 @@ def test_a_version_of_which_the_log_tells_nothing_is_a_conflict() -> None:
     pair.run(0.1)
     pair.put("B", Y, 1, {"/job/2": b"1"}, once=["job", 2, False])
     pair.run(0.1)
-    pair.b.commits.log.clear()
+    pair.b.committer.committed.log.clear()
     meet(pair)
     assert "/job/1" not in pair.b.state.map.values
     assert pair.outcomes()["/job/1"] == CONFLICT

@@ -26,7 +26,7 @@ BYTE_S = 4e-6
 
 def paced(cores: Cores) -> Cores:
     for core in cores.cores.values():
-        core.ctx.sets.pace.byte_s = BYTE_S
+        core.link.sets.pace.byte_s = BYTE_S
     return cores
 
 
@@ -64,7 +64,7 @@ def test_the_active_takes_no_more_large_sets_than_the_passive_confirms(pair: Cor
     for _ in range(20):
         pair.turn("B")
         pair.turn("P")
-    assert done(pair, WRITER) == 8 and not pair.p.ctx.sets.queue.sessions
+    assert done(pair, WRITER) == 8 and not pair.p.link.sets.queue.sessions
     assert [no for no, kind, *_ in pair.answers(WRITER) if kind == "ack"] == list(range(1, 9))
 
 
@@ -104,12 +104,12 @@ def test_a_passive_that_confirms_too_little_for_long_is_given_up() -> None:
     for no in range(1, 200):
         write(cores, no)
     seconds = 0.0
-    while cores.p.ctx.in_sync() and seconds < 10.0:
+    while cores.p.pair.in_sync() and seconds < 10.0:
         cores.run(0.5)
         seconds += 0.5
     # A batch is worth two milliseconds, and a turn of this pair comes every 50.
     assert 2.0 <= seconds <= 4.0
-    assert cores.p.counts["degraded"] == 1
+    assert cores.p.committer.counts["degraded"] == 1
 
 
 def test_a_passive_that_goes_on_confirming_stays_in_sync_however_long_the_writer_writes() -> None:
@@ -117,7 +117,7 @@ def test_a_passive_that_goes_on_confirming_stays_in_sync_however_long_the_writer
     for no in range(1, 100):
         write(cores, no)
     cores.run(6.0)
-    assert cores.p.ctx.in_sync() and not cores.p.counts["degraded"]
+    assert cores.p.pair.in_sync() and not cores.p.committer.counts["degraded"]
     assert done(cores, WRITER) == 99
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_becomes_passive_keeps_what_waited(pair: Cores) -> None:
     pair.turn("P")
     pair.p.link.switch()
     pair.run(2.0)
-    assert pair.b.active and not pair.p.ctx.sets.queue.sessions
+    assert pair.b.active and not pair.p.link.sets.queue.sessions
     assert pair.b.state.sessions[public_session(WRITER)].no == 3
 
 
@@ -140,9 +140,9 @@ class Lone:
         self.now = 0.0
         self.core = ServerCore(CoreConfig(), b"s" * 16, 0.0, LIMITS)
         self.core.begin_turn(0.0, 1e9)
-        self.core.step(PairEvent.ALONE)
+        self.core._step(PairEvent.ALONE)
         self.turn()
-        self.core.ctx.sets.pace.byte_s = BYTE_S
+        self.core.link.sets.pace.byte_s = BYTE_S
 
     def put(self, session: bytes, no: int, n: int) -> None:
         keys = [f"/{session[:1].decode()}/{no}/{i}" for i in range(n)]
@@ -201,7 +201,7 @@ def test_the_lease_of_a_client_whose_sets_wait_is_not_over() -> None:
     lone.now += 1.5
     lone.turn()
     lone.turn()
-    assert lone.core.ctx.sets.queue.sessions
+    assert lone.core.link.sets.queue.sessions
     assert list(lone.core.state.leases) == [lease], "the lease of the other client is over"
     for _ in range(3):
         lone.turn()
@@ -213,7 +213,7 @@ def test_the_lease_of_a_client_whose_sets_wait_is_not_over() -> None:
 
 def test_what_is_not_measured_yet_is_not_bounded() -> None:
     lone = Lone()
-    lone.core.ctx.sets.pace.byte_s = 0.0
+    lone.core.link.sets.pace.byte_s = 0.0
     for no in (1, 2, 3):
         lone.put(WRITER, no, 10)
     assert batches(lone.turn()) == [(b"w", 3)]

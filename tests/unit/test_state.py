@@ -1,13 +1,10 @@
 """Tests of the state beside the map: leases live as long as their last refresh said, and memory is bounded."""
 
 import tracemalloc
-from collections import deque
 from dataclasses import replace
-from random import Random
 
 from chp.batch import ACK, REFUSED, Segment
 from chp.limits import DEFAULT
-from chp_server.core.state.sessions import SessionRecord
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.open_record import HEADER_BYTES_MAX
 
@@ -34,26 +31,13 @@ def test_no_more_uuids_are_remembered_than_may_be() -> None:
 
 
 def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
-    """A forgotten session that comes again has fewer runs than before."""
+    """A session that was forgotten and comes again begins without runs."""
     state = ReplicatedState(replace(DEFAULT, sessions_max=2, runs_max=4))
     x, y, z = (letter * 16 for letter in (b"x", b"y", b"z"))
     for revision, session in enumerate([x, x, y, z, x, y, z, y, z, y], 1):
         state.record_batch(session, revision, revision, 0.0)
     assert list(state.sessions) == [z, y]
-    assert [list(state.sessions[session].runs) for session in (y, z)] == [[(9, 10, 10)], [(8, 9, 9)]]
-
-
-def test_a_session_remembers_its_last_runs_as_a_queue_would() -> None:
-    session, queue, dice = SessionRecord(0, 0.0), deque[tuple[int, int, int]](), Random(1)
-    for no in range(1, 2000):
-        session.record(no, no, 0.0)
-        queue.append((no, no, no))
-        for _ in range(dice.randrange(3)):
-            session.forget_run()
-            if queue:
-                queue.popleft()
-        assert list(session.runs) == list(queue)
-    assert session.revision_of(1999) in (1999, 1) and session.revision_of(1) == 1
+    assert [state.sessions[session].runs for session in (y, z)] == [[(7, 8, 8), (9, 10, 10)], [(1, 7, 7), (8, 9, 9)]]
 
 
 def test_a_session_of_one_batch_takes_little() -> None:

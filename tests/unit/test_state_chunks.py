@@ -42,7 +42,7 @@ def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
     """A journal's snapshot that an older server wrote."""
     sent = ReplicatedState(DEFAULT)
     end = list(sent.rest(0.0))[-1]
-    header = join([STATE, 0, 0, 0, 0, 0])
+    header = join([STATE, 0, 0, 0, 0, 0, 0, 0])
     shorter = join([STATE, 0, 0, 0])
     assert end.count(header[1:]) == 1
     assert loaded([], end.replace(header[1:], shorter[1:])).number == 0

@@ -39,7 +39,7 @@ def part(pair: Cores) -> None:
     """Cut the link until P goes on alone."""
     pair.linked = False
     pair.run(1.5)
-    assert not pair.p.ctx.in_sync()
+    assert not pair.p.pair.in_sync()
 
 
 def take_over(pair: Cores) -> None:
@@ -55,7 +55,7 @@ def meet(pair: Cores) -> None:
     """Heal all faults, and check that B stays active and P follows."""
     pair.stopped, pair.linked = "", True
     pair.run(3.0)
-    assert pair.b.active and not pair.p.active and pair.b.ctx.in_sync()
+    assert pair.b.active and not pair.p.active and pair.b.pair.in_sync()
     assert pair.p.state.map.values == pair.b.state.map.values
 
 
@@ -97,7 +97,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     pair.stopped = ""
     pair.put("P", X, 1, {"/n": b"1"}, c=[[0], [start]])
     # The server has heard no peer for long.
-    pair.p.ctx.hold_until = 0.0
+    pair.p.pair.hold_until = 0.0
     pair.run(0.2)
     meet(pair)
     assert pair.outcomes() == {"/n": CONFLICT}

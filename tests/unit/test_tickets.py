@@ -16,7 +16,7 @@ import chp_client
 from chp_client import Ack, Clone, Refused, Ticket
 from chp_client.agent.mailbox import Mailbox
 from chp_client.core.events import ack_of
-from tests.talk import NOBODY
+from tests.talk import NO_SERVER
 
 from .client_frames import Talk
 
@@ -113,7 +113,7 @@ def test_what_somebody_was_told_is_not_kept_for_a_flush() -> None:
 
 def test_only_public_names_are_listed() -> None:
     assert {name for name in dir(chp_client) if not name.startswith("__")} == set(chp_client.__all__)
-    with Clone(NOBODY) as clone:
+    with Clone(NO_SERVER) as clone:
         assert not [name for name in dir(clone) if name.startswith("_") and not name.startswith("__")]
         assert {"set", "prefix", "sync", "__getitem__"} <= set(dir(clone))
         clone.close(0.0)

@@ -15,6 +15,7 @@ from chp.keys import RESERVED_KEY, public_session
 from chp.limits import DEFAULT, Limits
 from chp.numbers import pack
 from chp.topics import Settings, check_topic, pack_messages, unpack_messages
+from chp_server.core.asks import Vote
 from chp_server.core.questions.delivery import TopicDelivery
 from chp_server.core.questions.message_pages import MessagePages
 from chp_server.core.state.leases import LeaseOwner, LeaseTable
@@ -335,7 +336,7 @@ def test_a_message_is_on_both_servers_and_acknowledged_as_replicated() -> None:
     assert read_all(pair, "P", "t") == read_all(pair, "B", "t") == [b"message a", b"b"]
     assert [word[:2] + word[3:] for word in pair.answers(SESSION)] == [(1, "ack", 2)]
     assert b"message" not in b"".join(
-        record.body for record in pair.p.commits.log.after(pair.p.state.number - 1, 1 << 20)
+        record.body for record in pair.p.committer.committed.log.after(pair.p.state.number - 1, 1 << 20)
     )
     pair.publish("P", 1, b"message a", b"b")
     pair.run(0.5)
@@ -349,7 +350,7 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
     pair.linked = False
     pair.publish("P", 2, b"P alone")
     pair.run(3.0)
-    pair.b.vote()
+    pair.b.do(Vote())
     pair.publish("B", 1, b"B alone", session=b"t" * 16)
     pair.run(1.0)
     pair.linked = True
@@ -365,13 +366,13 @@ def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_jou
     pair = Kept()
     pair.publish("P", 1, b"a")
     pair.run(0.5)
-    filler, topic = pair.p.link.filler, pair.p.state.topics.by_name["t"].id
-    filler._filling.lacks = {topic: [[0, 1]]}
-    assert filler.waits(pair.p.ctx.turn)
-    filler.on_fill(answer(topic, 1, pair.shelves["B"].read(topic, 0, pair.b.state.number, 1))[1], pair.p.ctx.turn)
-    assert filler.waits(pair.p.ctx.turn) and filler.lacks == 0
+    filler, topic = pair.p.link.backfill, pair.p.state.topics.by_name["t"].id
+    filler._missing.lacks = {topic: [[0, 1]]}
+    assert filler.waits(pair.p.turn.effects)
+    filler.on_fill(answer(topic, 1, pair.shelves["B"].read(topic, 0, pair.b.state.number, 1))[1], pair.p.turn.effects)
+    assert filler.waits(pair.p.turn.effects) and filler.lacks == 0
     assert [type(op) for op in pair.turn("P").journal] == [Fill]
-    assert not filler.waits(pair.p.ctx.turn)
+    assert not filler.waits(pair.p.turn.effects)
 
 
 def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:
@@ -382,7 +383,7 @@ def test_staged_messages_come_to_both_servers_in_parts_of_the_record() -> None:
     pair.kvset("P", 21, [], commit=[b"t" * 16, "job", 1, [["0", 20]], None])
     pair.run(0.5)
     assert read_all(pair, "P", "t") == read_all(pair, "B", "t") == values
-    kept = [record for record in pair.p.commits.log.after(0, 1 << 30) if record.messages]
+    kept = [record for record in pair.p.committer.committed.log.after(0, 1 << 30) if record.messages]
     assert len(kept) > 9 and max(record.weight for record in kept) < 3000 + 3000, "each with some of them"
     rows = [row for record in kept for row in record.messages or ()]
     assert {row.number for row in rows} == {pair.p.state.number}, "nobody is given the first before the last is there"

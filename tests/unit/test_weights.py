@@ -90,7 +90,7 @@ def test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_rea
     bodies = [f[4] for t in pair.turns["P"][before:] for f in t.publish if f[0][:1] == b"\2"]
     assert [h for h, _ in map(is_read, bodies) if isinstance(h, Batch) and h.more], "it came in parts"
     assert pair.b.state.map.values == pair.p.state.map.values and len(pair.p.state.map.values) == 6
-    assert pair.b.state.number == pair.p.state.number and pair.p.ctx.in_sync(), "the passive follows"
+    assert pair.b.state.number == pair.p.state.number and pair.p.pair.in_sync(), "the passive follows"
     assert sorted(kind for _, kind, *_ in pair.answers(ONE)) == ["ack"] * 3
 
 
@@ -107,7 +107,7 @@ def test_a_staged_commit_of_many_small_batches_is_read_by_passive_and_subscriber
     bodies = [frames[4] for frames in turn.publish if frames[0] == channel_topic("/")]
     read = [(header, items) for header, items in map(is_read, bodies) if isinstance(header, Batch)]
     assert sum(len(items) for _, items in read) == rows
-    for record in talk.core.commits.log.after(0, 1 << 62):
+    for record in talk.core.committer.committed.log.after(0, 1 << 62):
         is_read(record.body)
 
 
@@ -147,7 +147,7 @@ def test_a_page_of_a_group_is_cut_by_what_a_reader_takes(monkeypatch: pytest.Mon
     one = talk.member("g")
     rows = [Row(1, i, 1, 1, 5, packb([pack_messages(None, [b""])])) for i in range(60_000)]
     monkeypatch.setattr(talk.shelf, "read", lambda topic, at, number, size: rows[at:])
-    talk.core.requests.readers.sharing._scarce = lambda *_: False  # type: ignore[method-assign]
+    talk.core.requests.readers.coordinator._scarce = lambda *_: False  # type: ignore[method-assign]
     talk.publish("t", [b""] * 60_000)
     for _ in range(9):
         talk.turn(0.1)

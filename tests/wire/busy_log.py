@@ -50,7 +50,7 @@ def fill(store: Path, record_bytes: int) -> Busy:
     talk = GroupTalk()
     talk.publish(TOPIC, [b"first"])
     members = [talk.member(group, TOPIC, ask=False) for group in GROUPS]
-    done, log = 0, talk.core.commits.log
+    done, log = 0, talk.core.committer.committed.log
     talk.turn(0.0)
     acked = dict.fromkeys(GROUPS, 0)
     while log.bytes < record_bytes:

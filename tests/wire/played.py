@@ -21,6 +21,7 @@ from chp.batch import Segment, packb, split
 from chp.columns import (
     ABORT,
     ACK,
+    CANCEL,
     COMMIT,
     CONDITIONS,
     DELETES,
@@ -32,6 +33,7 @@ from chp.columns import (
     ONCE,
     PUBLISH,
     REFRESH,
+    SCHEDULE,
     STAGE,
     TOPIC,
     TTLS,
@@ -82,7 +84,7 @@ class Servers:
         self._shelf = MessageShelf()
         self.to_peer: list[tuple[int, Frames]] = []
         self._mail: list[list[Frames]] = [[], []]
-        while not self.active or (pair and not self.cores[0].ctx.in_sync()):
+        while not self.active or (pair and not self.cores[0].pair.in_sync()):
             self.turn()
 
     @property
@@ -199,7 +201,7 @@ def session() -> list[Frames]:
     with_it.said = [f for f in with_it.said if f[0] == b"ICANHAZ?" or split(f[-1])[0][0] != 2]
     assert len(with_it.said) == 5 < before, "greeted twice, asked, and answered"
     own = Segment(["/r/b"], [b"2"], None)
-    with_it.client.holding.show(own)
+    with_it.client.subscriptions.show(own)
     with_it.client.submit(own, "own", with_it.servers.now)
     with_it.said, joined = [], with_it.said
     with_it.talk(1)
@@ -384,7 +386,7 @@ def _of_a_suffix(pair: Servers) -> Iterator[tuple[str, Frames]]:
     for _ in range(6):
         pair.turn()
     pair.turn(lambda core: core.collect(kvset(2, ["/a"], [b"2"])))
-    pair.cores[1].step(PairEvent.VOTE_PEER_SILENT)
+    pair.cores[1].do(PairEvent.VOTE_PEER_SILENT)
     pair.turn()
     pair.linked, pair.to_peer = True, []
     for _ in range(8):
@@ -435,16 +437,20 @@ def _of_a_topic() -> dict[str, Frames]:
     """Return the messages about a topic that is made, gets two messages, and is read without a group."""
     lone = Servers()
     told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    later = pack_messages(["alice"], [b"pay order 7"])
     made = {
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
+        "kvset-a-schedule": kvset(3, [], [], {SCHEDULE: [["orders", "remind-7", -1_800_000, 0, "/orders/7", later]]}),
     }
+    traced = pack_messages(None, [b"2 plums"], [{"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}])
     for frames in made.values():
         lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
     asked = {
         "icanhaz-facts-of-a-topic": _question(b"", 1, {"topic": "orders", "facts": True}),
         "icanhaz-topics": _question(b"", 2, {"topics": ""}),
         "icanhaz-groups-of-a-topic": _question(b"", 3, {"topic": "orders", "groups": ""}),
+        "icanhaz-scheduled-messages": _question(b"", 5, {"topic": "orders", "scheduled": ""}),
         "icanhaz-messages-of-a-topic": _question(b"", 4, {"topic": "orders", "after": 0, "credit": 8}),
     }
     answered: dict[str, list[Frames]] = {}
@@ -452,12 +458,18 @@ def _of_a_topic() -> dict[str, Frames]:
         turn = lone.turn(lambda core, frames=frames: core.request([WHO, *frames]))  # type: ignore[misc]
         answered[name] = [*answers(turn), *(f for _ in range(6) for f in answers(lone.turn()))]
     messages, none_now = answered["icanhaz-messages-of-a-topic"][:2]
-    (facts,), (topics,), (groups,) = [answered[name] for name in list(asked)[:3]]
+    (facts,), (topics,), (groups,), (scheduled,) = [answered[name] for name in list(asked)[:4]]
+    none = kvset(4, [], [], {CANCEL: [["orders", "none"]]})
+    refused = lone.turn(lambda core: core.collect(none)).acks
     return {
         **made, **asked,
+        "kvset-messages-with-headers-for-a-topic": kvset(3, [], [], {PUBLISH: [["orders", 1, traced]]}),
         "reply-facts-of-a-topic": facts,
         "reply-topics": topics,
         "reply-groups-of-a-topic": groups,
+        "kvset-a-cancellation": none,
+        "refused-no-such-name": only(7, refused),
+        "reply-scheduled-messages": scheduled,
         "messages-for-a-reader": messages,
         "messages-none-now": none_now,
     }  # fmt: skip
@@ -572,7 +584,7 @@ def verdict(parser: str, frames: Frames) -> str:
 
     turn = lone.turn(hear, beat=False)
     told = [split(f[-1])[0] for f in [*turn.acks, *answers(turn)]]
-    garbage = sum(n for name, n in lone.cores[0].counts.items() if name.startswith("garbage"))
+    garbage = sum(n for name, n in lone.cores[0].committer.counts.items() if name.startswith("garbage"))
     return str(told[0][2]) if told and told[0][0] == 7 else "counted" if garbage == 1 and not told else "taken"
 
 

@@ -66,9 +66,9 @@ def test_the_user_who_has_most_connections_loses_those_heard_longest_ago(tmp_pat
         bob = [Asker(ending, context, server, BOB, offset) for offset in (0, 1)]
         alice = [Asker(ending, context, server, ALICE, offset) for offset in (0, 1) for _ in range(20)]
         assert alice[0].asks()
-        until(lambda: not core.counts["connections_cut"], "nobody is cut as long as there is room")
-        users.files, users.most = lambda: len(bob) + len(alice) - core.counts["connections_cut"], 32
-        until(lambda: core.counts["connections_cut"] == 10, "connections are cut")
+        until(lambda: not core.committer.counts["connections_cut"], "nobody is cut as long as there is room")
+        users.files, users.most = lambda: len(bob) + len(alice) - core.committer.counts["connections_cut"], 32
+        until(lambda: core.committer.counts["connections_cut"] == 10, "connections are cut")
         until(lambda: sum(each.is_cut for each in alice) == 10, "they were alice's")
         assert not any(each.is_cut for each in bob) and bob[0].asks()
         assert not alice[0].is_cut and alice[1].is_cut, "those go that were heard longest ago"

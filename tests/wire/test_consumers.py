@@ -26,6 +26,8 @@ from chp_client import (
     Transaction,
 )
 from chp_client.port.ask import QuestionPort
+from chp_client.topics.stateless_member import Receipt
+from chp_client.topics.transaction import latest
 from chp_server.testing import Pair, TestServer
 from tests.talk import join_all, until
 from tests.wire.still import stand_still
@@ -340,3 +342,30 @@ def test_at_most_once() -> None:
         with orders.consumer("g", ack="before") as consumer:
             assert next(consumer).values == [b"1"]
             assert orders.groups()[0]["lag"] == 0, "it is acknowledged before anybody looks at it"
+
+
+def test_an_acknowledgement_names_the_position_of_its_messages() -> None:
+    """A server that has another history refuses it: there the offsets may be of other messages."""
+    with TestServer() as server, Clone([server.address], None) as clone:
+        topic = clone.topic("t")
+        topic.publish_many([b"1", b"2"]).wait(10)
+        with topic.consumer("g") as consumer:
+            batch = next(consumer)
+            assert batch.position is not None and batch.position[0] == batch.revisions[-1]
+            receipt = Receipt("m", batch.moves(), batch.position)
+            assert Receipt.of(str(receipt)) == receipt and receipt.upto(0).position == batch.position
+            assert receipt.acknowledged(*batch.whose)["ack"] == [[*batch.whose, batch.moves(), [batch.position]]]
+            # The same number, in an epoch that another server has opened.
+            batch.position = [*batch.position[:2], b"another server's"]
+            with pytest.raises(Fenced, match="history parted"):
+                batch.commit(timeout=10)
+            again = next(consumer)
+            assert again.values == [b"1", b"2"]
+            again.commit(timeout=10)
+        assert topic.groups()[0]["lag"] == 0
+
+
+def test_of_several_positions_the_highest_of_each_history_is_named() -> None:
+    ours, theirs = [[n, b"s", b"o"] for n in (5, 7, 6)], [2, b"s", b"p"]
+    assert latest([*ours, theirs]) == [[ours[1], theirs]]
+    assert latest([]) == []

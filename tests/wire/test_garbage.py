@@ -55,8 +55,8 @@ def garbage(server: TestServer, port: str) -> int:
     """Return the garbage that a server has counted on a port."""
     assert server.server is not None
     core = server.server.core
-    assert not core.counts["defects"], "nothing is a defect of ours"
-    return core.counts[f"garbage_{port}"]
+    assert not core.committer.counts["defects"], "nothing is a defect of ours"
+    return core.committer.counts[f"garbage_{port}"]
 
 
 UUID = b"u" * 16
@@ -189,7 +189,7 @@ def test_a_malformed_peer_message_is_counted(peered: TestServer, frames: Frames)
 
     def counted() -> int:
         assert peered.server is not None
-        return garbage(peered, "peer") + peered.server.core.counts["strangers"]
+        return garbage(peered, "peer") + peered.server.core.committer.counts["strangers"]
 
     with Hand(peered.address) as hand:
         before = counted()
@@ -212,7 +212,7 @@ def peered() -> Iterator[TestServer]:
 
 def test_four_actives_of_garbage_do_not_pass_for_a_peer(peered: TestServer) -> None:
     assert peered.server is not None and peered.server.core.active
-    assert peered.server.core.ctx.peer is None, "none of it was taken for a peer"
+    assert peered.server.core.pair.peer is None, "none of it was taken for a peer"
 
 
 @pytest.mark.parametrize("offset", range(4))
@@ -231,7 +231,7 @@ def test_raw_bytes_on_a_tcp_port(peered: TestServer, offset: int, kind: str) -> 
         raw.sendall(data)
         with Hand(peered.address) as hand:
             still_serves(hand)
-    assert peered.server is not None and not peered.server.core.counts["defects"]
+    assert peered.server is not None and not peered.server.core.committer.counts["defects"]
 
 
 # -- at random
@@ -300,7 +300,7 @@ def test_any_frames_on_any_port_are_refusals_and_no_more(
         while socket_.poll(0):
             socket_.recv_multipart()
     assert server.server is not None
-    assert not server.server.core.counts["defects"]
+    assert not server.server.core.committer.counts["defects"]
 
 
 def test_after_all_that_the_server_serves_and_its_state_is_whole(

@@ -53,7 +53,11 @@ def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Clien
     fast: FastPath = gateway.server.config.http.fast_path  # type: ignore[union-attr]
     host = f"Host: 127.0.0.1:{gateway.port}\r\n"
     assert fast.get(plain("GET", "/quick/a", host), b"") is not None
-    assert fast.get(plain("GET", "/quick/a", "Host: evil.example\r\n"), b"") is None
+    for name in ("127.0.0.1", "localhost", "LocalHost:8080", "[::1]"):
+        assert fast.get(plain("GET", "/quick/a", f"Host: {name}\r\n"), b"") is not None, "a port is not needed"
+    for name in ("evil.example", "127.0.0.1.evil.example", "127.0.0.1:x", ""):
+        assert fast.get(plain("GET", "/quick/a", f"Host: {name}\r\n"), b"") is None
+    assert fast.get(plain("GET", "/quick/a", "Accept: x\r\n"), b"") is None
     assert fast.get(plain("GET", "/quick/a", f"{host}Origin: http://evil.example\r\n"), b"") is None
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from chp.limits import Limits
+from chp_client.errors import Unanswered
+from chp_client.port import ask as ask_port
+from chp_client.port.ask import QuestionPort
 from chp_server.testing import Pair, TestServer
 from tests.talk import until
 from tests.wire.hand import END, REFUSED, REPLY, Hand, parts_of, receive
@@ -52,6 +55,33 @@ def test_slices_are_disjoint_and_of_one_number() -> None:
         assert {k: v for found, _ in slices for k, v in found.items()} == before
         assert ask(hand, image=name, prefix="/a", parts=9)[2] == header[2], "asked for again it is the same one"
         assert read(hand, name, 1) == slices[2], "and its slices don't change once they were read"
+
+
+def test_many_plans_at_once_wait_for_nothing() -> None:
+    """Each plan of a job keeps an image, also one that is only explained. The bound is that of all their keys."""
+    with TestServer(Limits(images_items_max=500, images_maps_max=0)) as server, Hand(server.address) as hand:
+        session = hand.session()
+        for i in range(60):
+            session.put({f"/a/{n}": b"%d" % i for n in range(10)})
+            header = ask(hand, image=os.urandom(16), prefix="/a")
+            assert header[0] == (REPLY if i < 50 else REFUSED), i
+            if header[0] == REFUSED:
+                assert header[2] == "busy"
+                break
+        assert i == 50
+
+
+def test_a_question_that_waits_for_room_is_said_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ask_port, "BUSY_S", 0.2)
+    with TestServer(Limits(images_items_max=5, images_maps_max=0)) as server, Hand(server.address) as hand:
+        hand.session().put({f"/{n}": b"" for n in range(10)})
+        assert ask(hand, image=os.urandom(16))[0] == REPLY
+        with QuestionPort([server.address], 1.0) as port, pytest.raises(Unanswered, match="last: busy"):
+            port.ask("", image=os.urandom(16), prefix="/0")
+    said = [record.getMessage() for record in caplog.records if "is busy" in record.getMessage()]
+    assert len(said) == 1 and "holds as many images as it may" in said[0]
 
 
 def test_the_number_of_slices_can_be_chosen_when_the_size_is_known(hand: Hand) -> None:

@@ -135,5 +135,5 @@ def test_a_reader_by_a_file_that_takes_nothing_is_cut_off_and_no_other(directory
             clone.wait_until_synced(WAIT_S)
             for i in range(40):
                 clone.set("/large", bytes([i]) * (1 << 20)).wait(WAIT_S)
-            until(lambda: server.server is not None and server.server.core.counts["subscribers_cut"] == 1)
+            until(lambda: server.server is not None and server.server.core.committer.counts["subscribers_cut"] == 1)
             assert clone.stats.get("holes", 0) == 0 and clone["/large"] == bytes([39]) * (1 << 20)

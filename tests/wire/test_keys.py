@@ -80,8 +80,8 @@ def test_strangers_are_counted(keyed_pair: Pair, monkeypatch: pytest.MonkeyPatch
     assert server is not None
     handshake(keyed_pair.primary, 0, STRANGER)
     handshake(keyed_pair.primary, 1, None)
-    until(lambda: server.core.counts["unknown_keys"] == 1, "the unknown key is counted")
-    until(lambda: server.core.counts["handshakes_failed"] >= 1, "the client without one too")
+    until(lambda: server.core.committer.counts["unknown_keys"] == 1, "the unknown key is counted")
+    until(lambda: server.core.committer.counts["handshakes_failed"] >= 1, "the client without one too")
 
 
 def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path) -> None:
@@ -93,8 +93,10 @@ def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path)
         backup = ending.enter_context(TestServer(role="backup", bind=q, peer=p, keys=str(b)))
         assert primary.server and backup.server
         core = backup.server.core
-        until(lambda: core.counts["unknown_keys"] > 0, "the backup does not know the key that the primary shows")
-        assert not core.ctx.in_sync()
+        until(
+            lambda: core.committer.counts["unknown_keys"] > 0, "the backup does not know the key that the primary shows"
+        )
+        assert not core.pair.in_sync()
 
 
 def stranger_text() -> str:

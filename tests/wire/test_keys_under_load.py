@@ -84,7 +84,7 @@ def pair_with_keys(base: Path) -> tuple[Pair, Path, Path]:
 
 def in_sync(pair: Pair) -> bool:
     """Return True if both servers are in sync."""
-    return all(s.server is not None and s.server.core.ctx.in_sync() for s in (pair.primary, pair.backup))
+    return all(s.server is not None and s.server.core.pair.in_sync() for s in (pair.primary, pair.backup))
 
 
 def test_a_server_s_key_is_changed_under_load(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_handshakes_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
             assert clone.set("/a", b"1").wait(WAIT_S)
         assert server.server is not None
         core = server.server.core
-        until(lambda: core.counts["handshakes_failed"] > 0, "they are counted")
-        assert core.counts["defects"] == 0 and set(core.state.map.values) == {"/a"}
+        until(lambda: core.committer.counts["handshakes_failed"] > 0, "they are counted")
+        assert core.committer.counts["defects"] == 0 and set(core.state.map.values) == {"/a"}
 
 
 def test_every_question_of_zap_is_answered_and_only_what_is_known_is_let_in(tmp_path: Path) -> None:

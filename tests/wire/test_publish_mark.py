@@ -27,7 +27,7 @@ def test_each_chp1_subscriber_has_room_and_the_mark_stays() -> None:
             socket.rcvhwm = 1
             socket.subscribe(b"/")
             socket.connect(f"{host}:{int(port) + 1}")
-            while core.commits.channels.listeners.total <= number:
+            while core.committer.committed.channels.listeners.total <= number:
                 writer.poll(10)
         # No client reads meanwhile.
         for i in range(SLOW_SETS):

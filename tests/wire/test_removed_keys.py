@@ -170,7 +170,7 @@ def test_a_file_that_is_written_anew_in_its_place_removes_the_key_before(
     one = Open(ending, keyed_server, ALICE, 1)
     assert one.is_answered() and keyed_server.server is not None
     (clients(keyed_server) / "alice.pub").write_text(keyfiles.public_text("alice", keys.new_pair().public))
-    until(lambda: keyed_server.server.core.counts["subscribers_cut"], "its subscription is cut")  # type: ignore[union-attr]
+    until(lambda: keyed_server.server.core.committer.counts["subscribers_cut"], "its subscription is cut")  # type: ignore[union-attr]
     assert not one.is_answered()
 
 
@@ -180,4 +180,4 @@ def test_it_is_counted(ending: ExitStack, keyed_server: TestServer, root: Clone)
     core = keyed_server.server.core
     remove(keyed_server, "alice")
     one.put("/after/0", b"1")
-    until(lambda: core.counts["removed_keys"], "what came by it is counted")
+    until(lambda: core.committer.counts["removed_keys"], "what came by it is counted")

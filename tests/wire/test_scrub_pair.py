@@ -20,7 +20,7 @@ def test_a_value_that_differs_on_the_passive_is_found_and_healed() -> None:
         active, passive = sorted(cores, key=lambda core: not core.active)
         passive.state.map.values["/k/7"] = b"x"
         end = time.monotonic() + WAIT_S
-        while passive.state.map.values.get("/k/7") != b"7" or not active.ctx.in_sync():
+        while passive.state.map.values.get("/k/7") != b"7" or not active.pair.in_sync():
             assert time.monotonic() < end, "healed"
             time.sleep(0.02)
         assert clone.set("/k/8", b"after").wait(WAIT_S).durability == "replicated"

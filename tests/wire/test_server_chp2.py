@@ -140,7 +140,7 @@ def test_random_operations_leave_every_channel_equal_to_the_server(server: TestS
     everything = replicas[0].values
     for replica in replicas:
         assert replica.values == {k: v for k, v in everything.items() if k.startswith(replica.subtree)}, f"seed {seed}"
-    assert not server.server.core.counts["defects"]
+    assert not server.server.core.committer.counts["defects"]
 
 
 def ends_soon(deadline: float) -> bool:
@@ -452,7 +452,7 @@ def test_a_bad_batch_is_refused_and_the_session_goes_on(server: TestServer, hand
     session.put({"/good": b"v"})
     replica.until(lambda: replica.values == {"/good": b"v"})
     replica.until_compared()
-    assert server.server is not None and not server.server.core.counts["defects"]
+    assert server.server is not None and not server.server.core.committer.counts["defects"]
 
 
 def test_keys_of_1024_bytes_and_any_text_are_taken(hand: Hand) -> None:

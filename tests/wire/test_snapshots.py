@@ -107,7 +107,7 @@ def test_a_reader_that_leaves_in_the_middle_is_forgotten(server: TestServer, han
             receive(each)
         assert hand.status()["syncs"] >= 2
     until(lambda: hand.status()["syncs"] == 0, "all are gone")
-    assert server.server is not None and not server.server.replies.holding
+    assert server.server is not None and not server.server.replies.has_waiting
     assert len(hand.snapshot()[0]) == 100_000
 
 
@@ -195,6 +195,6 @@ def test_a_reader_that_asks_and_takes_nothing_is_given_up() -> None:
         assert server.server is not None
         core = server.server.core
         until(lambda: core.requests.blocked, "it is full")
-        while not core.counts["readers_given_up"]:
+        while not core.committer.counts["readers_given_up"]:
             hand.ask(deaf, b"\x02status\x03")
         assert len(hand.snapshot()[0]) == 20_000

@@ -93,6 +93,6 @@ def test_many_unread_connections_share_a_bounded_amount_and_are_cut_off() -> Non
             most = max(most, replies.waits)
             assert len(hand.snapshot()[0]) == 16, "others are served"
         assert most <= limits.readers_bytes_max + limits.sync_turn_bytes
-        until(lambda: core.counts["readers_given_up"], "they are cut off")
+        until(lambda: core.committer.counts["readers_given_up"], "they are cut off")
         until(lambda: replies.waits <= limits.readers_bytes_max // 2, "and what waited for them is let go")
         assert hand.sync()[-1][0][3] == 16

@@ -7,8 +7,8 @@ changes to watches.
 `start` returns when the sockets exist, and `stop` returns when the thread has ended. The application writes to an
 eventfd to wake the agent after it put something into the mailbox.
 
-If no other set is under way, the application's thread sends a set itself, instead of waking the agent. While the agent
-sleeps, the XPUB sockets belong to the thread that holds the mailbox's lock.
+If no other set is under way, the application's thread sends a small batch itself, instead of waking the agent. While
+the agent sleeps, the XPUB sockets belong to the thread that holds the mailbox's lock.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from .watch import WatchQueue
 log = logging.getLogger("chp_client")
 
 IDLE_S_MAX = 60.0
-# The application's thread sends at most this many sets itself. For more, it gains nothing.
-DIRECT_ITEMS = 64
+# The application's thread sends at most this many sets itself, and a queued batch of at most this size. For more, it
+# gains nothing.
+DIRECT_ITEMS, DIRECT_BYTES = 64, 65_536
 WIRE = {
     int(zmq.EVENT_CONNECTED): CONNECTED,
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
@@ -64,7 +65,7 @@ class Agent:
         self.ended = Event()
         self._failure: Exception | None = None
         self._name = name
-        self._voice = RateLimitedLog(monotonic())
+        self._limited_log = RateLimitedLog(monotonic())
         self.thread = Thread(target=self._main, name=f"chp-agent-{name}", daemon=True)
 
     def start(self) -> None:
@@ -89,11 +90,16 @@ class Agent:
         The application calls this with the mailbox's lock held, after it put something there while the agent slept.
         """
         mailbox, batch, core = self.mailbox, self._batch, self.mailbox.core
-        plain = 0 < len(batch.keys) <= DIRECT_ITEMS and not (batch.sealed or mailbox.commands)
-        plain = plain and mailbox.stop_at is None
-        batch.sleeping, draft = False, batch.draft
+        sealed, pending = batch.sealed, batch.pending
+        if not sealed:
+            direct = 0 < len(batch.keys) <= DIRECT_ITEMS
+        else:
+            pending = sealed[0]
+            direct = len(sealed) == 1 and not batch.keys
+            direct = direct and len(pending.keys) <= DIRECT_ITEMS and pending.size <= DIRECT_BYTES
+        batch.sleeping, direct = False, direct and mailbox.stop_at is None and not mailbox.commands
         try:
-            if plain and core.idle() and self.due <= (now := monotonic()) + core.timing.resend_s:
+            if direct and core.idle() and self.due <= (now := monotonic()) + core.timing.resend_s:
                 mailbox.take(now)
                 self.sockets.publish(core.take_publish())
                 batch.sleeping = not self.sockets.unread
@@ -101,7 +107,7 @@ class Agent:
                 os.eventfd_write(self.bell, 1)
         # Ctrl-C may interrupt this, as it runs on the application's thread.
         except BaseException:
-            batch.requeue_interrupted(draft, core.own.has)
+            batch.requeue_interrupted(pending, core.own.has)
             os.eventfd_write(self.bell, 1)
             raise
 
@@ -151,12 +157,13 @@ class Agent:
         for fd in [self.bell, *places]:
             poll.register(fd, select.POLLIN)
         sockets.unread.update(places.values())
-        while not self._finished():
-            due = core.next_deadline()
-            again = min(each.due for each in sockets.admissions)
-            self.due = min(due, mailbox.stop_at or due, self._voice.due, again)
+        due = core.next_deadline()
+        while mailbox.stop_at is None or not self._finished():
+            again = sockets.next_knock()
+            self.due = min(due, mailbox.stop_at or due, self._limited_log.due, again)
             batch.sleeping = True
-            busy = sockets.unread or mailbox.has_work()
+            waits = mailbox.commands or batch.keys or batch.sealed
+            busy = sockets.unread or (waits and mailbox.has_work())
             timeout_s = 0.0 if busy else min(max(0.0, self.due - monotonic()), IDLE_S_MAX)
             ready = poll.poll(int(timeout_s * 1000 + 0.999))
             # A thread that was sending in place of the agent has finished once the lock is free.
@@ -179,16 +186,20 @@ class Agent:
                     core.on_timer(now)
                 # A watch made from here on begins after these changes.
                 effects, watches = core.take(), mailbox.watches
-                overdue = self._voice.overdue(now)
+                # A thread that waits for a ticket runs as soon as the agent sleeps. So this comes before `settle`.
+                due = core.next_deadline()
+                overdue = self._limited_log.overdue(now) if now >= self._limited_log.due else ""
             self._perform(effects)
             if now >= again:
                 sockets.knock(now)
             self._report(effects, watches)
             if overdue:
                 log.warning("Clone %s: %s; %s", self._name, overdue, mailbox.describe())
-            mailbox.notify()
+            if mailbox.waiting or mailbox.awaiting:
+                mailbox.notify()
 
     def _finished(self) -> bool:
+        """Return True if the agent was told to stop, and nothing is left or its time is over."""
         mailbox, batch = self.mailbox, self._batch
         # The commands end the leases, however little time is left.
         if mailbox.stop_at is None or mailbox.commands:
@@ -252,16 +263,18 @@ class Agent:
 
     def _report(self, effects: Effects, watches: list[WatchQueue]) -> None:
         mailbox = self.mailbox
-        self._settle(effects)
+        if effects.settled or mailbox.metrics is not None:
+            self._settle(effects)
         if effects.changes:
             for watch in watches:
                 watch.offer(*effects.changes)
         for watch, missed in effects.missed:
             watch.begin(missed)
-        self._log(effects)
+        if effects.notes or effects.warnings:
+            self._log(effects)
         for state in effects.states:
             log.info("now %s", state)
-            if said := self._voice.told(state, monotonic()):
+            if said := self._limited_log.told(state, monotonic()):
                 log.warning("Clone %s: %s; %s", self._name, said, mailbox.describe())
             self._dispatcher.state(state)
         for lag_s in effects.lags:

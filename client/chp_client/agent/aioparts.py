@@ -321,9 +321,9 @@ async def _tell_all(listener: Callable[[Change], object], failures: Failures, wa
             failures.log(change.key)
 
 
-def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
     """Call `callback` on the loop's thread. Do nothing if the loop has ended."""
     try:
-        loop.call_soon_threadsafe(callback)
+        loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
         pass

@@ -18,6 +18,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, Lock
 from time import monotonic
 
@@ -48,6 +49,8 @@ class Mailbox:
         self.core = core
         # The function that runs a callback of a ticket.
         self.call = call
+        # Make a ticket for a batch, or for anything else that gets an answer.
+        self.new_ticket: Callable[[], Ticket] = partial(Ticket, self.describe, call)
         self.batch = OpenBatch(core.shown, self.new_ticket)
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
@@ -68,17 +71,14 @@ class Mailbox:
         # The lag in seconds, if it exceeded the bound and on_lag is "raise".
         self.lagging: float | None = None
         self._on_full = on_full
-        self._waiting = 0
+        # The number of threads that wait at `changed`.
+        self.waiting = 0
         self._failure: Exception | None = None
         _MAILBOXES.add(self)
 
     def describe(self) -> str:
         """Return the state of the Clone and its servers in one line."""
         return self.core.describe(monotonic())
-
-    def new_ticket(self) -> Ticket:
-        """Make a ticket for a batch, or for anything else that gets an answer."""
-        return Ticket(self.describe, self.call)
 
     @property
     def closed(self) -> bool:
@@ -123,7 +123,7 @@ class Mailbox:
 
     def is_own(self, key: str) -> bool:
         """Return True if the shown value of a key is an unconfirmed own set, here or in the core (locked)."""
-        return self.batch.shows(key) or self.core.holding.of(key).replica.is_own(key)
+        return self.batch.shows(key) or self.core.subscriptions.of(key).replica.is_own(key)
 
     def is_confirmed(self, key: str) -> bool:
         """Return True if no own set or delete of this key is on its way."""
@@ -146,13 +146,14 @@ class Mailbox:
 
         The open batch is sealed first if it is full, or has no room for `items` more.
         """
-        self.check_open()
+        batch = self.batch
+        if batch.room < 0:
+            raise self.why_not()
         if timeout is not None:
             wait_s(timeout)
-        batch = self.batch
         if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
             batch.seal()
-        if not self._no_room():
+        if len(batch.sealed) < SEALED_MAX and not self._window_full():
             return
         if self._on_full == "raise" and self._window_full():
             raise Full(f"the window is full: {self._window()}; wait, or raise window_bytes; {self.describe()}")
@@ -168,8 +169,11 @@ class Mailbox:
         return core.session.open_batches + len(batch.sealed), core.outbox.size + batch.sealed_bytes
 
     def _window_full(self) -> bool:
-        batches, size = self.window()
-        return size >= self.core.limits.window_bytes or batches >= self.core.limits.window_batches
+        core, batch, limits = self.core, self.batch, self.core.limits
+        outbox, unsettled = core.outbox, core.session.unsettled
+        if outbox.size + batch.sealed_bytes >= limits.window_bytes:
+            return True
+        return len(outbox.batches) + len(unsettled) + len(batch.sealed) >= limits.window_batches
 
     def _no_room(self) -> bool:
         return len(self.batch.sealed) >= SEALED_MAX or self._window_full()
@@ -183,12 +187,12 @@ class Mailbox:
         timeout = wait_s(timeout)
         if self.batch.sleeping:
             self.batch.wake()
-        self._waiting += 1
+        self.waiting += 1
         try:
             if not self.changed.wait_for(ready, timeout):
                 raise TimeoutError(f"waited {timeout or 0:.1f} s: {what()}; {self.describe()}")
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def oldest_ticket(self) -> Ticket | None:
         """Return the ticket that will be settled first, or None if no set is under way."""
@@ -243,17 +247,17 @@ class Mailbox:
         self.batch.seal()
         for lease in self.core.leases.all():
             self.core.leases.drop(lease)
-            draft = self.batch.new()
+            pending = self.batch.new()
             # `asked` keeps this batch out of the warning about lost sets.
-            draft.extras, draft.ticket.asked = {columns.UNLEASE: lease}, True
-            self.batch.push(draft)
+            pending.extras, pending.ticket.asked = {columns.UNLEASE: lease}, True
+            self.batch.push(pending)
 
     # -- watches
 
     def add_watch(self, queue: WatchQueue) -> None:
         """Tell this queue all changes that are applied from here on (locked)."""
         self.watches = [*self.watches, queue]
-        self.core.holding.watch(True)
+        self.core.subscriptions.watch(True)
 
     def end_watch(self, queue: WatchQueue) -> None:
         """Tell this queue no more changes."""
@@ -271,7 +275,7 @@ class Mailbox:
 
     def _drop(self, queue: WatchQueue) -> None:
         self.watches = [other for other in self.watches if other is not queue]
-        self.core.holding.watch(bool(self.watches))
+        self.core.subscriptions.watch(bool(self.watches))
 
     # -- the agent's side
 
@@ -284,21 +288,26 @@ class Mailbox:
         batch, core = self.batch, self.core
         while self.commands:
             self.commands.popleft()(now)
-        if not core.full():
+        if not (batch.keys or batch.sealed) or core.full():
+            return
+        if batch.keys:
             batch.seal()
+        self._submit(batch.take(), now)
         while batch.sealed and not core.full():
             self._submit(batch.take(), now)
 
-    def _submit(self, draft: PendingBatch, now: float) -> None:
-        parts = cut(draft.segment(), draft.size)
+    def _submit(self, pending: PendingBatch, now: float) -> None:
+        parts = cut(pending.segment(), pending.size)
         if len(parts) > 1:
-            draft.ticket.expect(len(parts))
+            pending.ticket.expect(len(parts))
         for part in parts:
-            self.core.submit(part, draft.ticket, now, shown=draft.shown, size=draft.size if len(parts) == 1 else 0)
+            self.core.submit(
+                part, pending.ticket, now, shown=pending.shown, size=pending.size if len(parts) == 1 else 0
+            )
 
     def notify(self) -> None:
         """Wake the application's threads and tasks that wait for room or for a state."""
-        if self._waiting:
+        if self.waiting:
             with self.lock:
                 self.changed.notify_all()
         for tell in tuple(self.awaiting):
@@ -340,7 +349,7 @@ def _after_fork_in_child() -> None:
         mailbox.changed = Condition(mailbox.lock)
         mailbox.readers = Lock()
         # A thread of the parent may have been changing the order at the fork.
-        mailbox.core.holding.order.drop()
+        mailbox.core.subscriptions.order.drop()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:

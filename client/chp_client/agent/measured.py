@@ -13,7 +13,8 @@ is logged, and the object is told nothing more. They are called for batches, so 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from ..core.events import Ack, Effects
 from ..errors import Refused
@@ -38,6 +39,17 @@ class Metrics(Protocol):
 
     def changes(self, n: int) -> None:
         """Note that `n` changes went to watches and callbacks."""
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """Two more methods of an object that also carries traces, as `telemetry.OpenTelemetry` does."""
+
+    def carried(self) -> dict[str, str]:
+        """Return the headers that carry the current trace to the consumers of a message."""
+
+    def handling(self, topic: str, group: str, message: Any) -> AbstractContextManager[object]:
+        """Return the context in which `Consumer.run` calls its handler with a message."""
 
 
 class MeasuredClone:

@@ -16,7 +16,7 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment
-from chp.topics import pack_messages
+from chp.topics import NO_HEADERS, Headers, pack_messages
 
 from ..core.outbox import Packed, size_of
 from .tickets import Ticket
@@ -89,24 +89,37 @@ class Encoded(PendingBatch):
 class Published(PendingBatch):
     """A batch of messages for one topic. More may join until the agent takes it."""
 
-    __slots__ = ("messages", "topic")
+    __slots__ = ("headers", "messages", "topic")
 
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
         # Each message is a key (or "") and a value, appended in one step.
         self.messages: list[tuple[str, bytes]] = []
+        # The headers of some messages, by their places.
+        self.headers: dict[int, Headers] = {}
         self.shown = False
 
     def segment(self) -> Segment:
         """Return the messages as an encoded segment."""
         keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
-        body = pack_messages(keys if any(keys) else None, values)
+        carried = [self.headers.get(at, NO_HEADERS) for at in range(len(values))] if self.headers else None
+        body = pack_messages(keys if any(keys) else None, values, carried)
         return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
 
     def weigh(self) -> int:
         """Return the size of the batch in the window."""
-        return sum(len(key) + len(value) + 8 for key, value in self.messages) + 64
+        return sum(len(key) + len(value) + 8 for key, value in self.messages) + self.headers_size + 64
+
+    @property
+    def headers_size(self) -> int:
+        """The size of all headers in the window."""
+        return sum(map(size_of_headers, self.headers.values()))
+
+
+def size_of_headers(headers: Headers) -> int:
+    """Return the size of the headers of one message in the window."""
+    return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 class OpenBatch:
@@ -126,8 +139,8 @@ class OpenBatch:
         self._shown = shown
         self._new_ticket = new_ticket
         # The open batch. Its columns are attributes here too, for a thread that appends a set.
-        self.draft = self.new()
-        self.keys, self.values, self.ticket = self.draft.keys, self.draft.values, self.draft.ticket
+        self.pending = self.new()
+        self.keys, self.values, self.ticket = self.pending.keys, self.pending.values, self.pending.ticket
 
     def new(self) -> PendingBatch:
         """Make an empty batch."""
@@ -140,23 +153,23 @@ class OpenBatch:
     def seal(self) -> None:
         """Put the open batch into the queue, and open a new one (locked)."""
         if self.keys:
-            self.push(self.draft)
+            self.push(self.pending)
 
-    def push(self, draft: PendingBatch, shown: Iterable[tuple[str, bytes]] | None = None) -> None:
+    def push(self, pending: PendingBatch, shown: Iterable[tuple[str, bytes]] | None = None) -> None:
         """Put a batch into the queue, and `shown` into the map (locked).
 
         If it was the open batch, a new one is opened.
         """
-        draft.size = draft.weigh()
-        fresh = self.new() if draft is self.draft else self.draft
+        pending.size = pending.weigh()
+        fresh = self.new() if pending is self.pending else self.pending
         own, now = self._shown, monotonic()
         # There are no calls from here on, so Ctrl-C can only interrupt before or after these steps.
         if shown is not None:
             own |= shown
-        self.draft, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
-        self.outstanding[draft.ticket] = now
-        self.sealed_bytes += draft.size
-        self.sealed.append(draft)
+        self.pending, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
+        self.outstanding[pending.ticket] = now
+        self.sealed_bytes += pending.size
+        self.sealed.append(pending)
         if self.sleeping:
             self.wake()
 
@@ -174,59 +187,65 @@ class OpenBatch:
             if self.sleeping:
                 self.wake()
             return last
-        draft = self.new()
-        draft.keys, draft.values, draft.extras = keys, values, extras
-        self.push(draft, shown)
-        return draft
+        pending = self.new()
+        pending.keys, pending.values, pending.extras = keys, values, extras
+        self.push(pending, shown)
+        return pending
 
-    def publish(self, topic: str, key: str, value: bytes) -> PendingBatch:
+    def publish(self, topic: str, key: str, value: bytes, headers: Headers | None = None) -> PendingBatch:
         """Add a message to the last batch of the queue if that is for its topic, or queue a new one (locked)."""
         self.seal()
         last, size = self.sealed[-1] if self.sealed else None, len(key) + len(value) + 8
+        if headers:
+            size += size_of_headers(headers)
         joins = isinstance(last, Published) and last.topic == topic and len(last.messages) < OPEN_ITEMS
         if isinstance(last, Published) and joins and last.size + size <= PUBLISHED_BYTES:
+            if headers:
+                last.headers[len(last.messages)] = headers
             last.messages.append((key, value))
             last.size += size
             self.sealed_bytes += size
             if self.sleeping:
                 self.wake()
             return last
-        draft = Published(self._new_ticket(), topic)
-        draft.messages.append((key, value))
-        self.push(draft)
-        return draft
+        pending = Published(self._new_ticket(), topic)
+        if headers:
+            pending.headers[0] = headers
+        pending.messages.append((key, value))
+        self.push(pending)
+        return pending
 
-    def _grown(self, draft: PendingBatch) -> None:
-        self.sealed_bytes -= draft.size
-        draft.size = draft.weigh()
-        self.sealed_bytes += draft.size
+    def _grown(self, pending: PendingBatch) -> None:
+        self.sealed_bytes -= pending.size
+        pending.size = pending.weigh()
+        self.sealed_bytes += pending.size
 
     def take(self) -> PendingBatch:
         """Remove the first batch of the queue and return it to the agent (locked)."""
-        draft = self.sealed.popleft()
-        self.sealed_bytes = self.sealed_bytes - draft.size if self.sealed else 0
-        return draft
+        pending = self.sealed.popleft()
+        self.sealed_bytes = self.sealed_bytes - pending.size if self.sealed else 0
+        return pending
 
     def shows(self, key: str) -> bool:
         """Return True if a batch here shows an own set of this key (locked)."""
-        return any(draft.shows(key) for draft in (self.draft, *self.sealed))
+        return any(pending.shows(key) for pending in (self.pending, *self.sealed))
 
     def shown_keys(self) -> set[str]:
         """Return the keys of own sets that the agent has not taken yet (locked)."""
-        return {key for draft in (self.draft, *self.sealed) if draft.shown for key in draft.keys}
+        return {key for pending in (self.pending, *self.sealed) if pending.shown for key in pending.keys}
 
     def trim_interrupted(self) -> None:
         """Remove a key without a value, as Ctrl-C interrupted a thread that appended a set (locked)."""
         both = min(len(self.keys), len(self.values))
         del self.keys[both:], self.values[both:]
 
-    def requeue_interrupted(self, draft: PendingBatch, taken: Callable[[Ticket], bool]) -> None:
+    def requeue_interrupted(self, pending: PendingBatch, taken: Callable[[Ticket], bool]) -> None:
         """Queue a batch again if Ctrl-C interrupted a thread that sent it in place of the agent (locked).
 
         `taken` tells if the core has the batch of a ticket. The agent then sends it.
         """
-        if draft is not self.draft and draft not in self.sealed and not taken(draft.ticket):
-            self.sealed.appendleft(draft)
+        if pending is not self.pending and pending not in self.sealed and not taken(pending.ticket):
+            self.sealed.appendleft(pending)
         self.sealed_bytes = sum(each.size for each in self.sealed)
 
     def shut(self) -> list[Ticket]:

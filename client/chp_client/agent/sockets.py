@@ -18,7 +18,7 @@ from zmq.backend import Socket as Backend
 
 from chp.limits import DEFAULT
 
-from ..port.admission import EVENTS, Admission
+from ..port.admission import EVENTS, NEVER, Admission
 from ..port.connection import TCP_GIVES_UP
 from ..port.receive import has_input, receive
 
@@ -140,9 +140,17 @@ class ClientSockets:
             except zmq.ZMQError:
                 # There is no room. The server will miss this number, and ask for it.
                 pass
-        for i in {i for i, _ in messages}:
+        # The keys of this dict are the servers.
+        for i in dict(messages):
             if has_input(self.servers[i][LINK]):
                 self.unread.add((i, LINK))
+
+    def next_knock(self) -> float:
+        """Return the time of the next `knock`."""
+        due = NEVER
+        for each in self.admissions:
+            due = min(due, each.due)
+        return due
 
     def knock(self, now: float) -> None:
         """Try again to connect to the servers that did not admit this client."""

@@ -25,7 +25,7 @@ from .dispatch import call_logged
 class Ticket:
     """The promise of an acknowledgement."""
 
-    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_error", "_gate", "_parts", "asked", "done", "told")
+    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_done_lock", "_error", "_parts", "asked", "done", "told")
 
     def __init__(
         self, describe: Callable[[], str], call: Callable[[Callable[[], object]], object] = lambda act: act()
@@ -42,8 +42,8 @@ class Ticket:
         self.asked = False
         # True if the application was told the error.
         self.told = False
-        self._gate = Lock()
-        self._gate.acquire()
+        self._done_lock = Lock()
+        self._done_lock.acquire()
 
     def wait(self, timeout: float | None = None) -> Ack:
         """Wait at most `timeout` seconds, and return the acknowledgement.
@@ -54,9 +54,9 @@ class Ticket:
         self.asked = True
         if not self.done:
             limit = wait_s(timeout)
-            if not self._gate.acquire(timeout=-1 if limit is None else limit):
+            if not self._done_lock.acquire(timeout=-1 if limit is None else limit):
                 raise self.overdue(timeout)
-            self._gate.release()
+            self._done_lock.release()
         if self._error is not None:
             self.told = True
             try:
@@ -151,14 +151,14 @@ class Ticket:
         if self._parts > 0:
             return
         self.done = True
-        self._gate.release()
+        self._done_lock.release()
         self._call_back()
 
     def forked(self, error: Exception) -> None:
         """Settle the ticket in a child process, where no answer will come. The callbacks stay with the parent."""
         # A thread that does not exist in the child may hold the old lock.
-        self._gate = Lock()
-        self._gate.acquire()
+        self._done_lock = Lock()
+        self._done_lock.acquire()
         self._callbacks, self._parts = [], 1
         self.settle(error)
 

@@ -59,7 +59,12 @@ class WatchQueue:
 
     def offer(self, *found: Changed) -> None:
         """Take the changes under the prefix, and wake each waiting thread once. The agent calls this."""
-        taken = [changed for each in found if (changed := self._wanted(each)).keys]
+        taken = []
+        for each in found:
+            # The changes that a watch of all held keys has from the first one on need no filter.
+            changed = self._wanted(each) if each.first or self._after or self._inside else each
+            if changed.keys:
+                taken.append(changed)
         if not taken:
             return
         with self._lock:
@@ -72,9 +77,11 @@ class WatchQueue:
                     self._conflate(changed)
                 elif self.error is None:
                     self._append(changed)
-            self._ring()
-        if self.on_offer is not None:
-            self.on_offer()
+            if self._sleepers:
+                self._ring()
+        # The application's thread may take the function away at any time.
+        if (ring := self.on_offer) is not None:
+            ring()
 
     def _wanted(self, changed: Changed) -> Changed:
         if changed.first or self._after:
@@ -117,8 +124,8 @@ class WatchQueue:
                 self.columns += came
                 self.latest = {**{k: v for k, v in self.latest.items() if k not in latest}, **latest}
             self._ring()
-        if self.on_offer is not None:
-            self.on_offer()
+        if (ring := self.on_offer) is not None:
+            ring()
 
     def _conflate(self, changed: Changed) -> None:
         # A key moves to the place of its latest record.
@@ -199,8 +206,8 @@ class WatchQueue:
         with self._lock:
             self.closed = True
             self._ring()
-        if self.on_offer is not None:
-            self.on_offer()
+        if (ring := self.on_offer) is not None:
+            ring()
 
     def forked(self) -> None:
         """End the queue in a child process, where no changes come."""

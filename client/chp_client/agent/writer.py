@@ -22,12 +22,14 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 from chp.keys import check_column
+from chp.topics import NO_HEADERS, Headers, check_headers
 
 from .. import checks
 from ..codecs import Codec
 from ..core.leases import Handle
 from ..renamed import NeverGiven, unknown_argument
 from .mailbox import Mailbox
+from .measured import Tracing
 from .open_batch import OPEN_ITEMS, PendingBatch
 from .tickets import Ticket
 
@@ -46,6 +48,8 @@ class Writer:
         self._mailbox = mailbox
         self._batch = mailbox.batch
         self._codec = codec
+        # The application's object that puts traces into the headers of messages, if it has one.
+        self.tracing: Tracing | None = None
         # True if own sets are shown.
         self._holds = bool(subtrees)
         self._shown = mailbox.core.shown
@@ -122,12 +126,12 @@ class Writer:
                 self._mailbox.make_room(timeout)
             if if_revision is not None:
                 return self._conditional(key, data, ms, if_revision)
-            draft = batch.draft
-            ttl_at, ttl_of = draft.ttls
-            at = [len(draft.keys)]
+            pending = batch.pending
+            ttl_at, ttl_of = pending.ttls
+            at = [len(pending.keys)]
             # Ctrl-C may come after a call of `append`, and one column would be longer then. `+=` is no call.
-            draft.keys += (key,)
-            draft.values += (data,)
+            pending.keys += (key,)
+            pending.values += (data,)
             if ms is not None:
                 ttl_at += at
                 ttl_of += (ms,)
@@ -139,19 +143,19 @@ class Writer:
                 batch.seal()
             if batch.sleeping:
                 batch.wake()
-            return draft.ticket
+            return pending.ticket
 
     def _conditional(self, key: str, data: bytes | None, ms: int | None, if_revision: int) -> Ticket:
         batch = self._batch
         batch.seal()
-        draft = batch.new()
-        draft.keys, draft.values, draft.shown = [key], [data or b""], False
-        draft.deletes = [0] if data is None else []
-        draft.extras = {columns.CONDITIONS: [[0], [int(if_revision)]]}
+        pending = batch.new()
+        pending.keys, pending.values, pending.shown = [key], [data or b""], False
+        pending.deletes = [0] if data is None else []
+        pending.extras = {columns.CONDITIONS: [[0], [int(if_revision)]]}
         if ms is not None:
-            draft.extras[columns.TTLS] = ms
-        batch.push(draft)
-        return draft.ticket
+            pending.extras[columns.TTLS] = ms
+        batch.push(pending)
+        return pending.ticket
 
     def touch(
         self, key: str, ttl: checks.Ttl | None, held: bytes, revision: int, timeout: float | None = None
@@ -175,15 +179,15 @@ class Writer:
                 self._mailbox.make_room(timeout)
             if if_revision is not None:
                 return self._conditional(key, None, None, if_revision)
-            draft = batch.draft
-            at = [len(draft.keys)]
-            draft.keys += (key,)
-            draft.values += (b"",)
-            draft.deletes += at
+            pending = batch.pending
+            at = [len(pending.keys)]
+            pending.keys += (key,)
+            pending.values += (b"",)
+            pending.deletes += at
             self._shown.pop(key, None)
             if batch.sleeping:
                 batch.wake()
-            return draft.ticket
+            return pending.ticket
 
     def set_many(self, items: Items, ttl: checks.Ttl | None = None, timeout: float | None = None) -> Ticket:
         """Set many keys, given as a mapping or as (keys, values). A later item of the same key wins."""
@@ -218,20 +222,20 @@ class Writer:
                 self._mailbox.make_room(timeout, n)
             if alone:
                 batch.seal()
-                draft = batch.new()
-                draft.keys, draft.values = keys, values
+                pending = batch.new()
+                pending.keys, pending.values = keys, values
                 if ms is not None:
-                    draft.extras = {columns.TTLS: ms}
-                batch.push(draft, pairs)
+                    pending.extras = {columns.TTLS: ms}
+                batch.push(pending, pairs)
             else:
-                draft = batch.draft
-                draft.keys += keys
-                draft.values += values
+                pending = batch.pending
+                pending.keys += keys
+                pending.values += values
                 # Ctrl-C may come after a call of `update`. `|=` is no call.
                 own |= pairs
             if batch.sleeping:
                 batch.wake()
-            return draft.ticket
+            return pending.ticket
 
     def delete_many(self, keys: Iterable[str], timeout: float | None = None) -> Ticket:
         """Delete many keys together, whether they exist or not."""
@@ -242,16 +246,16 @@ class Writer:
         with batch.lock:
             self._mailbox.make_room(timeout, len(keys))
             batch.seal()
-            draft = batch.new()
-            draft.keys, draft.values, draft.deletes = keys, [b""] * len(keys), list(range(len(keys)))
+            pending = batch.new()
+            pending.keys, pending.values, pending.deletes = keys, [b""] * len(keys), list(range(len(keys)))
             hide: Callable[[], object] = partial(deque, map(self._shown.pop, keys, repeat(None)), 0)
             try:
-                batch.push(draft)
+                batch.push(pending)
             finally:
                 # If Ctrl-C comes when the batch is queued already, the deletes are shown too, by one C-level call.
-                if draft.ticket in batch.outstanding:
+                if pending.ticket in batch.outstanding:
                     hide()
-            return draft.ticket
+            return pending.ticket
 
     # -- for the parts of this package: columns that are checked, under names of their own
 
@@ -280,12 +284,12 @@ class Writer:
         check_column(keys, {})
         with self._batch.lock:
             self._mailbox.make_room(None, len(keys))
-            draft = self._batch.new()
-            draft.keys, draft.values, draft.deletes, draft.ttls = keys, values, deletes, ttls_ms
-            draft.shown, draft.extras = False, dict(extras or {})
+            pending = self._batch.new()
+            pending.keys, pending.values, pending.deletes, pending.ttls = keys, values, deletes, ttls_ms
+            pending.shown, pending.extras = False, dict(extras or {})
             if conditions[0]:
-                draft.extras[columns.CONDITIONS] = list(conditions)
-            return self._alone(draft)
+                pending.extras[columns.CONDITIONS] = list(conditions)
+            return self._alone(pending)
 
     def encoded(self, value: Any) -> bytes:
         """Return a value as it is sent."""
@@ -296,13 +300,20 @@ class Writer:
         """The function that decodes a value, or None if values are bytes."""
         return None if self._codec is None else self._codec.decode
 
-    def publish(self, topic: str, key: str, data: bytes, timeout: float | None) -> Ticket:
+    def carried(self, headers: Headers | None) -> Headers:
+        """Return the checked headers of a message, with the current trace if the application traces messages."""
+        checked = check_headers(headers) if headers else NO_HEADERS
+        return checked if self.tracing is None else check_headers({**self.tracing.carried(), **checked})
+
+    def publish(
+        self, topic: str, key: str, data: bytes, timeout: float | None, headers: Headers | None = None
+    ) -> Ticket:
         """Queue a message for a topic, in order with the sets."""
         with self._batch.lock:
             self._mailbox.make_room(timeout)
             if self._mailbox.core.chp1.following:
                 raise BadInput("a server of CHP/1 has no topics; use a pair of CHP/2")
-            return self._batch.publish(topic, key, data).ticket
+            return self._batch.publish(topic, key, data, headers).ticket
 
     def sync(self, timeout: float | None = None) -> Ticket:
         """Queue a batch without keys. It is acknowledged after everything that was acknowledged before."""
@@ -320,10 +331,11 @@ class Writer:
             self._mailbox.make_room(timeout)
             return self._alone(self._batch.encoded(body))
 
-    def _alone(self, draft: PendingBatch) -> Ticket:
-        self._batch.seal()
-        self._batch.push(draft)
-        return draft.ticket
+    def _alone(self, pending: PendingBatch) -> Ticket:
+        if self._batch.keys:
+            self._batch.seal()
+        self._batch.push(pending)
+        return pending.ticket
 
     # -- for leases
 
@@ -358,9 +370,9 @@ class Writer:
         self.drop_lease(lease)
         with self._batch.lock:
             self._mailbox.check_open()
-            draft = self._batch.new()
-            draft.extras = {columns.UNLEASE: lease}
-            return self._alone(draft)
+            pending = self._batch.new()
+            pending.extras = {columns.UNLEASE: lease}
+            return self._alone(pending)
 
     def lease_lost(self, lease: bytes) -> None:
         """Stop refreshing a lease that the servers ended. The agent calls this, so it must not wait."""

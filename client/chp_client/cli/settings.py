@@ -23,6 +23,7 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar
 
 import click
@@ -141,11 +142,19 @@ def _topic_start(text: str) -> str | int:
     return start
 
 
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("give a time zone too, such as 2027-01-31T09:00:00Z")
+    return found
+
+
 DURATION = _Word("duration", read_duration)
 REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_servers)
 KEY_START = _Word("start", key_start)
 TOPIC_START = _Word("start", _topic_start)
+TIME = _Word("time", _time)
 
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 

@@ -219,7 +219,7 @@ def topic_of(settings: CliSettings, name: str) -> Iterator[Topic]:
 @contextmanager
 def topic_errors() -> Iterator[None]:
     """Turn errors of topics into faults: a missing topic or group, and servers that do not answer."""
-    from chp_client.errors import NoSuchGroup, NoSuchTopic, Unanswered
+    from chp_client.errors import NoSuchGroup, NoSuchMessage, NoSuchTopic, Unanswered
 
     try:
         yield
@@ -227,6 +227,8 @@ def topic_errors() -> Iterator[None]:
         raise NotFound(f"{error.text}; `chp topic ls` lists them") from None
     except NoSuchGroup as error:
         raise NotFound(f"{error.text}; `chp topic groups` lists those of a topic") from None
+    except NoSuchMessage as error:
+        raise NotFound(f"{error.text}; `chp topic scheduled` lists those of a topic") from None
     except Unanswered as error:
         raise NoServer(str(error)) from None
 

@@ -79,29 +79,29 @@ class AsyncClone(BaseClone[V]):
 
     async def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """Delete a key and return the value it had; see `Clone.pop`."""
-        return await self._taking(timeout).pop(key, default)
+        return await self._atomic(timeout).pop(key, default)
 
     async def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
         """Delete every key that begins with `prefix`; see `Clone.delete_prefix`."""
-        return await self._taking(timeout).delete_prefix(prefix)
+        return await self._atomic(timeout).delete_prefix(prefix)
 
     async def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
         """Give a key another time to live; returns once the servers have it. See `Clone.touch`."""
-        return await self._taking(timeout).touch(key, ttl)
+        return await self._atomic(timeout).touch(key, ttl)
 
     async def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """Delete some key and return it with its value; see `Clone.popitem`."""
-        return await self._taking(timeout).popitem()
+        return await self._atomic(timeout).popitem()
 
     async def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
         """Return the value of a key, and set it to `default` first if there is none; see `Clone.setdefault`."""
-        return await self._taking(timeout).setdefault(key, default)
+        return await self._atomic(timeout).setdefault(key, default)
 
     def _waits(self, timeout: float | None) -> Awaiting:
         """Return the waits of one call, which await."""
         return Awaiting(self._mailbox, self._blocks, timeout)
 
-    def _taking(self, timeout: float | None) -> AtomicOperations:
+    def _atomic(self, timeout: float | None) -> AtomicOperations:
         return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     async def set_many(self, items: Items, ttl: Ttl | None = None, timeout: float | None = None) -> Ack:

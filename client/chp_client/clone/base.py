@@ -31,7 +31,7 @@ from ..agent.dispatch import Dispatcher, Listener
 from ..agent.lease import Lease
 from ..agent.listeners import decorator
 from ..agent.mailbox import Mailbox
-from ..agent.measured import MeasuredClone, Metrics
+from ..agent.measured import MeasuredClone, Metrics, Tracing
 from ..agent.waiting import Waiter
 from ..agent.watch import Watch, WatchQueue
 from ..agent.writer import Writer
@@ -80,7 +80,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     silence_s      how long the active may be silent before the other is asked: 1 s, and never less than four of its
                    heartbeats
     max_lag_s      how late messages may come, None for no bound; `on_lag` "resync" (the default), "raise" (the next
-                   read of `state` raises `Lagging`), or a callable that is told the seconds
+                   read of `state` raises `Lagging`), "exit" (one line on standard error, and the process ends at once
+                   with exit code 75, EX_TEMPFAIL), or a callable that is told the seconds
     on_state       called with each new `State`, on a thread of its own
     name           what its agent's thread is called
     metrics        what is told of acknowledgements, refusals, states and changes; see `Metrics`
@@ -104,7 +105,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         on_full: Literal["block", "raise"] = "block",
         silence_s: float | None = None,
         max_lag_s: float | None = None,
-        on_lag: Literal["resync", "raise"] | Callable[[float], object] = "resync",
+        on_lag: Literal["resync", "raise", "exit"] | Callable[[float], object] = "resync",
         on_state: Listener | None = None,
         name: str | None = None,
         metrics: Metrics | None = None,
@@ -115,8 +116,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         held = checks.subtrees_of(subtree, subtrees)
         if on_full not in ("block", "raise"):
             raise BadInput(f"on_full={on_full!r} is not 'block' or 'raise'")
-        if on_lag not in ("resync", "raise") and not callable(on_lag):
-            raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise' or a callable")
+        if on_lag not in ("resync", "raise", "exit") and not callable(on_lag):
+            raise BadInput(f"on_lag={on_lag!r} is not 'resync', 'raise', 'exit' or a callable")
         if on_state is not None:
             checks.callback("on_state", on_state)
         silence = checks.seconds("silence_s", silence_s)
@@ -141,11 +142,14 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         mailbox.credentials = credentials_of(self._source)
         mailbox.metrics = None if metrics is None else MeasuredClone(metrics)
         self._writer = Writer(mailbox, self.subtrees, self._codec)
+        self._writer.tracing = metrics if isinstance(metrics, Tracing) else None
         self._shown = core.shown
         self._core = core
         self._reader = CopyReader(core, mailbox, self._codec, self.subtrees)
         if callable(on_lag):
             self._dispatcher.lag = self._dispatcher.later(on_lag)
+        elif on_lag == "exit":
+            self._dispatcher.lag = partial(_exit, self.name)
         else:
             self._dispatcher.lag = mailbox.lagged if on_lag == "raise" else mailbox.refetch
         if on_state is not None:
@@ -221,7 +225,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         with mailbox.lock:
             mailbox.check_open()
             if begin == SNAPSHOT:
-                queue.preload(core.holding.held(prefix, mailbox.batch.shown_keys()))
+                queue.preload(core.subscriptions.held(prefix, mailbox.batch.shown_keys()))
             mailbox.add_watch(queue)
             if begin == BEGIN or isinstance(begin, int):
                 core.catch_up(queue, prefix, begin if isinstance(begin, int) else None)
@@ -305,6 +309,13 @@ class Internals(NamedTuple):
 def internals(clone: BaseClone[Any]) -> Internals:
     """Return what other parts of this package use of a Clone. It is made anew each time, so the Clone has no cycle."""
     return Internals(clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch)
+
+
+def _exit(name: str, lag_s: float) -> None:
+    """End the process at once, because its copy is behind (`on_lag="exit"`, the Guide's Suicidal Snail)."""
+    # No handler may hold up the end: what this process has is too old.
+    os.write(2, f"Clone {name}: {lag_s:.3f} s behind, more than max_lag_s; on_lag='exit' ends the process\n".encode())
+    os._exit(os.EX_TEMPFAIL)
 
 
 def _stop(mailbox: Mailbox, agent: Agent, pid: int | None, timeout: float) -> None:

@@ -125,7 +125,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         until they have. Where the copy has no such key this waits for a `sync`, which sets nothing, and looks again.
         Raises what `set`, its ticket and `sync` do; after a `TimeoutError` it may be done, now or later.
         """
-        return at_once(self._taking(timeout).pop(key, default))
+        return at_once(self._atomic(timeout).pop(key, default))
 
     def delete_prefix(self, prefix: str, timeout: float | None = None) -> int:
         """Delete every key held here that begins with `prefix`, for every client, and return the number of keys.
@@ -133,7 +133,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         It deletes portions of at most 8,192 keys, and waits until the servers have each portion. Other clients see some
         keys go before the rest, and keys that they set meanwhile may stay. After a `TimeoutError` some keys are gone.
         """
-        return at_once(self._taking(timeout).delete_prefix(prefix))
+        return at_once(self._atomic(timeout).delete_prefix(prefix))
 
     def touch(self, key: str, ttl: Ttl | None, timeout: float | None = None) -> Ack:
         """Give a key another time to live, and return once the servers have it; `ttl=None` makes the key permanent.
@@ -142,11 +142,11 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         overwritten. A `Conflict` is tried again three times. Where the copy has no such key this waits for a `sync`
         and looks again. Raises KeyError for an absent key, `BadKey`, `BadTtl`, and what a ticket's `wait` raises.
         """
-        return at_once(self._taking(timeout).touch(key, ttl))
+        return at_once(self._atomic(timeout).touch(key, ttl))
 
     def popitem(self, timeout: float | None = None) -> tuple[str, Any]:
         """Delete some key and return it with its value, as `pop` does; KeyError if there is none after a `sync`."""
-        return at_once(self._taking(timeout).popitem())
+        return at_once(self._atomic(timeout).popitem())
 
     def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
         """Return the value of a key; if there is none, set it to `default` first.
@@ -154,13 +154,13 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         One value is everybody's: another program's, if that is faster. Where the copy has the key this waits for a
         `sync`, which sets nothing, and looks again. Raises what `pop` does.
         """
-        return at_once(self._taking(timeout).setdefault(key, default))
+        return at_once(self._atomic(timeout).setdefault(key, default))
 
     def _waits(self, timeout: float | None) -> Blocking:
         """Return the waits of one call, which block the thread."""
         return Blocking(self._mailbox, timeout)
 
-    def _taking(self, timeout: float | None) -> AtomicOperations:
+    def _atomic(self, timeout: float | None) -> AtomicOperations:
         return AtomicOperations(self._reader, self.prefix, self._writer, self._waits(timeout))
 
     def flush(self, timeout: float | None = None) -> None:

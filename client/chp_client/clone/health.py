@@ -17,7 +17,7 @@ from ..agent.dispatch import Dispatcher, Listener
 from ..agent.mailbox import Mailbox
 from ..codecs import Codec, Decoding
 from ..core.core import ClientCore
-from ..core.events import State
+from ..core.events import State, revision_of
 from ..errors import Lagging, Refused
 from ..port.history import Version, history
 from . import comparison
@@ -83,7 +83,7 @@ class CopyHealth:
     @property
     def revision(self) -> Revision:
         """The number up to which everything held is complete."""
-        return Revision(self._core.position)
+        return revision_of(self._core.position)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class CopyHealth:
     def _verified(self, timeout: float | None, contents: bool) -> Check:
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
-            ok, keys, revision_sum, compared_at = self._core.holding.verify()
+            ok, keys, revision_sum, compared_at = self._core.subscriptions.verify()
         if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
             return Check(ok, keys, revision_sum, Revision(compared_at))
         found = comparison.compared(mailbox, timeout)

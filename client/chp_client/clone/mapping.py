@@ -110,7 +110,9 @@ class CopyReader(Generic[V]):
             if value is None:
                 return None
             own = self._mailbox.is_own(key)
-            return value, UNKNOWN if own else Revision(self._core.holding.of(key).replica.map.revisions.get(key, 0))
+            return value, UNKNOWN if own else Revision(
+                self._core.subscriptions.of(key).replica.map.revisions.get(key, 0)
+            )
 
     def entry(self, key: str) -> Entry | None:
         """Return a key with its value, its revision and its remaining ttl; None if the key is absent."""
@@ -118,7 +120,7 @@ class CopyReader(Generic[V]):
             value = self._shown.get(key)
             if value is None:
                 return None
-            hashmap = self._core.holding.of(key).replica.map
+            hashmap = self._core.subscriptions.of(key).replica.map
             own = self._mailbox.is_own(key)
             revision = UNKNOWN if own else Revision(hashmap.revisions.get(key, 0))
             left = None if own else hashmap.remaining_ms(key, monotonic())

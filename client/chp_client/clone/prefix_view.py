@@ -32,34 +32,34 @@ class KeyIndex:
     """The order of a Clone's keys for its readers, of any thread."""
 
     def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox, self._holding = mailbox, mailbox.core.holding
+        self._mailbox, self._subscriptions = mailbox, mailbox.core.subscriptions
 
     def span(self, low: str, high: str | None) -> tuple[list[str], str | None]:
         """Keys that are there, from `low` on and below `high`, some of them; and from where to go on, None at the end.
 
         All that was shown before the call is among them.
         """
-        order, shown = self._holding.order, self._holding.shown
+        order, shown = self._subscriptions.order, self._subscriptions.shown
         with self._mailbox.readers:
             self._catch_up()
             for keys, at in order.spans(low, high):
                 there = [key for key in keys if key in shown]
                 if 2 * len(there) < len(keys):
                     with self._mailbox.lock:
-                        order.clean(at, self._holding.known())
+                        order.clean(at, self._subscriptions.known())
                 if there:
                     return there, there[-1] + "\0"
         return [], None
 
     def _catch_up(self) -> None:
-        order, batch = self._holding.order, self._mailbox.batch
+        order, batch = self._subscriptions.order, self._mailbox.batch
         with self._mailbox.lock:
             # These keys are shown already, and are noted when the agent takes them.
             unsent = batch.shown_keys()
-            noted = order.take(len(self._holding.shown))
+            noted = order.take(len(self._subscriptions.shown))
             keys = None
             if not order.live:
-                keys = self._holding.begin_order(unsent)
+                keys = self._subscriptions.begin_order(unsent)
         if keys is not None:
             order.make(keys)
         elif noted or unsent:

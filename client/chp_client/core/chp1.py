@@ -56,7 +56,7 @@ class Chp1Follower:
     def __init__(
         self,
         links: list[ServerView],
-        holding: Subscriptions,
+        subscriptions: Subscriptions,
         session: Session,
         *,
         limits: Limits,
@@ -64,7 +64,7 @@ class Chp1Follower:
         stats: Counter[str],
         out: Sink,
     ) -> None:
-        self._links, self._holding, self._session = links, holding, session
+        self._links, self._subscriptions, self._session = links, subscriptions, session
         self._limits, self._timing = limits, timing
         self._stats, self._out = stats, out
         self.following = False
@@ -128,7 +128,7 @@ class Chp1Follower:
             return
         if link.index not in self._subscribed:
             self._subscribed[link.index] = now
-            topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
+            topics = [b""] if self._subscriptions.write_only else [c.subtree.encode() for c in self._subscriptions.all]
             self._out.effects.subscribe += [(link.index, topic) for topic in topics]
             self._out.effects.notes.append(f"{link.address} speaks CHP/1")
         if not self.following:
@@ -142,15 +142,15 @@ class Chp1Follower:
 
     def _compare(self, number: int, now: float) -> None:
         """Compare the number of a HUGZ with the map. Ask for a snapshot if they show a gap or a new history."""
-        at = max(channel.at for channel in self._holding.all)
-        if not number or self._holding.write_only or self._link is None:
+        at = max(channel.at for channel in self._subscriptions.all)
+        if not number or self._subscriptions.write_only or self._link is None:
             return
         if number < at:
             self._stats["histories_restarted"] += 1
-            for channel in self._holding.all:
+            for channel in self._subscriptions.all:
                 channel.anew = True
             self._join(self._link, now)
-        elif number > at and self._hugz_is_number and self._holding.all[0].subtree == "":
+        elif number > at and self._hugz_is_number and self._subscriptions.all[0].subtree == "":
             self._stats["holes"] += 1
             # This stays so until a snapshot shows that there was a hole.
             self._hugz_is_number = False
@@ -159,8 +159,8 @@ class Chp1Follower:
     def _apply(self, update: Kvpub, now: float) -> None:
         key, sequence, uuid, properties, value = update
         batch = self._uuids.pop(uuid, None) if uuid else None
-        for channel in self._holding.all:
-            if not self._holding.write_only and key.startswith(channel.subtree) and sequence > channel.at:
+        for channel in self._subscriptions.all:
+            if not self._subscriptions.write_only and key.startswith(channel.subtree) and sequence > channel.at:
                 segment = segment_of(key, value, properties)
                 done = batch.no if batch is not None and self._left.get(batch.no) == {uuid} else 0
                 channel.replica.apply([segment], sequence, done, batch is not None, now)
@@ -200,13 +200,13 @@ class Chp1Follower:
         self._link = link
         self._buffered.clear()
         self._held_bytes = 0
-        for channel in self._holding.all:
-            channel.live = self._holding.write_only
-            channel.synced_once = channel.synced_once or self._holding.write_only
-        self._todo = [] if self._holding.write_only else list(self._holding.all)
+        for channel in self._subscriptions.all:
+            channel.live = self._subscriptions.write_only
+            channel.synced_once = channel.synced_once or self._subscriptions.write_only
+        self._todo = [] if self._subscriptions.write_only else list(self._subscriptions.all)
         self._out.effects.notes.append(f"asking {link.address} for a snapshot (CHP/1)")
         self._ask(now)
-        if self._holding.write_only:
+        if self._subscriptions.write_only:
             self._resend(now)
 
     def _ask(self, now: float) -> None:
@@ -321,7 +321,7 @@ class Chp1Follower:
     def lost(self, link: ServerView) -> None:
         """Unsubscribe from this server, as it speaks CHP/2 now."""
         if self._subscribed.pop(link.index, None) is not None:
-            topics = [b""] if self._holding.write_only else [c.subtree.encode() for c in self._holding.all]
+            topics = [b""] if self._subscriptions.write_only else [c.subtree.encode() for c in self._subscriptions.all]
             self._out.effects.unsubscribe += [(link.index, topic) for topic in topics]
         if link is self._link:
             self.stop()
@@ -334,7 +334,7 @@ class Chp1Follower:
         self._todo, self._buffered = [], []
         self._uuids.clear()
         self._left.clear()
-        for channel in self._holding.all:
+        for channel in self._subscriptions.all:
             channel.live, channel.at = False, 0
         for link in self._links:
             link.sent = 0

@@ -36,7 +36,7 @@ class ReportSource(Protocol):
     """The parts of a core that a report is made from."""
 
     stats: Counter[str]
-    holding: Subscriptions
+    subscriptions: Subscriptions
     freshness: Freshness
     session: Session
     out: Sink
@@ -70,7 +70,7 @@ class ClientReport:
         stats = client.stats
         said = {
             "chp": VERSION, "id": 0, **(self._who or {}), "every_ms": round(every_s * 1000),
-            "state": client.state.value, "number": client.position, "keys": client.holding.count,
+            "state": client.state.value, "number": client.position, "keys": client.subscriptions.count,
             "lag_ms": round(client.freshness.lag_s * 1000), "batches": client.session.open_batches,
             "client": client.session.outbox.public[:CLIENT_BYTES].hex(), "bytes": client.session.outbox.size,
             **{name: stats[name] for name in COUNTED},

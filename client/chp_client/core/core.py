@@ -3,11 +3,11 @@
 The core takes messages and the time, and returns `Effects`. It passes each message to a part. The parts do not know the
 core:
 
-    leadership   chooses the server to follow, by a table     links       hold what is known of each server
-    joining      completes the channels there                 holding     has the copy, with own sets on top
-    session      keeps own sets until they are acknowledged   own         joins session and holding
-    chp1         does the same for servers of CHP/1           freshness   rates the copy, by a table
-    leases       tells which leases must be refreshed         telling     reports this client to the server
+    leadership      chooses the server to follow, by a table     links       hold what is known of each server
+    copy_channels   completes the channels there                 freshness   rates the copy, by a table
+    subscriptions   has the copy, with own sets on top           chp1        follows a server of CHP/1
+    session         keeps own sets until they are acknowledged   own         joins session and subscriptions
+    leases          tells which leases must be refreshed         report      reports this client to the server
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .leases import LeaseRefresher
 from .own_sets import OwnSets
 from .server_view import AWAY, SPEAKS, ServerView
 from .session import Session
-from .timing import Chance, Timing
+from .timing import NEVER, Chance, Timing
 
 __all__ = ["PULSE", "ClientCore", "Timing"]
 # The time between two warnings about unreadable messages of one server.
@@ -70,22 +70,24 @@ class ClientCore:
         shared: dict[str, Any] = {"timing": self.timing, "stats": self.stats, "out": out}
         self.session = Session(session, links, **shared)
         self.outbox = self.session.outbox
-        self.holding = Subscriptions(
+        self.subscriptions = Subscriptions(
             subtrees, self.shown, self.session.own_batches, limits, self.stats, unanswered=self.session.unanswered
         )
-        self.channels, self.write_only = self.holding.all, self.holding.write_only
-        self.joining = CopyChannels(self.holding, self.session.own_batches, limits=limits, chance=chance, **shared)
-        self.joining.session = self.outbox.public
+        self.channels, self.write_only = self.subscriptions.all, self.subscriptions.write_only
+        self.copy_channels = CopyChannels(
+            self.subscriptions, self.session.own_batches, limits=limits, chance=chance, **shared
+        )
+        self.copy_channels.session = self.outbox.public
         self.leadership = Leadership(links, self.timing, now)
-        self.chp1 = Chp1Follower(links, self.holding, self.session, limits=limits, **shared)
+        self.chp1 = Chp1Follower(links, self.subscriptions, self.session, limits=limits, **shared)
         self.leases = LeaseRefresher()
         self.own = OwnSets(
-            self.leadership, self.holding, self.joining, self.session, self.chp1, stats=self.stats, out=out
+            self.leadership, self.subscriptions, self.copy_channels, self.session, self.chp1, stats=self.stats, out=out
         )
         self.freshness = Freshness(max_lag_s)
-        self.telling = ClientReport(who)
+        self.report = ClientReport(who)
         self.closed = False
-        topics = (HUGZ, self.session.topic, *self.joining.by_topic)
+        topics = (HUGZ, self.session.topic, *self.copy_channels.by_topic)
         out.effects.subscribe += [(link.index, topic) for link in links for topic in topics]
 
     # -- questions
@@ -115,15 +117,19 @@ class ClientCore:
     @property
     def position(self) -> int:
         """The highest number up to which everything held is complete."""
-        return self.holding.position
+        return self.subscriptions.position
 
     def idle(self) -> bool:
         """Return True if a batch submitted now would go to a server at once, with nothing else to do."""
-        return self.state is State.SYNCED and self.active is not None and not self.outbox.batches
+        synced = self.freshness.state is State.SYNCED and not self.closed
+        return synced and self.leadership.active is not None and not self.outbox.batches
 
     def full(self) -> bool:
         """Return True if the window is full, so no more batches should be submitted now."""
-        return self.session.open_batches >= self.limits.window_batches or self.outbox.size >= self.limits.window_bytes
+        session, limits = self.session, self.limits
+        if self.outbox.size >= limits.window_bytes:
+            return True
+        return len(self.outbox.batches) + len(session.unsettled) >= limits.window_batches
 
     def describe(self, now: float) -> str:
         """Return one line with the state of the copy and of each server."""
@@ -133,7 +139,8 @@ class ClientCore:
 
     def take(self) -> Effects:
         """Return the effects since the last call."""
-        return self.out.take()
+        effects, self.out.effects = self.out.effects, Effects()
+        return effects
 
     def take_publish(self) -> list[tuple[int, list[bytes]]]:
         """Take the batches out of the effects, and return them. The other effects stay."""
@@ -145,7 +152,7 @@ class ClientCore:
 
         The result comes as the effect `missed`.
         """
-        self.joining.backlogs.add(handle, prefix, after, self.channels)
+        self.copy_channels.backlogs.add(handle, prefix, after, self.channels)
 
     def submit(self, segment: Segment, handle: Any, now: float, *, shown: bool = True, size: int = 0) -> None:
         """Number a batch, keep it and send it. `shown` says that the application sees it already."""
@@ -154,7 +161,7 @@ class ClientCore:
     def refetch(self, now: float) -> None:
         """Fetch the whole copy again, for example after a lag. Queued batches are dropped unread."""
         if self.active is not None:
-            self.joining.refetch(self.active, now)
+            self.copy_channels.refetch(self.active, now)
         self._update_state(now)
 
     def close(self) -> None:
@@ -205,7 +212,7 @@ class ClientCore:
         except ChpError as error:
             self._garbage(i, error, now)
             if len(frames) == 5 and (peeked := peek(frames[4])) is not None:
-                self.joining.unread(self.links[i], headers.request_of(peeked[0]), error, now)
+                self.copy_channels.unread(self.links[i], headers.request_of(peeked[0]), error, now)
 
     def _garbage(self, i: int, error: ChpError, now: float) -> None:
         """Count an unreadable message of a server. Warn about it at most once in GARBAGE_TOLD_S."""
@@ -229,12 +236,13 @@ class ClientCore:
                 self._heed_chp1(now)
             return
         number = unpack(frames[1])
-        channel = self.joining.by_topic.get(topic)
+        channel = self.copy_channels.by_topic.get(topic)
         if channel is None and topic[-NONCE_BYTES - 1 : -NONCE_BYTES] == ETX:
             put_off = link is self.active or self.active is None
-            self.joining.told_alone(link, topic[:-NONCE_BYTES], frames[4], now, put_off)
+            self.copy_channels.told_alone(link, topic[:-NONCE_BYTES], frames[4], now, put_off)
             return
-        if channel is not None and self.outbox.batches and self._own_echo(link, channel, frames[4], now):
+        echoes = channel is not None and self.outbox.batches and not channel.watching
+        if channel is not None and echoes and self._own_echo(link, channel, frames[4], now):
             return
         header, items = decode(frames[4])
         if isinstance(header, headers.Batch | headers.Heartbeat):
@@ -245,7 +253,7 @@ class ClientCore:
         elif channel is not None and isinstance(header, headers.Refused):
             self._speaks_chp2(link)
             put_off = link is self.active or self.active is None
-            self.joining.not_subscribed(channel, link, header, now, put_off)
+            self.copy_channels.not_subscribed(channel, link, header, now, put_off)
         elif topic == self.session.topic and epoch_of(number) >= self.leadership.epoch:
             if isinstance(header, headers.Ack):
                 self.own.acked(header, number, now)
@@ -274,22 +282,24 @@ class ClientCore:
             self.stats["stale_messages"] += 1
             return
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, header.wall_ms, now)
-        self.joining.heard(channel, header, items, body=body, server=link, now=now)
+        if self.freshness.measure(header.wall_ms, now):
+            self._lagging(channel)
+        self.copy_channels.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
 
     def _own_echo(self, link: ServerView, channel: CopyChannel, body: bytes, now: float) -> bool:
         """Take a record of nothing but own batches without unpacking it. Return False for any other record."""
-        header = self.joining.echo(channel, body, now) if link is self.leadership.active else None
+        header = self.copy_channels.echo(channel, body, now) if link is self.leadership.active else None
         if header is None:
             return False
         link.heard_at = channel.heard_at = now
-        self._measure_lag(channel, header.wall_ms, now)
+        if self.freshness.measure(header.wall_ms, now):
+            self._lagging(channel)
         self._update_state(now)
         return True
 
-    def _measure_lag(self, channel: CopyChannel, wall_ms: int, now: float) -> None:
-        if self.freshness.measure(wall_ms, now) and channel.live:
+    def _lagging(self, channel: CopyChannel) -> None:
+        if channel.live:
             self.stats["lags"] += 1
             self.out.effects.lags.append(self.freshness.lag_s)
             self.freshness.measure_anew()
@@ -310,9 +320,9 @@ class ClientCore:
         self._speaks_chp2(link)
         news = link.has(topic)
         self._learned(link, header.state, header.number, now, restarted)
-        channel = self.joining.by_topic.get(topic)
+        channel = self.copy_channels.by_topic.get(topic)
         if channel is not None and link is self.active:
-            self.joining.greeted(channel, link, news, now)
+            self.copy_channels.greeted(channel, link, news, now)
         if topic == self.session.topic:
             self.own.pump(now)
 
@@ -367,14 +377,14 @@ class ClientCore:
         self.leadership.follow(link)
         self.freshness.measure_anew()
         self.out.effects.notes.append(f"following {link.address} in epoch {link.epoch}")
-        self.joining.follow(link, anew, now)
+        self.copy_channels.follow(link, anew, now)
         self.session.followed(link, now)
-        self.telling.follow(now)
+        self.report.follow(now)
         self._update_state(now)
 
     def _leave(self, now: float) -> None:
         self.leadership.leave(now)
-        self.joining.stop()
+        self.copy_channels.stop()
         self._update_state(now)
 
     # -- answers on P
@@ -392,22 +402,22 @@ class ClientCore:
         if not isinstance(header, Answer | headers.Refused):
             return
         request = header.number if isinstance(header, headers.Refused) else header.request
-        channel = self.joining.requested(request, link, header)
+        channel = self.copy_channels.requested(request, link, header)
         if channel is None:
-            self.joining.missed(link, request, header, items, now)
+            self.copy_channels.missed(link, request, header, items, now)
             self.ask_missed(now)
         elif isinstance(header, headers.Refused):
             self._request_refused(link, channel, header, now)
-        elif self.joining.voted(channel, request, link):
+        elif self.copy_channels.voted(channel, request, link):
             self._learned(link, headers.State.ACTIVE, unpack(frames[1]), now)
         else:
-            error = self.joining.answered(channel, header, items, link, now)
+            error = self.copy_channels.answered(channel, header, items, link, now)
             if error is not None:
                 self._garbage(link.index, error, now)
             self._after(channel, now)
 
     def _request_refused(self, link: ServerView, channel: CopyChannel, header: headers.Refused, now: float) -> None:
-        self.joining.refused(channel, header, link, now)
+        self.copy_channels.refused(channel, header, link, now)
         if header.code == "access":
             link.forbidden[channel.topic] = str(header.detail)[:400]
         if header.code != "passive":
@@ -421,9 +431,9 @@ class ClientCore:
     def ask_missed(self, now: float) -> None:
         """Ask the active for the changes that watches have missed."""
         if self.chp1.following:
-            self.out.effects.missed += self.joining.backlogs.fail()
+            self.out.effects.missed += self.copy_channels.backlogs.fail()
         elif self.active is not None:
-            self.joining.ask_missed(self.active, now)
+            self.copy_channels.ask_missed(self.active, now)
 
     # -- time
 
@@ -432,35 +442,39 @@ class ClientCore:
         self._update_state(now)
 
     def _update_state(self, now: float) -> None:
-        self.session.settle_held()
+        if self.session.unsettled:
+            self.session.settle_held()
         if self.closed:
             return
         active = self.leadership.active
         heard_at = self.chp1.heard_at if active is None else active.heard_at
         was_synced = self.freshness.state is State.SYNCED
-        state = self.freshness.told(self._is_heard(now) and self.holding.live, heard_at)
+        state = self.freshness.told(self._is_current(now), heard_at)
         if state is not None:
             self.out.effects.states.append(state)
             if was_synced:
                 self.leadership.hurry(now)
 
-    def _is_heard(self, now: float) -> bool:
-        """Return True if the followed server was heard on each channel lately."""
+    def _is_current(self, now: float) -> bool:
+        """Return True if the followed server was heard on each channel lately, and no channel misses anything."""
         if self.chp1.following:
-            return self.chp1.is_alive(now)
+            return self.chp1.is_alive(now) and self.subscriptions.live
         active, since = self.leadership.active, now - self.leadership.silence_s()
-        return active is not None and active.heard_at >= since and self.holding.are_heard(since)
+        return active is not None and active.heard_at >= since and self.subscriptions.is_current(since)
 
     def next_deadline(self) -> float:
         """Return the time when `on_timer` should be called if nothing else happens."""
         if self.chp1.following:
             return min(self.leases.next_due(), self.chp1.next_deadline())
         lead, synced = self.leadership, self.freshness.state is State.SYNCED
-        due = min(lead.next_deadline(synced), self.joining.next_deadline(), self.session.next_deadline())
-        if lead.active is not None:
-            hearing = self.joining.next_hearing(lead.silence_s(), synced)
-            due = min(due, hearing, self.joining.backlogs.next_due(), self.telling.due)
-        return min(due, self.leases.next_due())
+        silence_s, follows = lead.silence_s(), lead.active is not None
+        return min(
+            lead.next_deadline(silence_s, synced),
+            self.copy_channels.next_deadline(silence_s, follows=follows, synced=synced),
+            self.session.next_deadline(),
+            self.leases.next_due(),
+            self.report.due if follows else NEVER,
+        )
 
     def on_timer(self, now: float) -> None:
         """Do everything that is due."""
@@ -472,11 +486,11 @@ class ClientCore:
             self.ask_missed(now)
             return
         if lead.active is not None:
-            self.joining.hear_again(lead.active, lead.silence_s(), lead.silent(now), now)
+            self.copy_channels.hear_again(lead.active, lead.silence_s(), lead.silent(now), now)
         if lead.active is not None and (lead.active.forbidden or not lead.silent(now)):
             # A client without the right to read may still write, or must learn that it may not.
             self._retry(lead.active, now)
-        self.telling.on_timer(self, lead.active, now)
+        self.report.on_timer(self, lead.active, now)
         if lead.silent(now):
             self._ask_others(now)
         self._update_state(now)
@@ -492,7 +506,7 @@ class ClientCore:
         """Vote, as no server is heard. Connect anew to servers that live but can't be heard."""
         if now >= self.leadership.vote_at:
             for link in self.leadership.electorate(now):
-                self.joining.vote(link.index)
+                self.copy_channels.vote(link.index)
         for link in self.leadership.deaf(now):
             self.stats["reconnects"] += 1
             self.out.effects.reconnect.append(link.index)
@@ -502,19 +516,19 @@ class ClientCore:
     def _put_off(self, until: float) -> None:
         """Look at overdue work with the next vote, as there is no server to ask or to send to."""
         self.session.put_off(until)
-        self.joining.put_off(until)
+        self.copy_channels.put_off(until)
 
     def _retry(self, active: ServerView, now: float) -> None:
         self.ask_missed(now)
-        self.joining.retry(active, now)
+        self.copy_channels.retry(active, now)
         if self.session.is_overdue(now):
             # The answers may have been lost. Subscribe again, and send again after the greeting that follows.
-            self.joining.subscribe_again(active, self.session.topic)
+            self.copy_channels.subscribe_again(active, self.session.topic)
             active.has_not(self.session.topic)
             self.session.resend(active, self.outbox.first)
 
     def check(self) -> None:
         """Assert every invariant. Users' tests and our own call it."""
-        self.holding.check()
+        self.subscriptions.check()
         assert list(self.outbox.batches) == sorted(self.outbox.batches), "batches leave in order"
         assert self.outbox.size == sum(batch.size for batch in self.outbox.batches.values()), "the window is counted"

@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from chp.numbers import Revision, epoch_of, sequence_of
+from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK, Revision
 
 
 class State(StrEnum):
@@ -39,12 +39,12 @@ class Ack(NamedTuple):
     @property
     def revision(self) -> Revision:
         """The revision that the keys of this set got; 0.1 if the answer was lost and no server remembers it."""
-        return Revision(self.epoch << 48 | self.sequence)
+        return revision_of(self.epoch << EPOCH_SHIFT | self.sequence)
 
 
 def ack_of(revision: int, durability: str) -> Ack:
     """Return the Ack for a revision as it is sent on the wire."""
-    return Ack(epoch_of(revision), sequence_of(revision), durability)
+    return Ack(revision >> EPOCH_SHIFT, revision & SEQUENCE_MASK, durability)
 
 
 class Changed(NamedTuple):
@@ -65,12 +65,12 @@ class Changed(NamedTuple):
         """Return a list with the revision of each change."""
         revisions = self.revisions
         if isinstance(revisions, list):
-            return list(map(_revision, revisions))
-        return [Revision(revisions)] * len(self.keys)
+            return list(map(revision_of, revisions))
+        return [revision_of(revisions)] * len(self.keys)
 
 
 # This is faster than a call of `Revision`, which runs Python code for each revision.
-_revision: Callable[[int], Revision] = partial(int.__new__, Revision)
+revision_of: Callable[[int], Revision] = partial(int.__new__, Revision)
 
 
 def in_order(found: list[Changed]) -> Changed:
@@ -115,14 +115,9 @@ class Effects:
 
 
 class Sink:
-    """The effects gathered since the last `take`. The parts of a core share it, and only add to it."""
+    """The effects gathered since the core's last `take`. The parts of a core share it, and only add to it."""
 
     __slots__ = ("effects",)
 
     def __init__(self) -> None:
         self.effects = Effects()
-
-    def take(self) -> Effects:
-        """Return all effects, and start with none again."""
-        effects, self.effects = self.effects, Effects()
-        return effects

@@ -171,9 +171,9 @@ class Leadership:
             link.update_at = now
         return deaf
 
-    def next_deadline(self, synced: bool) -> float:
+    def next_deadline(self, silence_s: float, synced: bool) -> float:
         """Return the time when silence begins, or when the other servers are asked again."""
         if self.active is None:
             return self.vote_at
-        silent_at = self.active.heard_at + self.silence_s() + 0.001
+        silent_at = self.active.heard_at + silence_s + 0.001
         return silent_at if synced else max(self.vote_at, silent_at)

@@ -8,6 +8,7 @@ new name, with new numbers for the batches that are left.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -107,12 +108,17 @@ class Outbox:
 
     def take_run(self, first: int, last: int) -> list[SentBatch]:
         """Remove the batches of a run of numbers, and return those that were here."""
-        last = min(last, self.last)
-        if last - first > len(self.batches):
-            numbers = [no for no in self.batches if first <= no <= last]
-        else:
-            numbers = list(range(first, last + 1))
-        return [batch for no in numbers if (batch := self.take(no)) is not None]
+        batches, last = self.batches, min(last, self.last)
+        numbers: Iterable[int] = range(first, last + 1)
+        if last - first > len(batches):
+            numbers = [no for no in batches if first <= no <= last]
+        found = []
+        for no in numbers:
+            batch = batches.pop(no, None)
+            if batch is not None:
+                self.size -= batch.size
+                found.append(batch)
+        return found
 
     def frames(self, batch: SentBatch, *, oldest: bool = False) -> list[bytes]:
         """Return the frames of the KVSET. `oldest` tells the server that no earlier batch is held."""

@@ -36,7 +36,7 @@ class OwnSets:
     def __init__(
         self,
         leadership: Leadership,
-        holding: Subscriptions,
+        subscriptions: Subscriptions,
         channels: CopyChannels,
         session: Session,
         chp1: Chp1Follower,
@@ -44,7 +44,7 @@ class OwnSets:
         stats: Counter[str],
         out: Sink,
     ) -> None:
-        self._leadership, self._holding, self._channels = leadership, holding, channels
+        self._leadership, self._subscriptions, self._channels = leadership, subscriptions, channels
         self._session, self._chp1 = session, chp1
         self._stats, self._out = stats, out
 
@@ -53,15 +53,17 @@ class OwnSets:
 
         `shown` says that the application sees it already. A conditional batch is never shown.
         """
-        batch = self._session.submit(segment, handle, shown and not self._holding.write_only, size, now)
-        self._holding.pend(batch)
+        batch = self._session.submit(segment, handle, shown and not self._subscriptions.write_only, size, now)
+        if batch.shown:
+            self._subscriptions.pend(batch)
         self.pump(now)
 
     def has(self, handle: Any) -> bool:
         """Return True if a batch with this handle was submitted, even if that was interrupted. It is sent later."""
         found = self._session.of(handle)
         for batch in found:
-            self._holding.pend(batch)
+            if batch.shown:
+                self._subscriptions.pend(batch)
         return bool(found)
 
     def pump(self, now: float) -> None:
@@ -84,7 +86,8 @@ class OwnSets:
         """Take an ACK of the active, and the active's number at that time."""
         for batch, revision in self._session.acked(header, now):
             self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
-        self.pump(now)
+        if self._session.outbox.batches:
+            self.pump(now)
 
     def refused(self, link: ServerView, header: headers.Refused, now: float) -> None:
         """Take a REFUSED on the channel of our answers."""
@@ -103,7 +106,7 @@ class OwnSets:
         """Settle a batch. `known_at` is the server's number then, which counts if the revision is unknown."""
         self._stats[f"acks_{durability}"] += 1
         upto = known_at if revision == UNKNOWN else revision
-        self._session.settle(batch, ack_of(revision, durability), upto, self._holding.lacking(batch, upto))
+        self._session.settle(batch, ack_of(revision, durability), upto, self._subscriptions.lacking(batch, upto))
 
     def _refuse(self, batch: SentBatch, code: str, detail: object, now: float) -> None:
         """Tell the owner that no server took the batch. Fetch the confirmed values again if it was shown."""
@@ -112,7 +115,7 @@ class OwnSets:
         # The owner is told once the copy holds the revisions that conflict.
         if isinstance(error, Conflict):
             upto = max(error.revisions.values(), default=0)
-            lacking = self._holding.lacking(batch, upto)
+            lacking = self._subscriptions.lacking(batch, upto)
         self._session.settle(batch, error, upto, lacking)
         if batch.shown:
             later = keys_of(self._session.shown_after(batch.no))

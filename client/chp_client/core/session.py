@@ -45,7 +45,8 @@ class Session:
         self._timing = timing
         self._stats = stats
         self._out = out
-        self._unsettled: list[tuple[list[CopyChannel], int, Any, Ack | Exception]] = []
+        # The answers that wait until the copy holds the sets they are for.
+        self.unsettled: list[tuple[list[CopyChannel], int, Any, Ack | Exception]] = []
         # The time of the last answer.
         self.progress_at = 0.0
         self._resend_wait_s = timing.resend_s
@@ -53,7 +54,7 @@ class Session:
     @property
     def open_batches(self) -> int:
         """The number of batches that are not settled: not acknowledged, or not in the copy yet."""
-        return len(self.outbox) + len(self._unsettled)
+        return len(self.outbox.batches) + len(self.unsettled)
 
     def submit(self, segment: Segment, handle: Any, shown: bool, size: int, now: float) -> SentBatch:
         """Number a batch and keep it. The next `pump` sends it."""
@@ -67,10 +68,14 @@ class Session:
 
     def own_batches(self, after: int, upto: int) -> list[SentBatch]:
         """Return the own batches above `after` up to `upto`, or an empty list if the copy lacks one of them."""
-        batches = self.outbox.batches
-        first = max(after + 1, self.outbox.first)
-        own = [batches[no] for no in range(first, min(upto, self.outbox.last) + 1) if no in batches]
-        return own if all(batch.shown for batch in own) else []
+        batches, own = self.outbox.batches, []
+        for no in range(max(after + 1, self.outbox.first), min(upto, self.outbox.last) + 1):
+            batch = batches.get(no)
+            if batch is not None:
+                if not batch.shown:
+                    return []
+                own.append(batch)
+        return own
 
     def unanswered(self) -> Collection[int]:
         """Return the numbers of the unanswered batches, ascending."""
@@ -119,10 +124,13 @@ class Session:
         if header.durability >= len(DURABILITY_NAMES):
             raise BadFrame(f"an ACK says what it is worth with 0, 1 or 2, not {header.durability}")
         for run in header.runs:
-            if type(run) is not list or len(run) < 3 or any(type(x) is not int for x in run[:3]):
+            if type(run) is not list or len(run) < 3 or not type(run[0]) is type(run[1]) is type(run[2]) is int:
                 raise BadFrame("a run of an ACK is [from, to, revision]")
-        oldest, take_run = self.outbox.first, self.outbox.take_run
-        found = [(batch, run[2]) for run in header.runs for batch in take_run(run[0], run[1])]
+        outbox, found = self.outbox, []
+        oldest = outbox.first
+        for first, last, revision, *_ in header.runs:
+            for batch in outbox.take_run(first, last):
+                found.append((batch, revision))
         self._answered(oldest, now)
         return found
 
@@ -137,7 +145,7 @@ class Session:
         """Note an answer of the active. `oldest` was the oldest open batch before that answer."""
         self._resend_wait_s = self._timing.resend_s
         # An answer to a later batch must not delay the resend. Otherwise a lost answer would never be asked for.
-        if self.outbox.first > oldest:
+        if oldest not in self.outbox.batches:
             self.progress_at = now
 
     def expected(self, link: ServerView, wanted: object, now: float) -> bool:
@@ -183,7 +191,7 @@ class Session:
     def settle(self, batch: SentBatch, result: Ack | Exception, upto: int, lacking: list[CopyChannel]) -> None:
         """Settle a ticket at once, or once the channels in `lacking` hold everything up to number `upto`."""
         if lacking:
-            self._unsettled.append((lacking, upto, batch.handle, result))
+            self.unsettled.append((lacking, upto, batch.handle, result))
         else:
             self._out.effects.settled.append((batch.handle, result))
 
@@ -192,15 +200,13 @@ class Session:
 
         So an application that wakes from a ticket reads at least that set.
         """
-        if not self._unsettled:
-            return
-        held, self._unsettled = self._unsettled, []
+        held, self.unsettled = self.unsettled, []
         for entry in held:
             channels, upto, handle, result = entry
             if all_of_them or all(channel.live and channel.at >= upto for channel in channels):
                 self._out.effects.settled.append((handle, result))
             else:
-                self._unsettled.append(entry)
+                self.unsettled.append(entry)
 
     # -- time
 

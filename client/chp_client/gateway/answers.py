@@ -50,7 +50,7 @@ def with_always(headers: Headers) -> Headers:
 
 def header_lines(headers: Headers) -> bytes:
     """Return headers as the lines of a head."""
-    return b"".join([b"%b: %b\r\n" % each for each in headers])
+    return b"".join(map(b"%b: %b\r\n".__mod__, headers))
 
 
 ALWAYS_LINES = header_lines([*ALWAYS, NOTHING])

@@ -166,8 +166,7 @@ def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) ->
         audit=audit_of(given, servers),
     )
     app = Middleware(gateway)
-    hosts = frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]"))
-    named = {"bounds": gateway.limits, "fast_path": FastPath(gateway, hosts)}
+    named = {"bounds": gateway.limits, "fast_path": FastPath(gateway)}
     config = uvicorn.Config(
         app,
         host,

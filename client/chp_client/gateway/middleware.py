@@ -12,7 +12,6 @@ time     the time of an answer goes into the histograms of /metrics
 from __future__ import annotations
 
 import logging
-import re
 import traceback
 from time import perf_counter
 
@@ -29,16 +28,13 @@ from .call import Call
 from .channels.admission import AllowedMessages
 from .gateway import Gateway
 from .problems import Problem, problem_of
-from .request_fields import query
+from .request_fields import is_host, is_local, query
 from .route import STREAM, PathRoutes, Route, Router
 from .routes import ROUTES
 
 log = logging.getLogger("chp_client")
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# A Host header is read by its grammar (RFC 9110, section 7.2). Readers of URLs differ in the characters that they skip.
-HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-LOCAL = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # The codes of the problems that the audit gets.
 DENIED = frozenset({"access", "no-token", "no-user"})
@@ -166,7 +162,7 @@ class Middleware:
         if self.callers.ambient and not is_local(host):
             text = f"Host: {_text(host)} is no name of this machine; use 127.0.0.1 or localhost"
             raise Problem(421, "bad-host", text)
-        if hosts > 1 or (host and HOST.fullmatch(host) is None):
+        if hosts > 1 or (host and not is_host(host)):
             text = f"Host: {_text(host)} is not one name and its port; send one Host, such as 127.0.0.1:8080"
             raise Problem(400, "bad-host", text)
         if origin is not None and origin not in (b"http://" + host, b"https://" + host):
@@ -199,8 +195,3 @@ def address_of(scope: Scope) -> str:
 
 def _text(header: bytes) -> str:
     return header[:60].decode("latin-1")
-
-
-def is_local(host: bytes) -> bool:
-    """Return True if a Host header is a name of this machine."""
-    return LOCAL.fullmatch(host) is not None

@@ -74,7 +74,10 @@ TOPIC = obj(
     {"name": STRING, "first": WHOLE, "next": WHOLE, "bytes": WHOLE, "groups": WHOLE},
     settings=SETTINGS, wall_ms=WHOLE, made=STRING,
 )  # fmt: skip
-MESSAGE = obj({"offset": WHOLE, "revision": REF, "time": NUMBER}, key=STRING, value=STRING, base64=STRING)
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+MESSAGE = obj(
+    {"offset": WHOLE, "revision": REF, "time": NUMBER}, key=STRING, value=STRING, base64=STRING, headers=TEXTS
+)
 MESSAGES = obj({"messages": array(MESSAGE), "next": {"type": ["integer", "null"]}})
 PUBLISHED = obj({"count": WHOLE, "revision": REF}, durability=DURABILITY)
 GROUP = obj(
@@ -88,6 +91,11 @@ PROBLEM = obj(
     row=WHOLE, revisions={"type": "object"}, now={"type": ["object", "null"]},
 )  # fmt: skip
 STATUS = obj({"status": STRING})
+SCHEDULED = obj({"name": STRING, "revision": REF}, durability=DURABILITY)
+SCHEDULE = obj(
+    {"scheduled": array(obj({"name": STRING, "due": STRING, "size": WHOLE}, every_s=NUMBER, unless_changed=STRING,
+                            key=STRING)), "next": {"type": ["string", "null"]}},
+)  # fmt: skip
 TOPICS = obj({"topics": array(TOPIC)})
 GROUPS = obj({"groups": array(GROUP)})
 GROUPS_SEEN = obj({"groups": array(GROUP_SEEN)})
@@ -106,6 +114,7 @@ _ERROR = {
 _NAMED = "1 to 200 of A-Z a-z 0-9 . _ -"
 _IN_PATH: dict[str, tuple[str, Schema]] = {
     "key": ("without its slash", STRING), "topic": (_NAMED, NAME), "group": (_NAMED, NAME),
+    "name": (_NAMED, NAME),
 }  # fmt: skip
 
 

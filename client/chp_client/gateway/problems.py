@@ -72,6 +72,8 @@ def _refused(error: Refused) -> Problem:
         return Problem(412, "revision", str(error), revisions=revisions)
     if error.code in ("topic", "group"):
         return Problem(404, "absent", f"{error}; PUT it first")
+    if error.code == "name":
+        return Problem(404, "absent", str(error))
     if error.code in ("lease", "member"):
         return Problem(409, "fenced", f"{error}: this member was away for longer than its ttl; receive again")
     return Problem(507 if error.code == "full" else 409, error.code or "refused", str(error))

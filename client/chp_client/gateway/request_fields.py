@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -27,6 +28,9 @@ FIELDS_MAX = 16
 BODY_S = 30.0
 # The revision of a key that is absent.
 ABSENT = 0
+# A Host header is read by its grammar (RFC 9110, section 7.2). Readers of URLs differ in the characters that they skip.
+HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+LOCAL = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 
 
 class RequestLimits(NamedTuple):
@@ -157,6 +161,16 @@ def revision_of(name: str, text: str) -> int:
         return Revision(inner[1:-1])
     except BadInput as error:
         raise Problem(400, "bad-condition", f"{name}: {error}") from None
+
+
+def is_host(host: bytes) -> bool:
+    """Return True if a Host header is one name, with or without a port."""
+    return HOST.fullmatch(host) is not None
+
+
+def is_local(host: bytes) -> bool:
+    """Return True if a Host header is a name of this machine."""
+    return LOCAL.fullmatch(host) is not None
 
 
 class Bodies:

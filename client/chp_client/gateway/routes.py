@@ -11,7 +11,7 @@ from . import openapi as api
 from .answers import json_answer
 from .call import Call
 from .console import SERVED, show_console
-from .paths import groups, keys, pair, topics
+from .paths import groups, keys, pair, schedule, topics
 from .paths.watch import watch
 from .route import STREAM, Field, Right, Route
 from .shared.rows import MSGPACK, NDJSON, check_reserved
@@ -131,6 +131,19 @@ ROUTES: tuple[Route, ...] = (
           (Field("after", "the last offset that was seen", api.WHOLE), MAX,
            header("Last-Event-ID", "for events: the offset of the last message that was seen", api.STRING)),
           api.MESSAGES, status={200: "messages, and `next`"}),
+    Route("POST", f"{_T}/scheduled", schedule.schedule, WRITE_TOPIC,
+          "publish the body later; with `unless_changed`, read of that key too",
+          (Field("delay_s", "seconds from now", api.NUMBER),
+           Field("at", "or a time, such as 2027-01-31T09:00:00Z", api.STRING),
+           Field("every_s", "and again each time after so many seconds", api.NUMBER),
+           Field("name", "the name by which it is cancelled; a random one by default", api.STRING),
+           Field("unless_changed", "drop it if this key changes before", api.STRING),
+           Field("key", "the key of the message", api.STRING), ONCE), api.SCHEDULED, VALUE,
+          status={201: "it waits for its time"}),
+    Route("GET", f"{_T}/scheduled", schedule.list_scheduled, READ_TOPIC, "the messages that wait for their time",
+          (Field("after", "the `next` of the page before", api.STRING), LIMIT), api.SCHEDULE, status={200: "by name"}),
+    Route("DELETE", f"{_T}/scheduled/{{name}}", schedule.cancel, WRITE_TOPIC, "cancel a message that waits", (ONCE,),
+          api.DONE, kind="write"),
     Route("GET", f"{_T}/groups", groups.list_groups, READ_TOPIC, "all groups of a topic", (), api.GROUPS,
           status={200: "by name"}),
     Route("GET", _G, groups.show_group, READ_TOPIC, "the facts of a group", (), api.GROUP,

@@ -12,6 +12,7 @@ is an error. `timeout_s` bounds the time without a server that serves, a failove
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from time import monotonic
 from types import TracebackType
@@ -27,7 +28,10 @@ from ..core.question import Question, Told, reply_of
 from ..errors import Refused, Unanswered
 from .connection import Connection, Elsewhere
 
+log = logging.getLogger(__name__)
 RETRY_S = 2.0
+# After this long a question that a busy server puts off is said in the log.
+BUSY_S = 2.0
 CREDIT = 8
 # The next server has its turn then. The connection to this one goes on being made.
 CONNECT_S = 0.25
@@ -104,6 +108,7 @@ class QuestionPort:
         """Ask one server after the other until one answers; return the first message of the answer."""
         deadline = monotonic() + timeout_s
         last, patience_s = "no answer", self._patience_s
+        busy_from = deadline - timeout_s + BUSY_S
         while (left := deadline - monotonic()) > 0:
             connection = self._choose()
             question = Question(next(self._ids), subtree.encode(), {"from": 0, **options}, grant=grant)
@@ -123,6 +128,9 @@ class QuestionPort:
                 self._pass_on(connection, refused)
                 if refused.code not in LATER:
                     raise
+                if refused.code == "busy" and monotonic() > busy_from:
+                    log.warning("%s is busy: %s; asking again for up to %.0f s", connection.address, refused.text, left)
+                    busy_from = float("inf")
             except Elsewhere:
                 last = "no answer"
                 self._drop(connection)

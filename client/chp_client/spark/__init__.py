@@ -7,6 +7,7 @@
     df.write.format("chp").mode("append").options(servers=servers, subtree="/rates/").save()
     stream.writeStream.foreachBatch(foreach_batch(servers=servers, subtree="/rates/")).start()
     rates = live(servers, "/rates/")         # a mapping that a UDF reads
+    known = lookup(orders, "customer", "/customers/", servers=servers)    # the frame, with the values of its keys
 
 Needs the extra: pip install 'chp-clone[spark]'.
 """
@@ -21,11 +22,13 @@ from .values.fields import BadDataFrame
 if TYPE_CHECKING:
     from .datasource import register
     from .foreach import foreach_batch
+    from .foreach_rows import foreach_writer
+    from .lookups import lookup
     from .revisions import revision_text
 
 __all__ = [
-    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "live", "register", "revision_text",
-    "session", "stop",
+    "BadDataFrame", "Java", "Live", "NoJava", "find_java", "foreach_batch", "foreach_writer", "live", "lookup",
+    "register", "revision_text", "session", "stop",
 ]  # fmt: skip
 
 
@@ -39,6 +42,14 @@ def __getattr__(name: str) -> Any:
         from .foreach import foreach_batch
 
         return foreach_batch
+    if name == "foreach_writer":
+        from .foreach_rows import foreach_writer
+
+        return foreach_writer
+    if name == "lookup":
+        from .lookups import lookup
+
+        return lookup
     if name == "revision_text":
         from .revisions import revision_text
 

@@ -18,7 +18,9 @@ from .reading.changes import ChangesReader
 from .reading.messages import MessagesReader, MessagesStream
 from .reading.snapshot import BatchReader, NarrowedReader
 from .reading.stream import StreamReader
+from .spark_api import FILTERS, left_out
 from .values import messages
+from .values.arrow_types import arrow_schema
 from .values.columns import SCHEMA
 from .values.rows import Shape
 from .worker import errors_first, settle
@@ -46,10 +48,13 @@ class ChpDataSource(DataSource):
         """Return the reader for spark.read."""
         options = parse(self.options)
         if options["topic"] is not None:
+            check_topic_options(options, reads=True)
             return MessagesReader(options, schema)
         if reads_changes(options):
             return ChangesReader(options, schema)
-        return (NarrowedReader if options["pushDownPredicate"] else BatchReader)(options, schema)
+        if options["pushDownPredicate"] and not FILTERS:
+            left_out("pushDownPredicate", "4.1", "Spark filters after the read, as it does without the option")
+        return (NarrowedReader if options["pushDownPredicate"] and FILTERS else BatchReader)(options, schema)
 
     def streamReader(self, schema: "StructType") -> StreamReader | MessagesStream:
         """Return the reader for spark.readStream."""
@@ -91,10 +96,10 @@ class ChpDataSource(DataSource):
 def _checked(shape: Shape, schema: "StructType") -> Shape:
     """Return the shape, after a look at the types of the columns: raise before the job runs if it can't be written."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    arrow = to_arrow_schema(schema, timezone="UTC")
-    shape.check(pa.Table.from_batches([], schema=arrow))
+    used = {name for name, _ in shape.roles()}
+    columns = type(schema)([field for field in schema.fields if field.name in used])
+    shape.check(pa.Table.from_batches([], schema=arrow_schema(columns)))
     return shape
 
 

@@ -34,7 +34,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`. The function
     raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
     """
-    given = parse({name.replace("_", "."): _text(value) for name, value in options.items()})
+    given = read_options(options)
     if overwrite and given["topic"]:
         raise BadOption("messages are added to a topic: leave overwrite out")
     if given["version"] is not None:
@@ -43,11 +43,10 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         raise BadOption("overwrite replaces the subtree; say confirm.overwrite=true")
 
     def sink(batch: "DataFrame", batch_id: int) -> None:
-        context = batch.sparkSession.sparkContext
-        query, run = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
+        query, run = _query_of(batch, given)
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
-        job = stream_job(given, f"{query} {_purpose(given)}", batch_id)
+        job = stream_job(given, f"{query} {purpose(given)}", batch_id)
         try:
             _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)
@@ -58,11 +57,31 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     return sink
 
 
+def read_options(options: dict[str, object]) -> dict[str, Any]:
+    """Return the options of format("chp") that a function got as arguments, with `_` for a dot."""
+    return parse({name.replace("_", "."): _text(value) for name, value in options.items()})
+
+
+def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the id of the query that a batch belongs to, and that of its run."""
+    try:
+        context = batch.sparkSession.sparkContext
+    except Exception:
+        # Spark Connect raises an error of its own kind in each version.
+        if options["applicationId"]:
+            return None, None
+        raise ChpError(
+            "Spark Connect has no sparkContext, which tells foreach_batch the id of its query: "
+            "give the option applicationId, or use writeStream.format('chp')"
+        ) from None
+    return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("spark.jobGroup.id")
+
+
 # The last batch of each application, and the run of the query that wrote it.
 _sent: dict[str, tuple[str | None, int]] = {}
 
 
-def _purpose(options: dict[str, Any]) -> str:
+def purpose(options: dict[str, Any]) -> str:
     """Return a digest that differs between the sinks of one query, and is equal in the query's next run."""
     said = [options[name] for name in ("subtree", "key", "key.template", "value", "codec")]
     # Only a topic adds to the text: digests without one stay what earlier checkpoints know.

@@ -180,19 +180,26 @@ OPTIONS = (
     Option("ttl", "write", _ttl, None, "seconds or column", "how long a key lives if it is not written again; null in the column: for ever"),
     Option("revision", "write", _name, None, "column", "write a row only if its key has no later revision than this"),
     Option("operation", "write", _name, None, "column", "the column that says what a row does: set, or delete, which needs no value; as a stream of changes has it"),
+    Option("headers", "write", _name, None, "column", "of a topic: the column with the headers of the messages, array<struct<key:string,value:binary>>; without a codec it is `headers` if there is one"),
     Option("null.value", "write", _choice("error", "delete"), "error", "error, delete", "what a null value means"),
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
     Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
-    Option("partitions", "read, stream", _count, None, "number", "how many tasks read a snapshot or, of a stream too, a topic; default: one for each 500,000 keys or messages, at most 64"),
+    Option("partitions", "read, stream", _count, None, "number", "how many tasks read a snapshot, a topic, or a stream's changes; default: one for each 500,000 keys or messages, at most 64, and one for changes"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),
     Option("mode", "read, stream", _choice("permissive", "dropmalformed", "failfast"), "failfast", "PERMISSIVE, DROPMALFORMED, FAILFAST", "what becomes of a value that is not of the codec, or does not fit its column: null, the row is left out, or the read fails"),
+    Option("columnNameOfCorruptRecord", "read, stream", _name, "_corrupt_record", "column", "in mode PERMISSIVE, a column of the schema (string or binary) that gets the whole value where it could not be read; else null"),
     Option("startingOffsets", "read, stream", _start, None, "earliest, latest, snapshot, an offset", "where a new query starts: the oldest change retained, now, everything held and then the changes (the default; of a topic earliest); a read has the changes from there (earliest, an offset), in place of a snapshot"),
     Option("endingOffsets", "read", _end, None, "latest, an offset", "of a topic: the offset of the first message that is not read any more"),
+    Option("group", "stream", _topic, None, "name", "of a topic: a group whose position follows the query, so that it keeps messages and shows how far the query is"),
     Option("startingTimestamp", "read, stream", _moment, None, "a day or time", "in place of startingOffsets: the changes since then, by the servers' clocks; without a zone it is UTC"),
     Option("endingRevision", "read", _revision, None, "1.42", "with a start: the last revision that is read; default: what there is when the query is planned"),
     Option("endingTimestamp", "read", _moment, None, "a day or time", "in place of endingRevision: what is of then or later is left out"),
-    Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "about how many changes a micro-batch has; it ends with a whole record"),
+    Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "how many messages a micro-batch has at most; about how many changes, as it ends with a whole record"),
+    Option("maxRowsPerTrigger", "stream", _count, None, "number", "how many rows a micro-batch has at most; a record of changes that has more is cut"),
+    Option("maxBytesPerTrigger", "stream", _count, None, "number", "how many bytes of keys and values a micro-batch has at most, but one row at least; the driver reads them too"),
+    Option("minRowsPerTrigger", "stream", _count, None, "number", "a micro-batch waits until there are so many messages, or changes of the store"),
+    Option("maxTriggerDelay", "stream", _seconds, 900.0, "seconds", "how long it waits for them at most"),
     Option("failOnDataLoss", "read, stream", _truth, True, "true, false", "whether a query fails when changes it has not seen are not retained any more; else it goes on with the oldest"),
 )  # fmt: skip
 _BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
@@ -245,9 +252,11 @@ OF_KEYS = (
 )
 
 
-def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> None:
+def check_topic_options(options: Mapping[str, Any], *, stream: bool = False, reads: bool = False) -> None:
     """Raise `BadOption` for an option of keys beside a topic, and for one of messages without a topic."""
     if options["topic"] is None:
+        if options["group"] is not None:
+            raise BadOption("option group is of messages: it needs the option topic")
         if options["endingOffsets"] is not None:
             raise BadOption(
                 "option endingOffsets is of messages: it needs the option topic; for keys see endingRevision"
@@ -264,6 +273,8 @@ def check_topic_options(options: Mapping[str, Any], *, stream: bool = False) -> 
     start = options["startingOffsets"]
     if start not in (None, "earliest", "latest") and type(start) is not int:
         raise BadOption("option startingOffsets of a topic is earliest, latest, or the offset of a message, such as 17")
+    if not stream and options["group"] is not None and reads:
+        raise BadOption("option group is for readStream; a batch read moves no group")
     if stream and options["endingOffsets"] is not None:
         raise BadOption("option endingOffsets is for spark.read; a stream ends by its trigger, as availableNow=True")
 

@@ -11,10 +11,13 @@ PYSPARK_PYTHON and SPARK_LOCAL_IP. Once a JVM runs in this process, a second cal
 `spark.sql.` settings can still change. That is Spark's rule.
 """
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from .java import Java, find_java
@@ -22,8 +25,7 @@ from .java import Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-
+log = logging.getLogger(__name__)
 SETTINGS: dict[str, str] = {
     # The web page of a short job is of no use, and takes a port.
     "spark.ui.enabled": "false",
@@ -38,9 +40,6 @@ SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Columns, not rows, between Python and the JVM: toArrow, toPandas, createDataFrame.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
-    # file system: a small batch takes half the time.
-    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
 }
 
 # Each of these logs a failed task with a Java trace, before the error is raised in Python with an equal text. Among
@@ -66,10 +65,13 @@ _QUICK_SETTINGS = {
 _QUICK_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, **settings: object) -> "SparkSession":
+def session(
+    app_name: str = "chp", *, cores: int = 2, quick_start: bool = False, warm_up: bool = False, **settings: object
+) -> "SparkSession":
     """Return a local Spark session on `cores` threads; `settings` are Spark's own, by their full names.
 
     `quick_start` suits tests and demonstrations: the session starts sooner, and long computations are slower.
+    `warm_up` starts the Python workers and loads what the first job needs, while the program does something else.
     Raises `NoJava` without a usable Java, and an `ImportError` that names the extra if Spark is missing.
     """
     if cores < 1:
@@ -89,7 +91,24 @@ def session(app_name: str = "chp", *, cores: int = 2, quick_start: bool = False,
     found: SparkSession = builder.getOrCreate()
     if not running:
         _say_once(found)
+    if warm_up:
+        threading.Thread(target=warm, args=(found, cores), name="chp-warm-up", daemon=True).start()
     return found
+
+
+def warm(spark: "SparkSession", cores: int = 2) -> bool:
+    """Do what the first job would wait for; return False if the session ended meanwhile.
+
+    A job on all cores starts their Python workers, which import PyArrow. A data source that is made, and never read,
+    starts the processes that plan.
+    """
+    try:
+        spark.range(cores, numPartitions=cores).mapInArrow(lambda batches: batches, "id long").collect()
+        spark.read.format("chp").option("servers", "tcp://127.0.0.1:9").load()
+    except Exception as error:
+        log.info("the session was not warmed up: %s", error)
+        return False
+    return True
 
 
 def _say_once(spark: "SparkSession") -> None:
@@ -129,6 +148,9 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
         | (_QUICK_SETTINGS if quick_start else {})
         | {
             "spark.master": f"local[{cores}]",
+            # A checkpoint is written as file and rename, without looking for a rename that is atomic on every
+            # file system: a small batch takes half the time.
+            "spark.sql.streaming.checkpointFileManagerClass": _checkpoints(),
             # One partition a core. The default of 200 makes 200 tasks of nothing for every small shuffle.
             "spark.sql.shuffle.partitions": str(cores),
             "spark.driver.extraJavaOptions": " ".join(options),
@@ -136,6 +158,13 @@ def all_settings(cores: int, quick_start: bool = False) -> dict[str, str]:
             "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
         }
     )
+
+
+def _checkpoints() -> str:
+    """Return the class that writes a checkpoint; Spark 4.1 moved it to a package of its own."""
+    package = "org.apache.spark.sql.execution.streaming"
+    moved = "" if metadata.version("pyspark").startswith("4.0.") else "checkpointing."
+    return f"{package}.{moved}FileSystemBasedCheckpointFileManager"
 
 
 def environment(java: Java, present: Mapping[str, str]) -> dict[str, str]:

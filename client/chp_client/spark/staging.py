@@ -23,6 +23,7 @@ from chp.batch import Segment
 from chp.errors import ChpError
 
 from ..agent.tickets import Ticket
+from ..agent.writer import Writer
 from ..clientfile import ClientFile
 from ..clone.base import internals
 from ..clone.clone import Clone
@@ -53,6 +54,11 @@ def clone_of(servers: Sequence[str]) -> Clone:
             _forget_parents()
             clone = _clones[where] = Clone(servers, subtree=None, name=f"spark-{where[0]}")
         return clone
+
+
+def writer_of(servers: Sequence[str]) -> Writer:
+    """Return the writer of this process's Clone for these servers."""
+    return internals(clone_of(servers)).writer
 
 
 def _forget_parents() -> None:
@@ -129,9 +135,7 @@ def commit(  # noqa: PLR0917 (the order on the wire)
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s):
-        return _answer(
-            internals(clone_of(servers)).writer.put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s
-        )
+        return _answer(writer_of(servers).put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
 def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
@@ -143,7 +147,7 @@ def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
     try:
         with _failures(servers, timeout_s):
             body = Segment([], [], {columns.ABORT: commit_id}).encode()
-            internals(clone_of(servers)).writer.put_encoded(body, timeout_s).wait(timeout_s)
+            writer_of(servers).put_encoded(body, timeout_s).wait(timeout_s)
     except StagingFailed as error:
         log.warning("the servers were not told that a write is off: %s", error)
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from . import staging
 from .options import BadOption
 from .progress import Progress
+from .spark_api import DataSourceStreamArrowWriter
 from .values.rows import Shape
 from .worker import errors_first, note_answer, settle
 

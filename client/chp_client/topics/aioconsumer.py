@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from chp.numbers import Revision
+from chp.topics import Headers
 
 from ..agent.tickets import Ticket
 from ..agent.writer import Items
 from ..core.events import Ack
 from .batch import Batch, Published
 from .consumer import Consumer
+from .dead_letter_format import Outgoing
 from .reader import Message
 from .transaction import Transaction
 
@@ -53,6 +55,11 @@ class AsyncBatch:
         return self.batch.revisions
 
     @property
+    def headers(self) -> Sequence[Headers] | None:
+        """One mapping for each message; None if no message has headers."""
+        return self.batch.headers
+
+    @property
     def missed(self) -> int:
         """The number of messages before this batch that are not kept any more; see `Batch.missed`."""
         return self.batch.missed
@@ -63,7 +70,12 @@ class AsyncBatch:
         return self.batch.whose
 
     @property
-    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
+    def position(self) -> list[Any] | None:
+        """Its place in the servers' history; see `Batch.position`."""
+        return self.batch.position
+
+    @property
+    def dead(self) -> dict[str, list[Outgoing]]:
         """For the parts of this package, as the next two."""
         return self.batch.dead
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
+from datetime import datetime, timedelta
 from functools import partial
 from threading import Event, Thread
 from typing import Any
 
 from chp.numbers import Revision
+from chp.topics import Headers
 
 from ..agent.aioparts import Awaiting, call_soon
 from ..core.events import Ack
@@ -18,6 +20,7 @@ from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
 from .groups import naming
 from .reader import PATIENCE_S, MessageBatch
+from .schedule import Scheduled, ScheduledMessage, naming_message
 from .topic import Topic, requests_of
 
 AHEAD = 4  # batches
@@ -31,15 +34,60 @@ class AsyncTopic(metaclass=PublicNames):
         self.name = topic.name
         self._topic, self._requests, self._waits = topic, requests_of(topic), waits
 
-    async def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ack:
+    async def publish(
+        self,
+        value: Any,
+        key: str | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> Ack:
         """Publish a message, and return when it is acknowledged; see `Topic.publish`."""
-        return await self._waits(timeout).done(partial(self._topic.publish, value, key))
+        return await self._waits(timeout).done(partial(self._topic.publish, value, key, headers=headers))
 
     async def publish_many(
-        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str] | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
     ) -> Ack:
         """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
-        return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys))
+        return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
+
+    async def schedule(
+        self,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> Scheduled:
+        """Have the pair publish a message later, and return when the pair has it; see `Topic.schedule`."""
+        made = self._requests.schedule(
+            value, key, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
+            headers=headers,
+        )  # fmt: skip
+        with naming_message():
+            await self._waits(timeout).done(lambda: made.ticket)
+        return made
+
+    async def cancel(self, name: str, timeout: float | None = None) -> Ack:
+        """Drop a scheduled message; see `Topic.cancel`."""
+        with naming_message():
+            return await self._waits(timeout).done(partial(self._requests.cancellation, name))
+
+    async def scheduled(
+        self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
+    ) -> list[ScheduledMessage]:
+        """Return scheduled messages by name; see `Topic.scheduled`."""
+        return await asyncio.to_thread(partial(self._topic.scheduled, limit, after, timeout=timeout))
 
     async def create(
         self,

@@ -12,13 +12,13 @@ from itertools import compress
 from typing import Any
 
 from chp.errors import BadInput
-from chp.topics import dead_topic, pack_slots, unpack_slots
+from chp.topics import NO_HEADERS, Headers, dead_topic, pack_slots, unpack_slots
 
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
 from .chunk import ChunkPart
-from .dead_letter_format import Letters, cut, letter, portions, reason, shown, why_max
+from .dead_letter_format import Letters, Outgoing, cut, letter, portions, reason, shown, why_max
 from .reader import Message
 from .transaction import Transaction
 
@@ -29,6 +29,7 @@ class Batch:
     """Messages of one topic in the order of their offsets; iterating gives each `Message`.
 
     offsets, keys, values, times, revisions      columns, of one length
+    headers                                      another column; None if no message has any
     missed                                       messages before them that are not kept any more
 
     A message whose value the codec can't take is in none of the columns: it is put aside with the batch.
@@ -36,11 +37,16 @@ class Batch:
 
     __slots__ = (
         "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto", "_why_max", "_writer",
-        "before", "dead_topic", "keys", "missed", "offsets", "revisions", "times", "values", "whose",
+        "before", "dead_topic", "headers", "keys", "missed", "offsets", "position", "revisions", "times", "values",
+        "whose",
     )  # fmt: skip
 
-    def __init__(self, writer: Writer, whose: tuple[str, str, bytes], part: ChunkPart) -> None:
+    def __init__(
+        self, writer: Writer, whose: tuple[str, str, bytes], part: ChunkPart, position: list[Any] | None = None
+    ) -> None:
         self._writer, self.whose = writer, whose
+        # The place in the servers' history up to which these messages go, if the server told it.
+        self.position = position
         self._spans, self.missed = part.spans, part.missed
         self._given, self._upto = part.upto, part.upto
         self._ticket: Ticket | None = None
@@ -55,7 +61,8 @@ class Batch:
         # True if the batch is acknowledged before the application sees it.
         self.before = False
         self.dead_topic = dead_topic(*whose[:2])
-        self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:]
+        self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:8]
+        self.headers: list[Headers] | None = part.headers
         self._why_max = why_max(len(self._raw))
         self.values: list[Any] = self._raw if writer.decode is None else []
         if writer.decode is not None:
@@ -78,12 +85,14 @@ class Batch:
         self.offsets, self.keys = list(compress(self.offsets, taken)), list(compress(self.keys, taken))
         self.times, self.revisions = list(compress(self.times, taken)), list(compress(self.revisions, taken))
         self._raw = list(compress(self._raw, taken))
+        self.headers = self.headers and list(compress(self.headers, taken))
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __iter__(self) -> Iterator[Message]:
-        columns = zip(self.offsets, self.keys, self.values, self.revisions, self.times, strict=True)
+        plain = self.offsets, self.keys, self.values, self.revisions, self.times
+        columns = zip(*plain, strict=True) if self.headers is None else zip(*plain, self.headers, strict=True)
         return (Message(*fields) for fields in columns)
 
     # -- acknowledging
@@ -146,11 +155,12 @@ class Batch:
             raise BadInput(f"no message of this batch has the offset {offset}")
         return at
 
-    def _letter(self, at: int, why: str, tries: int) -> list[tuple[str, bytes]]:
+    def _letter(self, at: int, why: str, tries: int) -> list[Outgoing]:
         topic, group, _ = self.whose
         told = {"topic": topic, "group": group, "offset": self.offsets[at], "revision": int(self.revisions[at])}
         told |= {"key": self.keys[at], "tries": tries, "why": cut(why, self._why_max)}
-        return letter(told, self.keys[at] or "", self._raw[at])
+        headers = NO_HEADERS if self.headers is None else self.headers[at]
+        return letter(told, self.keys[at] or "", self._raw[at], headers)
 
     def _transaction(self, timeout: float | None) -> Transaction:
         transaction = Transaction(self._writer, timeout)
@@ -165,7 +175,7 @@ class Batch:
         return self
 
     @property
-    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
+    def dead(self) -> dict[str, list[Outgoing]]:
         """The messages that go to the dead topic with the next acknowledgement."""
         self._look()
         due = [each for offset in sorted(self._letters) if offset < self._upto for each in self._letters[offset]]

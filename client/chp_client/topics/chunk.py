@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from chp.headers import Messages
 from chp.numbers import Revision
-from chp.topics import pack_slots, unpack_messages, unpack_slots
+from chp.topics import NO_HEADERS, Headers, pack_slots, unpack_slots, unpack_with_headers
 
 # The limits of one part: messages, and bytes of their keys and values. A single message may be larger.
 PART_MESSAGES, PART_BYTES = 8192, 3 << 20
@@ -30,6 +30,8 @@ class ChunkPart(NamedTuple):
     values: list[bytes]
     times: list[float]
     revisions: list[Revision]
+    # The headers of each message; None if no message has any.
+    headers: list[Headers] | None
 
 
 def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
@@ -75,17 +77,24 @@ def _columns(items: list[Any]) -> tuple[Any, ...]:
     values: list[bytes] = []
     times: list[float] = []
     revisions: list[Revision] = []
+    headers: list[Headers] = []
     for first, n, number, wall_ms, bodies, *mask in items:
         before = len(values)
         for body in bodies:
-            some, more = unpack_messages(body)
+            some, more, carried = unpack_with_headers(body)
+            if carried is not None:
+                headers += [NO_HEADERS] * (len(values) - len(headers))
+                headers += carried
             keys += [None] * len(more) if some is None else some if all(some) else [key or None for key in some]
             values += more
-        there = range(first, first + n)
-        offsets.append(list(compress(there, mask[0])) if mask else there)
+        all_of_it = range(first, first + n)
+        offsets.append(list(compress(all_of_it, mask[0])) if mask else all_of_it)
         times += [wall_ms / 1000] * (len(values) - before)
         revisions += [Revision(number)] * (len(values) - before)
-    return offsets[0] if len(offsets) == 1 else list(chain(*offsets)), keys, values, times, revisions
+    if headers:
+        headers += [NO_HEADERS] * (len(values) - len(headers))
+    there = offsets[0] if len(offsets) == 1 else list(chain(*offsets))
+    return there, keys, values, times, revisions, headers or None
 
 
 def _cuts(whole: ChunkPart) -> Iterator[int]:
@@ -103,5 +112,5 @@ def _slice(whole: ChunkPart, start: int, end: int) -> ChunkPart:
     first = whole.offsets[start] if start else 0
     upto = whole.offsets[end] if end < len(whole.values) else whole.upto
     spans = [[slots, max(after, first)] for slots, after in whole.spans if after < upto]
-    columns: Any = (column[start:end] for column in whole[3:])
+    columns: Any = (column and column[start:end] for column in whole[3:])
     return ChunkPart(spans, upto, 0 if start else whole.missed, *columns)

@@ -253,7 +253,7 @@ class Consumer:
                 self.lag = header.topic_next - header.upto
                 self._proof = header.proof
                 for part in parts_of(header, items):
-                    batch = Batch(self._writer, whose, part)
+                    batch = Batch(self._writer, whose, part, header.proof)
                     self._hand = [*(each for each in self._hand if each.in_hand() or each.failed), batch]
                     yield batch
                     if self._is_lost() or self.closed:
@@ -390,10 +390,14 @@ class Consumer:
         self, handler: Callable[[Message], object], message: Message, tries: int, backoff_s: float = BACKOFF_S
     ) -> str:
         """Call the handler until it succeeds, at most `tries` times. Return "" or the last error as text."""
-        why = ""
+        why, tracing = "", self._writer.tracing
         for n in range(tries):
             try:
-                handler(message)
+                if tracing is None:
+                    handler(message)
+                else:
+                    with tracing.handling(self.topic, self.group, message):
+                        handler(message)
             except Exception as error:
                 why = reason(error)
                 _log.warning("message %d of topic %s, try %d of %d: %s", message.offset, self.topic, n + 1, tries, why)

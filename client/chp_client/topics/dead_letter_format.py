@@ -12,10 +12,12 @@ from typing import Any
 
 from chp.batch import packb
 from chp.limits import DEFAULT
-from chp.topics import slots_of
+from chp.topics import Headers, slots_of
 
-# For each offset of a message that is put aside, the keys and values of its letters.
-Letters = dict[int, list[tuple[str, bytes]]]
+# A message to be published: its key or "", its value and its headers.
+Outgoing = tuple[str, bytes, Headers]
+# For each offset of a message that is put aside, its letters.
+Letters = dict[int, list[Outgoing]]
 # The longest reason, as the text of an exception may hold a whole document.
 WHY_BYTES_MAX = 4096
 # The reasons of a whole batch, so that its letters fit one record (chunk.py).
@@ -49,12 +51,12 @@ def reason(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {shown(error)}")
 
 
-def letter(told: dict[str, Any], key: str, value: bytes) -> list[tuple[str, bytes]]:
-    """A letter as messages, keys and values: one, or two if the value is too large to be in it."""
+def letter(told: dict[str, Any], key: str, value: bytes, headers: Headers) -> list[Outgoing]:
+    """Return a letter as messages: one, or two if the value is too large to be in it. Both have the headers."""
     packed = packb({**told, "value": value})
     if len(packed) <= DEFAULT.value_bytes_max:
-        return [(key, packed)]
-    return [(key, packb({**told, "value": None, "bytes": len(value)})), (key, value)]
+        return [(key, packed, headers)]
+    return [(key, packb({**told, "value": None, "bytes": len(value)}), headers), (key, value, headers)]
 
 
 def portions(letters: Letters) -> list[list[int]]:
@@ -62,7 +64,7 @@ def portions(letters: Letters) -> list[list[int]]:
     found: list[list[int]] = []
     size = PORTION_BYTES
     for offset in sorted(letters):
-        more = sum(len(value) for _, value in letters[offset])
+        more = sum(len(value) for _, value, _ in letters[offset])
         if size + more > PORTION_BYTES:
             found.append([])
             size = 0
@@ -74,7 +76,7 @@ def portions(letters: Letters) -> list[list[int]]:
 def slots_for(letters: Letters) -> int:
     """The slots that these messages may be of: one without a key, as those beside it had none either, or had."""
     slots = 0
-    for offset, ((key, _), *_) in letters.items():
+    for offset, ((key, *_), *_) in letters.items():
         slots |= slots_for_one(offset, key)
     return slots
 

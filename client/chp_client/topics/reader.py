@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from chp.errors import BadFrame
 from chp.headers import Messages
 from chp.numbers import Revision
-from chp.topics import unpack_messages
+from chp.topics import NO_HEADERS, Headers, unpack_with_headers
 
 from ..errors import NoSuchTopic, Refused
 from ..port.ask import LATER, Interrupted, QuestionPort
@@ -30,13 +30,17 @@ AGAIN_S = 0.1
 
 
 class Message(NamedTuple):
-    """One message: `revision` is that of the record that brought it, `time` the active's clock then, in seconds."""
+    """One message: `revision` is that of the record that brought it, `time` the active's clock then, in seconds.
+
+    `headers` are those of its publisher, by name.
+    """
 
     offset: int
     key: str | None
     value: Any
     revision: Revision
     time: float
+    headers: Headers = NO_HEADERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class MessageBatch:
     time: float
     # The messages between the last batch and this one that are not kept any more.
     missed: int = 0
+    # The headers of each message; None if no message has any.
+    headers: Sequence[Headers] | None = None
 
     @property
     def offsets(self) -> range:
@@ -61,8 +67,12 @@ class MessageBatch:
         return len(self.values)
 
     def __iter__(self) -> Iterator[Message]:
-        columns = zip(self.offsets, self.keys, self.values, strict=True)
-        return (Message(offset, key, value, self.revision, self.time) for offset, key, value in columns)
+        revision, time = self.revision, self.time
+        if self.headers is not None:
+            columns = zip(self.offsets, self.keys, self.values, self.headers, strict=True)
+            return (Message(offset, key, value, revision, time, carried) for offset, key, value, carried in columns)
+        plain = zip(self.offsets, self.keys, self.values, strict=True)
+        return (Message(offset, key, value, revision, time) for offset, key, value in plain)
 
 
 @dataclass(slots=True)
@@ -83,7 +93,7 @@ class ReadPosition:
         """The batches of stored messages, without what was read before or is not wanted."""
         first, _, number, wall_ms, bodies = item
         for body in bodies:
-            keys, values = unpack_messages(body)
+            keys, values, carried = unpack_with_headers(body)
             after = first + len(values)
             start, stop = max(0, self.offset - first), int(max(0, min(len(values), self.end - first)))
             if start < stop:
@@ -92,7 +102,8 @@ class ReadPosition:
                 data = chosen if decode is None else list(map(decode, chosen))
                 missed, self.missed = self.missed + max(0, first - self.offset), 0
                 self.offset = first + stop
-                yield MessageBatch(first + start, named, data, Revision(number), wall_ms / 1000, missed)
+                some = carried and carried[start:stop]
+                yield MessageBatch(first + start, named, data, Revision(number), wall_ms / 1000, missed, some)
             first = after
 
     def kept(self, first: int) -> None:

@@ -60,13 +60,15 @@ def leaving(member: bytes) -> dict[str, Any]:
 
 
 class Receipt(NamedTuple):
-    """A receipt for messages: the name of the member that received them, and the steps that acknowledge them."""
+    """A receipt for messages: the member that received them, the steps that acknowledge them, and their position."""
 
     name: str
     moves: list[list[Any]]
+    position: list[Any] | None = None
 
     def __str__(self) -> str:
-        return urlsafe_b64encode(packb([self.name, self.moves])).decode().rstrip("=")
+        told = [self.name, self.moves] if self.position is None else [self.name, self.moves, self.position]
+        return urlsafe_b64encode(packb(told)).decode().rstrip("=")
 
     @staticmethod
     def of(text: object) -> Receipt:
@@ -74,20 +76,20 @@ class Receipt(NamedTuple):
         try:
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
-            name, moves = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            good = type(name) is str and all(map(_is_move, moves)) and bool(moves)
+            name, moves, *more = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and _is_position(more)
         except (ChpError, ValueError, TypeError):
             good = False
         if not good:
             raise BadInput(f"this is no receipt: {text!r:.80}; give one as it came with messages")
-        return Receipt(name, moves)
+        return Receipt(name, moves, *more)
 
     def upto(self, offset: int) -> Receipt:
         """Return a receipt for the messages up to and including an offset."""
         moves = cut(self.moves, offset)
         if not moves:
             raise BadInput(f"no message up to {offset} came with this receipt")
-        return Receipt(self.name, moves)
+        return self._replace(moves=moves)
 
     def without(self, messages: Iterable[tuple[int, str]]) -> Receipt:
         """Return a receipt without these messages (offset and key) and the later messages of their slots."""
@@ -96,11 +98,12 @@ class Receipt(NamedTuple):
             moves = [step for move in moves for step in _held(move, offset, slots_for_one(offset, key))]
         if not moves:
             raise BadInput("nothing else came with this receipt; `nack` gives all of it back")
-        return Receipt(self.name, moves)
+        return self._replace(moves=moves)
 
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
         """The column that acknowledges them, if the pair lets it."""
-        return {columns.ACK: [[topic, group, member, self.moves]]}
+        at = [] if self.position is None else [[self.position]]
+        return {columns.ACK: [[topic, group, member, self.moves, *at]]}
 
 
 def cut(moves: list[list[Any]], offset: int) -> list[list[Any]]:
@@ -119,6 +122,13 @@ def _is_move(move: object) -> bool:
     if type(move) is not list or list(map(type, move)) != [bytes, int, int] or len(move[0]) != 32:
         return False
     return any(move[0]) and 0 <= move[1] < move[2] < OFFSET_MAX
+
+
+def _is_position(more: list[Any]) -> bool:
+    """Return True if a receipt ends with one position, or with none, as older receipts do."""
+    if not more:
+        return True
+    return len(more) == 1 and type(more[0]) is list and list(map(type, more[0])) == [int, bytes, bytes]
 
 
 class ReceivedBatch(NamedTuple):
@@ -154,7 +164,7 @@ def receive(
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a member with something else; is it of an older version?")
                     if header.spans:
-                        return _given(Batch(writer, whose, parts_of(header, items)[0]), header, most)
+                        return _given(Batch(writer, whose, parts_of(header, items)[0], header.proof), header, most)
                     if stopped() or monotonic() >= until:
                         return None
             except Interrupted:

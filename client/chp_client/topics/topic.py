@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from chp.batch import Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import Settings, check_topic, pack_messages
+from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
@@ -32,6 +33,7 @@ from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import begin, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
+from .schedule import Scheduled, ScheduledMessage, cancellation, entry, naming_message, scheduled_of
 from .stateless_member import ReceivedBatch, receive
 
 
@@ -43,7 +45,7 @@ class TopicRequests:
 
     def put(self, extras: dict[str, Any], timeout: float | None = None) -> Ticket:
         """Send the columns of a batch without keys."""
-        return self.writer.put_encoded(Segment([], [], extras).encode(), timeout)
+        return self.writer.put_encoded(checks.batch_body(Segment([], [], extras).encode()), timeout)
 
     def creation(self, keep: str, **bounds: int | None) -> Ticket:
         """Make the topic."""
@@ -62,6 +64,15 @@ class TopicRequests:
     def unsubscription(self, group: str) -> Ticket:
         """Remove a group."""
         return self.put(end(self.name, group))
+
+    def schedule(self, value: Any, key: str | None, timeout: float | None = None, **when: Any) -> Scheduled:
+        """Schedule a message; the arguments are those of `Topic.schedule`."""
+        row = entry(self.writer, self.name, value, key, **when)
+        return Scheduled(self.name, row[1], self.put({columns.SCHEDULE: [row]}, timeout))
+
+    def cancellation(self, name: str) -> Ticket:
+        """Cancel a scheduled message."""
+        return self.put({columns.CANCEL: [cancellation(self.name, name)]})
 
     def reading(
         self, start: TopicStart, *, until: int | None, wait: bool
@@ -99,31 +110,93 @@ class Topic(metaclass=PublicNames):
 
     # -- publishing
 
-    def publish(self, value: Any, key: str | None = None, timeout: float | None = None) -> Ticket:
+    def publish(
+        self,
+        value: Any,
+        key: str | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> Ticket:
         """Publish a message; the ticket is settled when the pair has it, and raises `Refused` with the code "full".
 
         Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
-        the window of what is not acknowledged. Raises `BadValue`, `BadKey`, `Full`, `Closed`.
+        the window of what is not acknowledged. `headers` are at most 32 names with texts, which travel with the
+        message. Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
         """
-        data = self._requests.writer.encoded(value)
-        return self._requests.writer.publish(self.name, check_key(key) if key is not None else "", data, timeout)
+        writer, name = self._requests.writer, check_key(key) if key is not None else ""
+        carried = writer.carried(headers) if headers or writer.tracing is not None else None
+        return writer.publish(self.name, name, writer.encoded(value), timeout, carried)
 
     def publish_many(
-        self, values: Sequence[Any], keys: Sequence[str] | None = None, timeout: float | None = None
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str] | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Sequence[Headers | None] | None = None,
     ) -> Ticket:
         """Publish messages as one batch, all or none: at most 65,536, of 16 MiB together. The rest as of `publish`."""
-        data = list(map(self._requests.writer.encoded, values))
+        writer = self._requests.writer
+        data = list(map(writer.encoded, values))
         if not data:
             raise BadInput("no messages; publish at least one")
         names = None if keys is None else list(map(check_key, keys))
         if names is not None and len(names) != len(data):
             raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
+        if headers is not None and len(headers) != len(data):
+            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
         most, size = DEFAULT.batch_items_max, sum(map(len, data))
         if len(data) > most or size > DEFAULT.batch_bytes_max:
             told = f"not {len(data):,} of {size:,} bytes; publish them in parts"
             raise BadInput(f"a batch has at most {most:,} messages, of 16 MiB together, {told}")
-        body = pack_messages(names, data)
+        carried: list[Headers] | None = None
+        if headers is not None or writer.tracing is not None:
+            carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
+        body = pack_messages(names, data, carried)
         return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+
+    def schedule(
+        self,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+        timeout: float | None = None,
+    ) -> Scheduled:
+        """Have the pair publish a message later; the result has its `name` at once, and `wait` for the pair's answer.
+
+        delay_s         after so many seconds (or a timedelta), counted from the moment when the pair takes it
+        at              or at this time: a datetime with a time zone, by the clock of the active server
+        every_s         and again each time after so many seconds, at least 1, until it is cancelled. What is missed
+                        while no server serves is published once
+        name            the name by which `cancel` knows it; else 16 random characters
+        unless_changed  a key of the map: the message is dropped if anything sets or deletes the key, or if it expires
+
+        The rest is as of `publish`. The message survives failovers, restarts and backups. Raises `BadInput`, and by
+        `wait` `AlreadyThere`, and `Refused` with the code "full" if the pair has too many of them.
+        """
+        return self._requests.schedule(
+            value, key, timeout, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
+            headers=headers,
+        )  # fmt: skip
+
+    def cancel(self, name: str, timeout: float | None = None) -> Ack:
+        """Drop a scheduled message, and wait until it is gone; `NoSuchMessage` if there is none of that name."""
+        with naming_message():
+            return self._requests.cancellation(name).wait(timeout)
+
+    def scheduled(
+        self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
+    ) -> list[ScheduledMessage]:
+        """Return up to `limit` scheduled messages by name, those after the name `after`; `NoSuchTopic`."""
+        with naming(self.name):
+            return scheduled_of(self._requests.servers(), self.name, limit, after, timeout)
 
     # -- the topic itself
 

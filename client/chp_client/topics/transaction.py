@@ -4,6 +4,7 @@
         t.set("/stock/7", b"41", if_revision=at)  only if it still has that revision
         t.expect("/orders/open", 0)               only if this key is absent; it is not written
         t.publish("orders", b"...", key="alice")
+        t.schedule("reminders", b"7", delay_s=1800, unless_changed="/orders/7")
         t.ack(batch)                              a consumer's
     t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
 
@@ -14,19 +15,22 @@ shown here before it is acknowledged. Nothing is sent before the end of the bloc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from chp import columns
-from chp.batch import Segment
+from chp.batch import POSITIONS_MAX, Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import check_topic, pack_messages
+from chp.topics import Headers, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
+from .dead_letter_format import Outgoing
+from .schedule import cancellation, entry
 
 
 class ConsumedBatch(Protocol):
@@ -37,8 +41,12 @@ class ConsumedBatch(Protocol):
         """Topic, group, member."""
 
     @property
-    def dead(self) -> dict[str, list[tuple[str, bytes]]]:
-        """Messages that are put aside with it: topics, and keys and values for each."""
+    def dead(self) -> dict[str, list[Outgoing]]:
+        """The messages that are put aside with it, by topic."""
+
+    @property
+    def position(self) -> list[Any] | None:
+        """Its place in the servers' history: number, store and opener; None if it is not known."""
 
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
@@ -55,7 +63,9 @@ class Transaction:
         # For each key the value, or None for a delete, and the ttl in ms.
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
-        self._published: dict[str, list[tuple[str, bytes]]] = {}
+        self._published: dict[str, list[Outgoing]] = {}
+        self._scheduled: list[list[Any]] = []
+        self._cancelled: list[list[str]] = []
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
@@ -92,18 +102,55 @@ class Transaction:
         if revision is not None:
             self._expected[key] = int(checks.revision(name, revision))
 
-    def publish(self, topic: str, value: Any, key: str | None = None) -> None:
-        """Publish a message; as of `Topic.publish`."""
-        name = "" if key is None else check_key(key)
-        self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value)))
+    def publish(self, topic: str, value: Any, key: str | None = None, headers: Headers | None = None) -> None:
+        """Publish a message; the arguments are those of `Topic.publish`."""
+        name, carried = "" if key is None else check_key(key), self._writer.carried(headers)
+        self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value), carried))
 
-    def publish_many(self, topic: str, values: Iterable[Any], keys: Sequence[str] | None = None) -> None:
-        """Publish messages."""
+    def publish_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Sequence[str] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> None:
+        """Publish messages; the arguments are those of `Topic.publish_many`."""
         data = list(map(self._writer.encoded, values))
         names = [""] * len(data) if keys is None else list(map(check_key, keys))
         if len(names) != len(data):
             raise BadInput(f"{len(names)} keys for {len(data)} messages; give one for each, or none at all")
-        self._published.setdefault(check_topic(topic), []).extend(zip(names, data, strict=True))
+        if headers is not None and len(headers) != len(data):
+            raise BadInput(f"{len(headers)} headers for {len(data)} messages; give some for each, or none at all")
+        carried = list(map(self._writer.carried, headers or [None] * len(data)))
+        self._published.setdefault(check_topic(topic), []).extend(zip(names, data, carried, strict=True))
+
+    def schedule(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        *,
+        delay_s: float | timedelta | None = None,
+        at: datetime | None = None,
+        every_s: float | timedelta | None = None,
+        name: str | None = None,
+        unless_changed: str | None = None,
+        headers: Headers | None = None,
+    ) -> str:
+        """Have the pair publish a message later, and return its name; the arguments are those of `Topic.schedule`.
+
+        What the transaction itself writes is no change of the key `unless_changed`.
+        """
+        row = entry(
+            self._writer, topic, value, key, name=name, delay_s=delay_s, at=at, every_s=every_s,
+            unless_changed=unless_changed, headers=headers,
+        )  # fmt: skip
+        self._scheduled.append(row)
+        return str(row[1])
+
+    def cancel(self, topic: str, name: str) -> None:
+        """Drop a scheduled message. All is done only if it is still there, so it was not published before."""
+        self._cancelled.append(cancellation(topic, name))
 
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
@@ -114,7 +161,8 @@ class Transaction:
         """Do this only if the application has not done this version or a later one before, also over restarts.
 
         A version that was done before is acknowledged, and not done again. With `strict` only the version after the
-        last is done, beginning with 1. Another is `Refused` with the code "count" and the last version as its detail.
+        last is done, beginning with 1. A later one is `Refused` with the code "count" and the last version as its
+        detail.
         """
         if not isinstance(application, str) or not 0 < len(application) <= 256:
             raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")
@@ -167,16 +215,23 @@ class Transaction:
     def _of_topics(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        positions: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         published = {topic: list(messages) for topic, messages in self._published.items()}
         for batch in self._batches:
             if moves := batch.moves():
                 acks.setdefault(batch.whose, []).extend(moves)
+                if batch.position is not None:
+                    positions.setdefault(batch.whose, []).append(batch.position)
             for topic, messages in batch.dead.items():
                 published.setdefault(topic, []).extend(messages)
         if published:
             found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
+        if self._scheduled:
+            found[columns.SCHEDULE] = self._scheduled
+        if self._cancelled:
+            found[columns.CANCEL] = self._cancelled
         if acks:
-            found[columns.ACK] = [[*whose, moves] for whose, moves in acks.items()]
+            found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
         return found
 
     def __enter__(self) -> Transaction:
@@ -187,8 +242,19 @@ class Transaction:
             self.send().wait(self._timeout)
 
 
-def _packed(topic: str, messages: list[tuple[str, bytes]]) -> list[Any]:
-    keys, values = [key for key, _ in messages], [value for _, value in messages]
+def latest(positions: list[list[Any]]) -> list[list[list[Any]]]:
+    """Return the highest position of each history, in a list of its own; an empty list if none is known."""
+    highest: dict[tuple[bytes, bytes], list[Any]] = {}
+    for position in positions:
+        number, store, opener = position
+        if number >= highest.get((store, opener), [0])[0]:
+            highest[store, opener] = position
+    return [list(highest.values())[-POSITIONS_MAX:]] if highest else []
+
+
+def _packed(topic: str, messages: list[Outgoing]) -> list[Any]:
+    keys, values = [key for key, _, _ in messages], [value for _, value, _ in messages]
     if len(values) > DEFAULT.batch_items_max:
         raise BadInput(f"a batch has at most {DEFAULT.batch_items_max:,} messages for a topic, not {len(values):,}")
-    return [topic, len(values), pack_messages(keys if any(keys) else None, values)]
+    headers = column_of_headers([carried for _, _, carried in messages])
+    return [topic, len(values), pack_messages(keys if any(keys) else None, values, headers)]

@@ -1,8 +1,8 @@
 """The times at which parts of the core have something to do.
 
     set      a part sets its next time, under its name; to act in this turn it sets the turn's own time
+    first    the time when the next part is due: before it, a turn need not ask what is due, and the shell need not wake
     due      the end of a turn takes out the names that are due, and calls only these parts
-    next     tells the shell when to take the next turn, if no message comes
 
 There are few names, so a table with one time for each is enough. Pure.
 """
@@ -27,29 +27,37 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
-        # No part is due before this time.
-        self._first = NEVER
+        # The time when the next part is due; `NEVER` if none is.
+        self.first = NEVER
+        # The time of the next heartbeats to the peer and on channels; HUGZ may be due before.
+        self.next_beat = NEVER
 
     def set(self, name: str, at: float) -> None:
         """Let a part be due at a time, in place of the time that was set for it before."""
-        self._at[name] = at
-        self._first = min(self._first, at)
+        before, self._at[name] = self._at.get(name), at
+        if at <= self.first:
+            self.first = at
+        elif before == self.first:
+            self._look()
+
+    def beat_now(self, now: float) -> None:
+        """Send heartbeats with the turn of this time: something has changed that the peer and clients want to know."""
+        self.next_beat = now
+        self.set(BEAT, now)
 
     def clear(self, name: str) -> None:
         """Let a part be due no more."""
-        self._at.pop(name, None)
+        if self._at.pop(name, None) == self.first:
+            self._look()
 
     def due(self, now: float) -> frozenset[str]:
         """Take out and return the names of the parts whose time has come."""
-        if now < self._first:
-            return NOTHING
         found = frozenset(name for name, at in self._at.items() if at <= now)
         for name in found:
             del self._at[name]
-        self._first = min(self._at.values(), default=NEVER)
+        self._look()
         return found
 
-    def next(self) -> float:
-        """Return when the next part is due; `NEVER` if none is."""
-        self._first = min(self._at.values(), default=NEVER)
-        return self._first
+    def _look(self) -> None:
+        """Find the time when the next part is due."""
+        self.first = min(self._at.values(), default=NEVER)

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from chp import headers
 from chp.batch import encode
+from chp.versions import VERSION
 
 from . import subscriptions
-from .context import ServerContext
-from .deadlines import BEAT
+from .deadlines import BEAT, Deadlines
+from .pair.pair_state import PairState
 from .peer.peerlink import SAY_AGAIN_S, PeerLink
 from .updates.channels import alive, greeting
+from .updates.committed import Committed
+from .updates.listeners import HeartbeatInterval
+from .updates.turn import CurrentTurn
 
 # RFC 12 asks for one a second.
 HUGZ_S = 1.0
@@ -29,63 +33,77 @@ WAITING_SAID_S = 5.0
 class HeartbeatTimer:
     """The times of the next heartbeats, and their contents."""
 
-    def __init__(self, ctx: ServerContext, link: PeerLink) -> None:
-        self._ctx, self._link = ctx, link
-        self._next_hugz = ctx.now
-        self._say_waiting_at = ctx.now + min(ctx.config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
-        ctx.deadlines.set(BEAT, ctx.now)
+    def __init__(
+        self, turn: CurrentTurn, pair: PairState, committed: Committed, deadlines: Deadlines, link: PeerLink
+    ) -> None:
+        self._turn, self._pair, self._committed, self._deadlines, self._link = turn, pair, committed, deadlines, link
+        self._pace = HeartbeatInterval(pair.config.heartbeat_s)
+        self._next_hugz = turn.now
+        self._say_waiting_at = turn.now + min(pair.config.solo_wait_s or WAITING_SAID_S, WAITING_SAID_S)
+        deadlines.beat_now(turn.now)
+
+    def beat_now(self) -> None:
+        """Send heartbeats with this turn, because something has changed that the peer and clients want to know."""
+        self._deadlines.beat_now(self._turn.now)
 
     def end_turn(self) -> None:
         """Send the heartbeats that are due, and set the time of the next."""
-        ctx = self._ctx
-        if ctx.now >= self._next_hugz:
-            self._next_hugz = ctx.now + HUGZ_S
-            if ctx.active:
-                ctx.turn.publish.append(alive(ctx.state.number))
-        if ctx.now >= ctx.next_beat:
-            ctx.next_beat = ctx.now + ctx.config.heartbeat_s
+        turn, pair, deadlines = self._turn, self._pair, self._deadlines
+        if turn.now >= self._next_hugz:
+            self._next_hugz = turn.now + HUGZ_S
+            if pair.active:
+                turn.effects.publish.append(alive(self._committed.state.number))
+        if turn.now >= deadlines.next_beat:
+            deadlines.next_beat = turn.now + pair.config.heartbeat_s
             self._beat()
-        ctx.deadlines.set(BEAT, min(ctx.next_beat, self._next_hugz))
+        deadlines.set(BEAT, min(deadlines.next_beat, self._next_hugz))
 
     def _beat(self) -> None:
-        ctx = self._ctx
-        if ctx.config.has_peer:
-            said = ctx.turn.opened if self._link.opens else ctx.turn.to_peer
+        turn, pair, committed = self._turn, self._pair, self._committed
+        if pair.config.has_peer:
+            said = turn.effects.opened if self._link.opens else turn.effects.to_peer
             said.append(self._link.state_message())
             self._say_waiting()
-        ctx.pending.expire(ctx.now)
-        ctx.state.forget_idle_sessions(ctx.now)
-        ctx.commits.channels.let_go(ctx.now)
-        ctx.turn.publish += subscriptions.say_again(ctx.commits)
-        if ctx.active and ctx.state.deferred:
+        self._link.pending.expire(turn.now)
+        committed.state.forget_idle_sessions(turn.now)
+        committed.channels.let_go(turn.now)
+        turn.effects.publish += subscriptions.say_again(committed)
+        if pair.active and committed.state.deferred:
             # While a large commit is applied, no fingerprint can be given.
             self.greet_all()
-        elif ctx.active:
+        elif pair.active:
             self.tell_channels()
 
     def _say_waiting(self) -> None:
-        ctx = self._ctx
-        if ctx.now >= self._say_waiting_at and self._link.waits_for:
-            self._say_waiting_at = ctx.now + SAY_AGAIN_S
-            ctx.turn.fact("waiting", "warning", why=self._link.waits_for)
+        turn = self._turn
+        if turn.now >= self._say_waiting_at and self._link.waits_for:
+            self._say_waiting_at = turn.now + SAY_AGAIN_S
+            turn.effects.fact("waiting", "warning", why=self._link.waits_for)
 
     def tell_channels(self) -> None:
         """Send a heartbeat on each channel that is due; measure unknown fingerprints for the next time."""
-        ctx, channels = self._ctx, self._ctx.commits.channels
-        topics = ctx.pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
-        at, beat_ms, wall_ms = ctx.state.number, round(ctx.pace.told_s * 1000), round(ctx.wall * 1000)
-        for channel, fingerprint in channels.measured(ctx.state.map, topics):
+        turn, committed, pace = self._turn, self._committed, self._pace
+        channels = committed.channels
+        topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
+        at, beat_ms, wall_ms = committed.state.number, round(pace.told_s * 1000), round(turn.wall_s * 1000)
+        for channel, fingerprint in channels.measured(committed.state.map, topics):
             if fingerprint is None:
-                ctx.turn.publish.append(greeting(channel.topic, at, ctx.greeting()))
+                turn.effects.publish.append(greeting(channel.topic, at, self.greeting()))
                 continue
             digest = channel.since, channel.digest
-            beat = headers.Heartbeat(ctx.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
-            ctx.turn.publish.append(greeting(channel.topic, at, encode(beat)))
-        if channels.unmeasured and not ctx.state.gathering:
-            channels.measure_by(ctx.state.images(channels.unmeasured))
+            beat = headers.Heartbeat(self._pair.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
+            turn.effects.publish.append(greeting(channel.topic, at, encode(beat)))
+        if channels.unmeasured and not committed.state.gathering:
+            channels.measure_by(committed.state.images(channels.unmeasured))
+
+    def greeting(self) -> bytes:
+        """Return a GREETING for this moment."""
+        pair, beat_ms = self._pair, round(self._pace.told_s * 1000)
+        number = self._committed.state.number
+        return encode(headers.Greeting(VERSION, pair.bstate, number, beat_ms, pair.server, pair.config.name))
 
     def greet_all(self) -> None:
         """Send a GREETING on each channel."""
-        body = self._ctx.greeting()
-        for topic in self._ctx.commits.channels.by_topic:
-            self._ctx.turn.publish.append(greeting(topic, self._ctx.state.number, body))
+        body = self.greeting()
+        for topic in self._committed.channels.by_topic:
+            self._turn.effects.publish.append(greeting(topic, self._committed.state.number, body))

@@ -11,7 +11,6 @@ The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. Th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
@@ -20,14 +19,13 @@ from typing import Any, Protocol
 
 from chp.batch import encode
 from chp.errors import ChpError
-from chp.headers import Refused, State
+from chp.headers import Refused
 
 from .core import ServerCore
 from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
-from .updates.acks import Acks
 from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
 from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadSpans, Save, Turn
@@ -127,19 +125,19 @@ class Ports(Protocol):
 
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
     """Take over what the journal tells; drop the parts of a record that was never complete."""
-    loaded, commits = journal.load(), core.commits
-    core.epochs.used = loaded.seen_epoch
-    core.marked = loaded.marked
+    loaded, committed = journal.load(), core.committer.committed
+    core.pair.epochs.used = loaded.seen_epoch
+    core.pair.high_water_mark = loaded.marked
     core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""
-    recover_snapshot(commits, loaded.snapshot, core.limits, now, wall_s)
+    recover_snapshot(committed, loaded.snapshot, committed.limits, now, wall_s)
     for row in loaded.rows:
-        commits.log.append(commits.follow(row.body, now, wall_s))
-    if commits.drop_partial():
-        journal.drop_after(commits.state.number)
-    journal.trim_messages(core.link.filler.begin(journal.message_spans(NUMBER_MAX)))
+        committed.log.append(committed.follow(row.body, now, wall_s))
+    if committed.drop_partial():
+        journal.drop_after(committed.state.number)
+    journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
     # A backup that is started becomes another store than the one that it was made of.
     if journal.get_meta(COPY):
-        commits.state.store = core.server
+        committed.state.store = core.pair.server
     return loaded
 
 
@@ -159,45 +157,14 @@ def read_journal(journal: Journal, read: JournalRead) -> Any:
 
 def admit(core: ServerCore, user: str, topic: bytes) -> str:
     """Return why a user may not subscribe to a topic on P+1; "" if it may. New rules are applied by a second call."""
-    return core.ctx.authorizer.unheard(core.state.access, user, topic)
-
-
-def has_met(core: ServerCore) -> bool:
-    """Return whether the two servers hear each other."""
-    return core.ctx.hears_us()
-
-
-def is_unheard(core: ServerCore) -> bool:
-    """Return whether the peer is heard, and says that it does not hear this server."""
-    return core.ctx.alive() and not core.ctx.hears_us()
-
-
-def is_spare(core: ServerCore) -> bool:
-    """Return whether this passive is not needed for the data: the active is heard, and has all that this server has."""
-    peer = core.ctx.peer
-    heard = peer is not None and core.ctx.hears_us() and peer.state is State.ACTIVE
-    return heard and core.bstate is State.PASSIVE and peer is not None and peer.number >= core.state.number
-
-
-def rules_number(core: ServerCore) -> int:
-    """Return the number of the record that set the rules; 0 as long as there are none."""
-    return core.state.access.changed
-
-
-def waited_for(core: ServerCore) -> tuple[Acks, deque[float]]:
-    """Return what clients wait for: the answers to sets, and the durations of copies that were not reported yet."""
-    return core.committer.acks, core.requests.syncs.took
-
-
-def sets_room(core: ServerCore) -> int:
-    """Return the bytes of sets that may be read: many may wait for their turn already."""
-    return core.ctx.sets.queue.room
+    return core.requests.authorizer.unheard(core.state.access, user, topic)
 
 
 def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, origin: Origin = NOWHERE) -> Frames:
     """Return the refusal for a user that may not subscribe, and note the denial."""
-    core.ctx.authorizer.speaker, core.ctx.authorizer.origin = user, origin
-    core.ctx.deny(f"subscribe to {topic[:64]!r}")
+    authorizer = core.requests.authorizer
+    authorizer.speaker, authorizer.origin = user, origin
+    core.requests.deny(f"subscribe to {topic[:64]!r}")
     refused = encode(Refused(0, "access", why))
     return greeting(topic, core.state.number, refused)
 
@@ -208,12 +175,11 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
     """
     inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
-    state = core.commits.state
+    state = core.committer.committed.state
     if not state.deferred:
         inboxes.take(UPDATES, core.subscription)
         if not state.listing:
             inboxes.take(COLLECTOR, core.collect)
-            core.take_sets()
         inboxes.take(SNAPSHOT, core.request)
 
 
@@ -225,13 +191,8 @@ def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:
     inboxes.take(UPDATES, core.subscription)
     # Other clients ask again.
     inboxes.take(SNAPSHOT, lambda frames: core.request(frames) if asks_status(frames) else None)
-    turn, core.ctx.turn = core.ctx.turn, Turn()
-    return turn
-
-
-def leave(core: ServerCore) -> Frames:
-    """Return what a server that ends on purpose tells its peer, after its last turn."""
-    return core.link.leave_message()
+    effects, core.turn.effects = core.turn.effects, Turn()
+    return effects
 
 
 # -- effects
@@ -254,13 +215,14 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
         try:
             perform(core, turn, ports)
         except JournalFull as error:
-            core.pulse.hush()
+            core.link.beat_timer.hush()
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
-    if core.ctx.sets.taken:
-        core.ctx.sets.took(ports.now() - core.now)
-    if core.config.has_peer:
-        core.pulse.done(core.bstate, core.state.proof())
+    pair = core.pair
+    if core.link.sets.taken:
+        core.link.sets.took(ports.now() - core.turn.now)
+    if pair.config.has_peer:
+        core.link.beat_timer.done(pair.bstate, core.committer.committed.state.proof())
 
 
 def _when_there_is_room(turn: Turn, ports: Ports) -> Iterator[Step]:
@@ -294,10 +256,10 @@ def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _sync(core: ServerCore, _turn: Turn, ports: Ports) -> None:
-    began = ports.now() if core.ctx.sets.taken else 0.0
+    began = ports.now() if core.link.sets.taken else 0.0
     ports.sync()
     if began:
-        core.ctx.sets.synced(ports.now() - began)
+        core.link.sets.synced(ports.now() - began)
 
 
 def _open(_core: ServerCore, turn: Turn, ports: Ports) -> None:
@@ -309,20 +271,20 @@ def _publish(_core: ServerCore, turn: Turn, ports: Ports) -> None:
 
 
 def _acknowledge(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    ports.acknowledge(core.releasing.may_leave(turn.acks, core.now, ports.now()))
+    ports.acknowledge(core.release.may_leave(turn.acks, core.turn.now, ports.now()))
 
 
 def _promise(core: ServerCore, turn: Turn, ports: Ports) -> None:
-    for identity, messages in core.releasing.may_be_promised(turn.promises, core.now, ports.now()):
+    for identity, messages in core.release.may_be_promised(turn.promises, core.turn.now, ports.now()):
         ports.reply(identity, messages)
 
 
 def _confirm(core: ServerCore, turn: Turn, ports: Ports) -> None:
     # Until then the journal tells of the state before.
-    if core.ctx.replacing is None:
+    if core.pair.replacing is None:
         ports.to_peer(turn.confirm)
     else:
-        core.ctx.confirmed = 0
+        core.pair.confirmed = 0
 
 
 def _reply(_core: ServerCore, turn: Turn, ports: Ports) -> None:

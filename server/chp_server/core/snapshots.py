@@ -4,9 +4,9 @@ When the journal says that its rows have grown enough, an image of the state is 
 turns. Then it becomes the journal's snapshot, and the rows that it covers are deleted.
 
 A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done, its journal still
-tells of the state before. So the passive confirms nothing and hands over nothing (`ctx.replacing`), and all else for
-the journal waits. These are the records that came meanwhile; the active bounds them, as nothing is confirmed. If the
-passive becomes active meanwhile, the rest is written at once.
+tells of the state before. So the passive confirms nothing and hands over nothing (`PairState.replacing`), and all else
+for the journal waits. These are the records that came meanwhile; the active bounds them, as nothing is confirmed. If
+the passive becomes active meanwhile, the rest is written at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Snapshotter:
     def step(self, core: ServerCore) -> bool:
         """Begin a snapshot if one is due, or put the next chunk; return True if a snapshot has just become valid."""
         if self._bodies is None:
-            if core.now >= self._not_before and (self._shared is not None or self._is_due(core)):
+            if core.turn.now >= self._not_before and (self._shared is not None or self._is_due(core)):
                 self.begin(core)
             return False
         body = next(self._bodies, None)
@@ -71,7 +71,7 @@ class Snapshotter:
         return True
 
     def _is_due(self, core: ServerCore) -> bool:
-        return self._journal.snapshot_due() and not core.room.tight
+        return self._journal.snapshot_due() and not core.committer.room.tight
 
     def give_up(self, until: float) -> None:
         """Abandon the snapshot for want of room; the one before stays, and none is begun before `until`."""
@@ -90,12 +90,12 @@ class Snapshotter:
         replaced, begun = 0, False
         if again:
             # The error has abandoned a snapshot that was under way.
-            self.give_up(core.now)
+            self.give_up(core.turn.now)
             replaced = int(self._journal.stats()["number"])
             self._waiting = [op for op in self._waiting if not any(op is now for now in ops)]
         for op in ops:
             if isinstance(op, Replace):
-                self._shared = core.ctx.replacing = op.shared
+                self._shared = core.pair.replacing = op.shared
                 self._waiting.clear()
                 self.begin(core)
                 begun = True
@@ -136,7 +136,7 @@ class Snapshotter:
         for op in self._waiting:
             self._do(op, self.number)
         self._journal.sync()
-        self._shared = core.ctx.replacing = None
+        self._shared = core.pair.replacing = None
         self._waiting.clear()
 
     def begin(self, core: ServerCore) -> None:
@@ -148,15 +148,16 @@ class Snapshotter:
     def _chunks(self, core: ServerCore, image: Image) -> Iterator[bytes]:
         # A snapshot keeps these deadlines: no later update in it would correct them.
         image.deadlines = dict(image.deadlines)
-        rest = core.state.rest(core.now)
+        rest = core.state.rest(core.turn.now)
         staged = core.state.staging.segments()
-        chunks = image.chunks(self._limits, lambda: core.now)
+        scheduled = core.state.topics.schedule.segments(round(core.turn.wall_s * 1000))
+        chunks = image.chunks(self._limits, lambda: core.turn.now)
 
         def bodies() -> Iterator[bytes]:
             yield from image.waiting()
-            for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged)):
+            for i, segment in enumerate(chain((chunk.encode() for chunk in chunks), staged, scheduled)):
                 # The ttls of the chunk count from this time.
-                yield encode(Sync(0, i, round(core.ctx.wall * 1000)), [segment])
+                yield encode(Sync(0, i, round(core.turn.wall_s * 1000)), [segment])
             yield from rest
 
         return bodies()

@@ -29,10 +29,10 @@ class BeatThread:
     def __init__(
         self,
         connected: Callable[[], zmq.Socket[bytes]],
-        pulse: BeatTimer,
+        beat_timer: BeatTimer,
         on_stuck: Callable[[], None],
     ) -> None:
-        self._connected, self._pulse, self._on_stuck = connected, pulse, on_stuck
+        self._connected, self._beat_timer, self._on_stuck = connected, beat_timer, on_stuck
         self._anew = threading.Event()
         self._turns_clock = time.pthread_getcpuclockid(threading.get_ident())
         self._ending = threading.Event()
@@ -54,18 +54,18 @@ class BeatThread:
         socket = self._connected()
         stuck = False
         try:
-            while not self._ending.wait(self._pulse.beat_s / 2):
+            while not self._ending.wait(self._beat_timer.beat_s / 2):
                 if self._anew.is_set():
                     self._anew.clear()
                     socket.close(0)
                     socket = self._connected()
                 now = time.monotonic()
-                frames = self._pulse.due(now, time.clock_gettime(self._turns_clock))
+                frames = self._beat_timer.due(now, time.clock_gettime(self._turns_clock))
                 if frames is not None:
                     send_all(socket, [frames])
-                if self._pulse.stuck(now) and not stuck:
+                if self._beat_timer.stuck(now) and not stuck:
                     log.warning("stuck in a turn; the other server is to serve")
                     self._on_stuck()
-                stuck = self._pulse.stuck(now)
+                stuck = self._beat_timer.stuck(now)
         finally:
             socket.close(0)

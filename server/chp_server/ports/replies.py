@@ -70,14 +70,14 @@ class Replies:
         # The bytes that wait for all readers.
         self._waits = 0
         # The readers whose answers wait here.
-        self._holding: set[bytes] = set()
+        self._waiting: set[bytes] = set()
         self.given_up = 0
         requests.clients.address_of = self.address_of
 
     @property
-    def holding(self) -> bool:
+    def has_waiting(self) -> bool:
         """True while a message waits here for room."""
-        return bool(self._holding or self._requests.blocked)
+        return bool(self._waiting or self._requests.blocked)
 
     @property
     def waits(self) -> int:
@@ -125,7 +125,7 @@ class Replies:
         again = bool(reader.outgoing)
         reader.outgoing.extend(messages)
         self._count(reader, outgoing=sum(map(_weight, messages)))
-        self._holding.add(identity)
+        self._waiting.add(identity)
         if again and len(reader.outgoing) > self._limits.router_queue_max:
             self._give_up(identity, reader, "it asks, and takes nothing")
 
@@ -187,11 +187,11 @@ class Replies:
 
     def retry(self, now: float) -> None:
         """Send what waits here to the readers that have room by now."""
-        for identity in list(self._holding | self._requests.blocked):
+        for identity in list(self._waiting | self._requests.blocked):
             reader = self._readers.get(identity)
             if reader is None:
                 self._requests.blocked.discard(identity)
-                self._holding.discard(identity)
+                self._waiting.discard(identity)
                 continue
             self._requests.blocked.discard(identity)
             while reader.outgoing and self._try(identity, reader, reader.outgoing[0], now):
@@ -200,7 +200,7 @@ class Replies:
                 # The reader has left.
                 continue
             if not reader.outgoing:
-                self._holding.discard(identity)
+                self._waiting.discard(identity)
                 if self._over(reader, now):
                     self._requests.blocked.add(identity)
         self._requests.room = self._room
@@ -236,7 +236,7 @@ class Replies:
     def _forget(self, identity: bytes) -> None:
         reader = self._readers.pop(identity)
         self._waits -= reader.waits
-        self._holding.discard(identity)
+        self._waiting.discard(identity)
         self._requests.gone(identity)
 
 

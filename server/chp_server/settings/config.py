@@ -89,9 +89,16 @@ class Config:
     insecure: bool = _setting(_PAIR, "yes|no", False, read.switch,
         "without --keys, let other hosts reach this server (--bind tcp://*:P, or an address): every program that "
         "reaches it may read, set, replace and hand over")
-    arbiter: str | None = _setting(_PAIR, "zk://HOST:PORT/PATH", None, read.arbiter,
-        "a ZooKeeper that decides which server may be active, so that a cut link between the two can't make both "
-        "active", "none: the two servers and their clients decide")
+    arbiter: str | None = _setting(_PAIR, "URL", None, read.arbiter,
+        "a ZooKeeper (zk://HOST:PORT/PATH) or an etcd (etcd://HOST:PORT/PATH, or etcds:// by TLS) that decides which "
+        "server may be active, so that a cut link between the two can't make both active",
+        "none: the two servers and their clients decide")
+    arbiter_ca: str | None = _setting(_PAIR, "FILE", None, read.path,
+        "with etcds://: the certificates that sign those of etcd, as PEM", "those of the system")
+    arbiter_cert: str | None = _setting(_PAIR, "FILE", None, read.path,
+        "with etcds://: the certificate of this server, as PEM, if etcd wants one", "none")
+    arbiter_key: str | None = _setting(_PAIR, "FILE", None, read.path,
+        "with etcds://: the key of that certificate, as PEM", "in the file of the certificate")
     bootstrap: bool = _setting(_PAIR, "yes|no", False, read.switch,
         "open a new store if this server holds none and does not hear its peer. Without it an empty server waits for "
         "its peer, which may hold the store; two empty servers that hear each other do not need it")

@@ -159,9 +159,19 @@ def _parse_arbiter(text: str) -> object:
         parts = urlsplit(text)
     except ValueError:
         parts = urlsplit("")
-    hosts = [host.rpartition(":") for host in parts.netloc.split(",")]
-    if parts.scheme != "zk" or len(parts.path) < 2 or not all(h and p.isdigit() for h, _, p in hosts):
-        raise ValueError("give zk://HOST:PORT/PATH, such as zk://localhost:2181/chp, or several HOST:PORT with commas")
+    user, at, netloc = parts.netloc.rpartition("@")
+    hosts = [host.rpartition(":") for host in netloc.split(",")]
+    if (
+        parts.scheme not in ("zk", "etcd", "etcds")
+        or len(parts.path) < 2
+        or not all(h and p.isdigit() and 1 <= int(p) <= 65_535 for h, _, p in hosts)
+    ):
+        raise ValueError(
+            "give zk://HOST:PORT/PATH or etcd://HOST:PORT/PATH, such as etcd://localhost:2379/chp, "
+            "or several HOST:PORT with commas"
+        )
+    if at and (parts.scheme == "zk" or not all(user.partition(":"))):
+        raise ValueError("only etcd:// and etcds:// take a user, as USER:PASSWORD@ before the first host")
     for option, _, value in (word.partition("=") for word in parts.query.split("&") if word):
         if option != "session_s" or not _SESSION.match(value) or not float(value):
             raise ValueError("behind the path only ?session_s=SECONDS may stand, such as ?session_s=5")

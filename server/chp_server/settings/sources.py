@@ -9,7 +9,7 @@ variable counts as not set.
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,9 +173,18 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
         found.append(("peer_timeout_s", f"one late heartbeat would be a failover; {twice}"))
     if peer and config.solo_wait_s is not None and config.solo_wait_s < 2 * heartbeat:
         found.append(("solo_wait_s", f"the peer would not be heard before; {twice}, or {NEVER}"))
-    if config.arbiter and not peer:
-        found.append(("arbiter", "a server alone needs none; leave it out, or add --peer"))
+    found += _arbiter_problems(config)
     return found
+
+
+def _arbiter_problems(config: Config) -> Iterator[tuple[str, str]]:
+    if config.arbiter and not config.peer:
+        yield "arbiter", "a server alone needs none; leave it out, or add --peer"
+    for name in ("arbiter_ca", "arbiter_cert", "arbiter_key"):
+        if getattr(config, name) and not (config.arbiter or "").startswith("etcds://"):
+            yield name, "only an arbiter etcds://HOST:PORT/PATH uses it; leave it out, or give that"
+    if config.arbiter_key and not config.arbiter_cert:
+        yield "arbiter_key", "a key needs its certificate; add --arbiter-cert"
 
 
 def _plain_problem(bind: str, plain: str, keys: str | None) -> str:

@@ -100,7 +100,7 @@ class Copies:
             raise BadInput(f"a backup to {os.path.basename(self._asked[2])} is under way; wait for it")
         if os.path.lexists(path):
             raise BadInput(f"{os.path.basename(path)} exists; a backup never overwrites: give another name")
-        core.ctx.commit()
+        core.committer.commit(core.turn)
         try:
             os.makedirs(self._directory, mode=0o700, exist_ok=True)
             _remove(_part(path))
@@ -137,7 +137,7 @@ class Copies:
             self._core.requests.refuse(identity, request_id, f"{path} could not be written: {error}")
             return
         size, at = os.path.getsize(path), describe(number)
-        self._core.ctx.turn.fact("backup", path=path, number=at, bytes=size)
+        self._core.turn.effects.fact("backup", path=path, number=at, bytes=size)
         if self._read_already is not None:
             wanted, self._read_already = self._read_already, None
             self._restored(wanted, {"kept": os.path.basename(path), "kept_number": at})
@@ -166,7 +166,7 @@ class Copies:
     def restore(self, identity: bytes, options: dict[str, Any]) -> None:
         """Begin to make the map that of a backup; the answer comes when it is done."""
         core = self._core
-        if not core.serving:
+        if not core.pair.serving:
             raise BadInput("this server is not active; restore through the one that is")
         if self._reading is not None or self._read_already is not None:
             raise BadInput(f"a restore of {os.path.basename(self._wanted[2])} is under way; wait for it")
@@ -174,7 +174,7 @@ class Copies:
         if os.path.islink(path) or not os.path.isfile(path):
             raise BadInput("this server has no backup of that name; give one that `chp backup` said of the same server")
         self._wanted = (identity, options["id"], path)
-        self._reading = reading(path, self._limits, core.now)
+        self._reading = reading(path, self._limits, core.turn.now)
 
     def _read(self, steps: Generator[None, None, Committed]) -> None:
         identity, request_id, path = self._wanted
@@ -201,15 +201,15 @@ class Copies:
     def _restored(self, wanted: Committed, kept: dict[str, str]) -> None:
         """Make our map the wanted one by one record, which the turns after this one apply to the map."""
         core, (identity, request_id, path) = self._core, self._wanted
-        if not core.serving:
+        if not core.pair.serving:
             core.requests.refuse(identity, request_id, "this server is not active any more; restore through the other")
             return
-        core.ctx.commit()
-        segments = list(difference(core.commits, wanted, core.now))
+        core.committer.commit(core.turn)
+        segments = list(difference(core.committer.committed, wanted, core.turn.now))
         if segments:
-            core.committer.commit_in_parts(core.ctx.turn, segments, core.now, core.ctx.wall)
+            core.committer.commit_in_parts(core.turn, segments)
         number, keys = describe(core.state.number), len(wanted.state.map)
-        core.ctx.turn.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
+        core.turn.effects.fact("restored", "warning", path=path, number=number, keys=keys, **kept)
         said = {"name": os.path.basename(path), "number": number, "keys": keys, **kept}
         core.requests.answer(identity, request_id, said)
 
@@ -226,7 +226,7 @@ def _remove(part: str) -> None:
 
 
 def _when(core: ServerCore) -> str:
-    return f"{core.config.name}-{describe(core.state.number)}-{int(core.ctx.wall)}"
+    return f"{core.pair.config.name}-{describe(core.state.number)}-{int(core.turn.wall_s)}"
 
 
 def reading(path: str, limits: Limits, now: float) -> Generator[None, None, Committed]:

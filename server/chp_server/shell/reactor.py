@@ -37,17 +37,11 @@ from ..core.performing import (
     Step,
     admit,
     answer_operators,
-    has_met,
-    is_unheard,
-    leave,
     read_journal,
     recover,
     refuse_subscription,
-    rules_number,
-    sets_room,
     steps,
     take_inputs,
-    waited_for,
 )
 from ..core.snapshots import Snapshotter
 from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
@@ -62,10 +56,10 @@ from ..ports.sockets import Frames, ServerSockets, receive, receive_by, send_all
 from ..settings.config import Config
 from ..settings.readers import without_password
 from ..store.sql.sqlite_files import sync_directory
-from .arbiter import Arbiter
+from .arbiter import Arbiter, open_store
 from .copies import Copies
 from .metrics import MetricsServer, readiness
-from .resources import DiskMonitor, Gauge, give_back, resident_bytes
+from .resources import DiskMonitor, Gauge, QuietMoments, give_back, resident_bytes
 from .supervisor import Supervisor
 from .turn_clock import TurnClock, WaitTimes
 
@@ -135,6 +129,8 @@ NO_KEYS = (
     "this store has rules of who may do what, and without keys nobody is known; start with --keys DIR (`chp keygen` "
     "makes them), as the servers before this one"
 )
+# A look into the class costs as much as several into the module.
+NO_ROOM = Step.NO_ROOM
 # The retry is by time, as a ROUTER can't tell when one reader has room again.
 BLOCKED_RETRY_S = 0.01
 
@@ -150,7 +146,7 @@ class Server:
             raise CannotStart(Exit.USAGE, why)
         limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
         self._config, self._journal, self._limits = config, journal, limits
-        self._arbiter = Arbiter(config.arbiter, config.name, self._wake) if config.arbiter else None
+        self._arbiter = Arbiter(open_store(config), self._wake) if config.arbiter else None
         self._metrics: MetricsServer | None = None
         self._beats: BeatThread | None = None
         self._housekeeping_due = 0.0
@@ -178,17 +174,18 @@ class Server:
         # The time of the turn.
         now = self._now = time.monotonic()
         self._space = DiskMonitor(gauge, now)
+        self._quiet_moments = QuietMoments()
         core_config = CoreConfig.of(
             config, secret=secrets.token_bytes(16), durability=journal.durability, disk_free_min=gauge.disk_free_min
         )
         # A peer that sees another id knows that we restarted.
         run = secrets.token_bytes(16)
         self.core = ServerCore(core_config, run, now, limits)
-        self._waits = WaitTimes(*waited_for(self.core))
+        self._waits = WaitTimes(self.core.committer.acks, self.core.requests.syncs.took)
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.audit = self._audit
-        self.core.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
+        self.core.requests.shell_facts = lambda: {"journal": journal.stats(), "turns": self._clock.facts()}
         asks = partial(admit, self.core), partial(refuse_subscription, self.core)
         zap_handler = self.sockets.zap_handler
         self._authorizer = (
@@ -215,7 +212,7 @@ class Server:
 
     def bind(self) -> None:
         """Take the ports (`OSError` if one is taken), reach the arbiter, serve metrics."""
-        if rules_number(self.core) and self._config.keys is None:
+        if self.core.state.access.changed and self._config.keys is None:
             raise CannotStart(Exit.USAGE, NO_KEYS)
         self.sockets.bind()
         if self._arbiter is not None:
@@ -238,14 +235,14 @@ class Server:
                     s.zap_handler.answer(time.monotonic())
                 self.turn(ready)
         self.supervisor.stopping()
-        if self.core.ends:
-            raise CannotStart(Exit.USAGE, self.core.ends)
+        if self.core.link.ends:
+            raise CannotStart(Exit.USAGE, self.core.link.ends)
 
     def _beating(self) -> AbstractContextManager[object]:
         """Return a context in which the peer hears that we live, in a long turn too."""
         if self._config.peer_endpoint(3) is None:
             return nullcontext()
-        self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.pulse, self._let_go)
+        self._beats = BeatThread(partial(self.sockets.peer_dealer, BEATS_MAX), self.core.link.beat_timer, self._let_go)
         return self._beats
 
     def _let_go(self) -> None:
@@ -256,7 +253,7 @@ class Server:
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         due = self.core.next_deadline()
-        if self.replies.holding:
+        if self.replies.has_waiting:
             due = min(due, now + BLOCKED_RETRY_S)
         if self._snapshotter.busy or self._copies.busy:
             due = now
@@ -269,7 +266,7 @@ class Server:
         """
         core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
         if self._config.peer is not None:
-            ready.add(sockets.peer_in)
+            sockets.look_at_peer(ready)
         if sockets.intake.left:
             ready.add(sockets.collector)
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
@@ -280,18 +277,18 @@ class Server:
             self._space.look(core, now)
         take_inputs(core, self)
         sockets.unfinished.look_if_grown(time.monotonic)
-        if self.replies.holding or self._copies.busy:
+        if self.replies.has_waiting or self._copies.busy:
             self._go_on()
         turn = core.end_turn()
         self._waits.decided(now)
         clock.lap("timers, commit and streams")
         if self._arbiter is not None:
-            self._arbiter.want(*core.asks_arbiter)
+            self._arbiter.want(*core.pair.asks_arbiter())
         self.perform(turn)
         clock.lap("journal and sending")
-        if core.cut_short:
-            raise JournalDamaged(f"{without_password(self._config.store)}: {core.cut_short}")
-        state = core.commits.state
+        if core.pair.cut_short:
+            raise JournalDamaged(f"{without_password(self._config.store)}: {core.pair.cut_short}")
+        state = core.state
         if not state.deferred:
             self._look_after(core)
         self.tidy(state.gathering)
@@ -325,24 +322,26 @@ class Server:
         self.sockets.subscribers.look_now_and_then(self._now)
         self.sockets.look_after_users()
         if self.sockets.users.cut:
-            core.counts["connections_cut"] = self.sockets.users.cut
+            core.committer.counts["connections_cut"] = self.sockets.users.cut
         if self.sockets.unfinished.cut:
-            core.counts["messages_without_an_end"] = self.sockets.unfinished.cut
+            core.committer.counts["messages_without_an_end"] = self.sockets.unfinished.cut
         if self.sockets.subscribers.cut:
-            core.counts["subscribers_cut"] = self.sockets.subscribers.cut
+            core.committer.counts["subscribers_cut"] = self.sockets.subscribers.cut
         # It syncs what an interval held back, and the trimming of an idle server.
         self._journal.sync()
         self.replies.look(self._now)
         if self.replies.given_up:
-            core.counts["readers_given_up"] = self.replies.given_up
+            core.committer.counts["readers_given_up"] = self.replies.given_up
         if self.sockets.zap_handler is not None:
             self.sockets.zap_handler.look(self._now)
             self._cut_removed(self.sockets.zap_handler)
-            core.counts |= self.sockets.zap_handler.counts
-        anew = self.sockets.look_for_peer(self._now, unheard=is_unheard(core), met=has_met(core))
+            core.committer.counts |= self.sockets.zap_handler.counts
+        met = core.pair.peer_hears_us()
+        unheard = core.pair.peer_lives() and not met
+        anew = self.sockets.look_for_peer(self._now, unheard=unheard, met=met)
         if anew and self._beats is not None:
             self._beats.anew()
-        if self._space.tight:
+        if self._quiet_moments.look(self._now, time.thread_time()) or self._space.tight:
             give_back()
         log.flush()
         if self._audit is not None:
@@ -390,11 +389,11 @@ class Server:
             self._guard(handle, [frames])
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
-        self._hand_over(self.sockets.intake.take(sets_room(self.core)), handle)
+        self._hand_over(self.sockets.intake.take(self.core.link.sets.queue.room), handle)
 
     def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:
-            self.core.arrived(time.monotonic())
+            self.core.turn.arrived(time.monotonic())
             self._guard(handle, messages)
 
     def _guard(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
@@ -408,7 +407,7 @@ class Server:
                 self._defect()
 
     def _defect(self) -> None:
-        self.core.counts["defects"] += 1
+        self.core.committer.counts["defects"] += 1
         log.exception("a defect of this program; please report it with this line")
 
     # -- acting (performing.Ports)
@@ -416,7 +415,7 @@ class Server:
     def perform(self, turn: Turn) -> None:
         """Perform the steps of a turn, in their order."""
         for step in steps(self.core, turn, self):
-            if step is Step.NO_ROOM:
+            if step is NO_ROOM:
                 self._wait_for_room()
 
     def now(self) -> float:
@@ -428,7 +427,7 @@ class Server:
         if self._authorizer is not None:
             self.sockets.waiting.again.add(self.sockets.updates)
             removals = 0 if self.sockets.zap_handler is None else self.sockets.zap_handler.removals
-            self._authorizer.look(rules_number(self.core), removals, self.sockets.subscribers.cut_off)
+            self._authorizer.look(self.core.state.access.changed, removals, self.sockets.subscribers.cut_off)
 
     def _cut_removed(self, zap_handler: ZapHandler) -> None:
         """Cut off the connections that have shown a key that was removed."""
@@ -444,7 +443,7 @@ class Server:
 
     def to_peer(self, messages: list[Frames]) -> None:
         """Send messages to the peer, and drop those for which there is no room."""
-        self.core.counts["peer_dropped"] += self.sockets.to_peer(messages)
+        self.core.committer.counts["peer_dropped"] += self.sockets.to_peer(messages)
 
     def write(self, ops: Sequence[JournalOp], *, again: bool) -> None:
         """Do the journal's operations, all but the sync."""
@@ -539,7 +538,7 @@ class Server:
     def leave(self) -> None:
         """Tell the peer after `run` that we end on purpose; no more acknowledgements are sent."""
         if self._config.peer is not None:
-            self.sockets.to_peer([leave(self.core)])
+            self.sockets.to_peer([self.core.link.leave_message()])
 
     def close(self) -> None:
         """Close the ports."""

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from .. import logs
 from ..core.core import ServerCore
-from ..core.performing import is_spare
 from ..core.state.journal import JournalError, JournalFull
 from ..core.updates.resource_limits import MIB, ResourceUsage
 from ..store.sql.sqlite_files import database_path
@@ -164,10 +163,44 @@ def bounds() -> Iterator[int]:
 
 
 def give_back() -> None:
-    """Let the allocator return free memory to the system; by itself it keeps pieces, which stay in use."""
+    """Let the allocator return free memory to the system; by itself it keeps pieces, which stay in use.
+
+    Only glibc has `malloc_trim`. Elsewhere this does nothing.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+# The shares of a processor from which a second counts as busy, and below which it counts as quiet.
+BUSY, QUIET = 0.25, 0.05
+# So many quiet seconds come before memory is given back, which takes some milliseconds of a turn ...
+QUIET_LOOKS = 5
+# ... and so much time lies between two times.
+GIVE_BACK_S = 60.0
+
+
+class QuietMoments:
+    """The moments in which a server gives memory back: it was busy, and is quiet for some seconds.
+
+    A busy moment leaves free pieces in malloc, some 20 MiB, which the next one would use. A server that is busy again
+    and again, or always, gives nothing back.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s = self._cpu_s = self._given_s = 0.0
+        self._was_busy, self._quiet_looks = False, 0
+
+    def look(self, now: float, cpu_s: float) -> bool:
+        """Take the time and the processor time so far, about once a second; return True if this is such a moment."""
+        share = (cpu_s - self._cpu_s) / max(now - self._seen_s, 1e-3)
+        self._seen_s, self._cpu_s = now, cpu_s
+        self._was_busy = self._was_busy or share >= BUSY
+        self._quiet_looks = self._quiet_looks + 1 if share < QUIET else 0
+        if not self._was_busy or self._quiet_looks < QUIET_LOOKS or now - self._given_s < GIVE_BACK_S:
+            return False
+        self._was_busy, self._given_s = False, now
+        return True
 
 
 NAME = "reserve"
@@ -240,7 +273,7 @@ class DiskMonitor:
     def look(self, core: ServerCore, now: float) -> None:
         """Tell the core what there is; raise `JournalError` if the journal is gone and the other server has all."""
         seen = self._measured(time.monotonic())
-        if seen.gone and is_spare(core):
+        if seen.gone and core.pair.passive_is_spare():
             raise JournalError(GONE)
         self.tight = core.measured(seen)
         self._reserve.hold(seen.disk_free)

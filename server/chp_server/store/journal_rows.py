@@ -56,7 +56,7 @@ class Damage(NamedTuple):
         return f"{self.place}: {self.what}"
 
 
-@dataclass
+@dataclass(slots=True)
 class JournalMeta:
     """The journal's own state. `pack` makes the stored part; the rest is counted while loading."""
 
@@ -76,6 +76,13 @@ class JournalMeta:
     def pack(self) -> bytes:
         """Return the durable part."""
         return _BOOK.pack(self.serial, self.snapshot_number, self.parts, self.snapshot_bytes, self.floor)
+
+    def copied(self) -> "JournalMeta":
+        """Return a copy; `copy.copy` would take eight times as long."""
+        return JournalMeta(
+            self.serial, self.snapshot_number, self.parts, self.snapshot_bytes, self.floor, self.last, self.rows,
+            self.row_bytes, self.since_bytes,
+        )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes) -> "JournalMeta":

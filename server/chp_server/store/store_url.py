@@ -46,6 +46,7 @@ def journal_of(config: Config, *, beside: str | Path | None = None) -> Journal:
         retain_bytes=config.retain_bytes,
         retain_s=config.retain_s,
         catch_up=config.peer is not None,
+        reserve_log=config.sync == "always",
         beside=beside,
     )
 

@@ -153,6 +153,7 @@ class Command:
             "CHP_KEY": key,
             "CHP_OFFSET": str(message.offset),
             "CHP_REVISION": show_revision(message.revision),
+            "CHP_HEADERS": json_line(dict(message.headers)),
         }
         as_json = self.asked.settings.out.json
         data = f"{json_line(self.asked.fields(message))}\n".encode() if as_json else message.value

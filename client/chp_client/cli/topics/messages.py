@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chp.errors import BadInput
 from chp.limits import DEFAULT
 
 from ..data.write import standard_input
@@ -23,18 +24,23 @@ from ..text import counted, escape, show_count, show_revision, show_value, value
 from .consume import ConsumeOptions, consume
 
 if TYPE_CHECKING:
+    from chp.topics import Headers
     from chp_client import Message, Topic
 
 # `Consumer.run` tries a handler as often.
 TRIES = 5
+HEADER = click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of the messages; may be given again."
+)
 
 
 @command()
 @click.argument("topic")
 @click.argument("value", required=False)
 @click.option("--key", help="The key of the messages.")
+@HEADER
 @click.option("--no-create", is_flag=True, help="Refuse if TOPIC does not exist, instead of making it.")
-def pub(settings: CliSettings, topic: str, value: str | None, key: str | None, no_create: bool) -> None:
+def pub(settings: CliSettings, topic: str, value: str | None, **how: Any) -> None:
     """Publish messages to a topic.
 
     Publish VALUE to TOPIC, or each line of standard input. A topic that does not exist is made, which standard error
@@ -44,17 +50,18 @@ def pub(settings: CliSettings, topic: str, value: str | None, key: str | None, n
     Examples:
         chp pub orders 'one message'
         chp pub orders --key alice '{"item": 7}'
+        chp pub orders --header source=shop --header lang=de 'one message'
         chp pub orders --no-create < lines     # each line is a message
     """
     values = iter([value.encode(errors="surrogateescape")]) if value is not None else _lines()
-    count, ticket = 0, None
+    count, ticket, carried = 0, None, headers_of(how["headers"])
     with writing(settings) as store, topic_errors():
         found = store.clone.topic(topic)
         is_new = not _exists(settings, found)
-        if is_new and no_create:
+        if is_new and how["no_create"]:
             raise NotFound(f"there is no topic {topic!r}; make it with `chp topic create`, or leave out --no-create")
         for data in values:
-            ticket = found.publish(data, key=key, timeout=settings.timeout_s)
+            ticket = found.publish(data, key=how["key"], timeout=settings.timeout_s, headers=carried)
             count += 1
             if ticket.done and ticket.error is not None:
                 break
@@ -65,6 +72,21 @@ def pub(settings: CliSettings, topic: str, value: str | None, key: str | None, n
         click.echo(f"made topic {topic!r}", err=True)
     at = {} if done is None else {"revision": show_revision(done.revision), "durability": done.durability}
     settings.out.done({"topic": topic, "messages": count, **at}, f"published {counted(count, 'message')} to {topic}")
+
+
+def headers_of(given: tuple[str, ...]) -> Headers:
+    """Return the headers of `--header`; raise `Misused` with the remedy."""
+    from chp.topics import check_headers
+
+    pairs = [text.partition("=") for text in given]
+    if wrong := [text for text, (_, middle, _) in zip(given, pairs, strict=True) if not middle]:
+        raise Misused(f"--header {wrong[0]!r}: give a name and a text, such as --header source=shop")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise Misused("--header: a name was given twice; a message has one text for each name")
+    try:
+        return check_headers({name: text for name, _, text in pairs})
+    except BadInput as error:
+        raise Misused(f"--header: {error}") from None
 
 
 def _exists(settings: CliSettings, topic: Topic) -> bool:
@@ -113,14 +135,14 @@ def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) 
     """Print the messages of a topic.
 
     Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
-    it has offset, key, revision and time too.
+    it has offset, key, headers, revision and time too.
 
     With --group each message goes to one member of the group, and is acknowledged when it is printed.
 
     With --exec nothing is printed: COMMAND has the message as its input (with --json, as that prints it), and in its
-    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET and CHP_REVISION. A message is acknowledged when COMMAND ends
-    with 0. Otherwise it is tried again, and at last put aside in the topic TOPIC.GROUP.dead. If the shell can't run
-    COMMAND (126 or 127), `chp sub` ends (2) and the message stays.
+    environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET, CHP_REVISION and CHP_HEADERS (JSON). A message is
+    acknowledged when COMMAND ends with 0. Otherwise it is tried again, and at last put aside in the topic
+    TOPIC.GROUP.dead. If the shell can't run COMMAND (126 or 127), `chp sub` ends (2) and the message stays.
 
     Examples:
         chp sub orders                           # new messages only
@@ -156,7 +178,9 @@ def _read(settings: CliSettings, found: Topic, start: str | int, count: int | No
 
 
 def _fields(message: Message) -> dict[str, Any]:
-    fields = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
+    fields: dict[str, Any] = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
+    if message.headers:
+        fields["headers"] = dict(message.headers)
     return {**fields, "revision": show_revision(message.revision), "time": round(message.time, 3)}
 
 

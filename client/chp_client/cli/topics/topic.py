@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..data.write import confirm
 from ..faults import Misused
 from ..out import Out
-from ..settings import TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
+from ..settings import TIME, TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
 from ..store import topic_errors, topic_of, writing
 from ..text import counted, escape, show_count
+from .messages import HEADER, headers_of
+
+if TYPE_CHECKING:
+    from chp_client import ScheduledMessage
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
@@ -136,6 +140,85 @@ def remove(settings: CliSettings, name: str, yes: bool) -> None:
     with topic_of(settings, name) as found:
         found.remove(settings.timeout_s)
     settings.out.done({"removed": name}, f"removed {name}")
+
+
+# -- scheduled messages
+
+
+@command(topic)
+@NAME
+@click.argument("value")
+@duration("--in", "delay_s", help="Publish it after this time: 30m, 2h, 7d.")
+@click.option("--at", type=TIME, metavar="TIME", help="Or at this time: 2027-01-31T09:00:00+01:00.")
+@duration("--every", "every_s", help="And again each time after so long.")
+@click.option("--unless-changed", metavar="KEY", help="Drop it if this key of the map changes before.")
+@click.option("--name", "message_name", metavar="NAME", help="The name for `cancel`; else a random one.")
+@click.option("--key", help="The key of the message.")
+@HEADER
+def schedule(
+    settings: CliSettings, name: str, value: str, message_name: str | None, headers: tuple[str, ...], **when: Any
+) -> None:
+    """Have the pair publish a message later.
+
+    Publish VALUE to the topic NAME when it is due. The message survives failovers and restarts.
+
+    Examples:
+        chp topic schedule reminders 'order 7' --in 30m --unless-changed /orders/7
+        chp topic schedule reports daily --at 2027-01-31T09:00:00Z --every 1d --name daily
+    """
+    data, carried = value.encode(errors="surrogateescape"), headers_of(headers)
+    with topic_of(settings, name) as found:
+        made = found.schedule(data, name=message_name, headers=carried, timeout=settings.timeout_s, **when)
+        made.wait(settings.timeout_s)
+    # A script needs the name, so a pipe gets it too.
+    settings.out.answer({"scheduled": made.name, "topic": name}, made.name)
+
+
+@command(topic)
+@NAME
+@at_least_1("--limit", help="The most messages it shows.", default=100)
+@click.option("--after", metavar="NAME", help="Begin behind this name.")
+def scheduled(settings: CliSettings, name: str, limit: int, after: str | None) -> None:
+    """List the messages of a topic that wait for their time.
+
+    They are in the order of their names.
+
+    Examples:
+        chp topic scheduled reminders
+        chp topic scheduled reminders --json | jq -r .due
+    """
+    with topic_of(settings, name) as found:
+        messages = found.scheduled(limit, after, timeout=settings.timeout_s)
+    settings.out.show(map(_scheduled, messages), lambda told: told, _scheduled_text)
+
+
+def _scheduled(message: ScheduledMessage) -> dict[str, Any]:
+    told = {"name": message.name, "due": message.due.isoformat(timespec="milliseconds"), "size": message.size}
+    more = {"every_s": message.every_s, "unless_changed": message.unless_changed, "key": message.key}
+    return told | {name: value for name, value in more.items() if value is not None}
+
+
+def _scheduled_text(out: Out, told: dict[str, Any]) -> str:
+    more = [counted(told["size"], "byte")]
+    more += [f"every {told['every_s']:g} s"] if "every_s" in told else []
+    more += [f"unless {escape(told['unless_changed'])} changes"] if "unless_changed" in told else []
+    return f"{told['name']}  {told['due']}  {out.style(', '.join(more), dim=True)}"
+
+
+@command(topic)
+@NAME
+@click.argument("message_name", metavar="MESSAGE")
+def cancel(settings: CliSettings, name: str, message_name: str) -> None:
+    """Cancel a message that waits for its time.
+
+    Exit code 1 if the topic NAME has no scheduled message of that name.
+
+    Examples:
+        chp topic cancel reports daily
+    """
+    with topic_of(settings, name) as found:
+        found.cancel(message_name, settings.timeout_s)
+    settings.out.done({"cancelled": message_name, "topic": name}, f"cancelled {message_name} of topic {name}")
 
 
 # -- groups

@@ -116,31 +116,31 @@ class Backlogs:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._open: list[Backlog] = []
+        self.under_way: list[Backlog] = []
 
     def add(self, handle: Any, prefix: str, after: int | None, channels: list[CopyChannel]) -> None:
         """Begin to fetch what a watch of `prefix` missed after a revision. None asks for all that the log retains."""
         held = [c for c in channels if c.subtree.startswith(prefix) or prefix.startswith(c.subtree)]
         todo = [(channel, channel.at if channel.synced_once else 0) for channel in held]
-        self._open.append(Backlog(handle, prefix, after or 0, todo, reached=after or 0, oldest=after is None))
+        self.under_way.append(Backlog(handle, prefix, after or 0, todo, reached=after or 0, oldest=after is None))
 
     def of(self, request_id: int) -> Backlog | None:
         """Return the backlog with this request, or None."""
-        return next((log for log in self._open if log.id == request_id), None)
+        return next((log for log in self.under_way if log.id == request_id), None)
 
     def due(self, server: int, now: float) -> Iterator[Backlog]:
         """Yield the backlogs to ask the active for now. `server` is the active."""
-        for log in self._open:
+        for log in self.under_way:
             if log.channel.synced_once and (now >= log.due_at or log.server != server):
                 yield log
 
     def next_due(self) -> float:
         """Return the time when the next request is due."""
-        return min((log.due_at for log in self._open if log.channel.synced_once), default=NEVER)
+        return min((log.due_at for log in self.under_way if log.channel.synced_once), default=NEVER)
 
     def put_off(self, until: float) -> None:
         """Ask for nothing before `until`, as there is no server to ask."""
-        for log in self._open:
+        for log in self.under_way:
             log.due_at = max(log.due_at, until)
 
     def on_reply(
@@ -156,7 +156,7 @@ class Backlogs:
             more = log.on_records(header, items)
             if log.size > self._bytes_max:
                 text = f"more than {self._bytes_max} bytes of changes since {log.after}; watch with start='snapshot'"
-                self._open.remove(log)
+                self.under_way.remove(log)
                 return 0, Lagging(text)
             return more, None
         log.todo.pop(0)
@@ -164,7 +164,7 @@ class Backlogs:
         if log.todo:
             log.found.append([])
             return 0, None
-        self._open.remove(log)
+        self.under_way.remove(log)
         return 0, log.result()
 
     def _refused(self, log: Backlog, header: headers.Refused, again_at: float) -> ChpError | None:
@@ -175,14 +175,14 @@ class Backlogs:
         if code == "retained" and log.oldest and type(detail) is int and detail > log.after:
             log.id, log.after, log.reached, log.due_at = 0, detail, detail, float("-inf")
             return None
-        self._open.remove(log)
+        self.under_way.remove(log)
         if code in ("retained", "store"):
             return NotRetained(log.after, detail if type(detail) is int else None)
         return Refused(f"the server refused the records ({code}): {detail}", code, detail)
 
     def broken(self, log: Backlog, server: str, error: ChpError) -> ChpError:
         """End the watch because its answer can't be read, and return the error for it."""
-        self._open.remove(log)
+        self.under_way.remove(log)
         return BadFrame(
             f"{server} sent changes since {describe(log.after)} that can't be read: {error}; watch with "
             "start='snapshot', and see that client and servers are of one version"
@@ -190,5 +190,5 @@ class Backlogs:
 
     def fail(self) -> list[tuple[Any, ChpError]]:
         """End all watches that wait, as the server keeps no log that can be read. Return their errors."""
-        ended, self._open = self._open, []
+        ended, self.under_way = self.under_way, []
         return [(log.handle, NotRetained(log.after, None)) for log in ended]

@@ -31,10 +31,10 @@ from chp.errors import BadFrame
 from chp.hashmap import Hashmap
 from chp.keys import channel_topic
 from chp.limits import Limits
-from chp.numbers import Revision, epoch_of
+from chp.numbers import EPOCH_SHIFT, epoch_of
 from chp.parts import Parts
 
-from ..events import Changed
+from ..events import Changed, revision_of
 from ..outbox import SentBatch, size_of
 from ..timing import NEVER
 from .key_order import KeyOrder
@@ -144,20 +144,21 @@ class CopyChannel:
         self, header: headers.Batch, items: list[Any], *, size: int, crc: int, session: bytes, now: float
     ) -> BatchVerdict:
         """Handle a BATCH of the active, with the size and the CRC-32 of its body."""
-        last = header.last
-        if last <= self.at or epoch_of(last) < epoch_of(self.at):
+        last, epoch = header.last, self.at >> EPOCH_SHIFT
+        if last <= self.at or last >> EPOCH_SHIFT < epoch:
             return BatchVerdict.FINE
         if self.sync is not None or not self.live:
             return self._hold_back(header, items, size, crc)
-        if epoch_of(last) > epoch_of(self.at):
+        if last >> EPOCH_SHIFT > epoch:
             self.why = "a new epoch"
             return BatchVerdict.RESUME
-        if header.prev > self.reached:
+        reached = self._parts.last or self.at
+        if header.prev > reached:
             self._stats["holes"] += 1
             self.why = "a hole"
             return BatchVerdict.RESUME
-        if last > self.reached:
-            self._record(header, _segments(items), session, now)
+        if last > reached:
+            self._record(header, list(map(segment_of, items)), session, now)
             self._carried(crc)
         return BatchVerdict.FINE
 
@@ -176,14 +177,15 @@ class CopyChannel:
 
         Returns False if the batch must be handled as any other.
         """
-        follows = header.prev <= self.at < header.last and not self._parts and self.sync is None
-        if not follows or header.more or epoch_of(header.last) != epoch_of(self.at):
+        follows = header.prev <= self.at < header.last and self.sync is None and not self._parts
+        if not follows or header.more or header.last >> EPOCH_SHIFT != self.at >> EPOCH_SHIFT:
             return False
         self.replica.apply(segments, header.first, header.origins[-1][1], True, now)
         self.at = header.last
         self._carried(crc)
         self._stats["records_applied"] += 1
-        self._stats["updates_applied"] += sum([len(segment.keys) for segment in segments])
+        for segment in segments:
+            self._stats["updates_applied"] += len(segment.keys)
         return True
 
     def _hold_back(self, header: headers.Batch, items: list[Any], size: int, crc: int) -> BatchVerdict:
@@ -248,16 +250,19 @@ class CopyChannel:
         segments, first = record.segments, record.first
         own, others = own_origin(record.origins, session)
         echo_only = own > 0 and not others and self._shown_already(segments, own)
-        came = sum([len(segment.keys) for segment in segments])
+        came = taken = 0
+        for segment in segments:
+            came += len(segment.keys)
         segments = self.replica.apply(segments, first, own, echo_only, now)
         self.at = record.last
         self._stats["records_applied"] += 1
-        taken = sum([len(segment.keys) for segment in segments])
+        for segment in segments:
+            taken += len(segment.keys)
+            if self.watching and (changed := changed_by(segment, first)) is not None:
+                self.changes.append(changed)
         self._stats["updates_applied"] += taken
         if came != taken:
             self._stats["outside_subtree"] += came - taken
-        if self.watching:
-            self.changes += [changed for s in segments if (changed := changed_by(s, first)) is not None]
 
     def _bound(self, segments: list[Segment]) -> None:
         """Count another part of a record. Raise `BadFrame` if the record exceeds the limit."""
@@ -271,9 +276,12 @@ class CopyChannel:
     def _shown_already(self, segments: list[Segment], own: int) -> bool:
         """Return True if a record is exactly the own batches up to `own`, which are shown already."""
         batches = self._own_batches(self.replica.pending.confirmed, own)
-        return len(segments) == len(batches) and all(
-            segment.keys == batch.keys for segment, batch in zip(segments, batches, strict=True)
-        )
+        if len(segments) != len(batches):
+            return False
+        for segment, batch in zip(segments, batches, strict=True):  # noqa: SIM110 (each look of a generator is a call)
+            if segment.keys != batch.keys:
+                return False
+        return True
 
     # -- asking, and what comes from P
 
@@ -293,7 +301,7 @@ class CopyChannel:
         sync.next_index = header.chunk + 1
         sync.progress_at = now
         if isinstance(header, headers.Sync):
-            for segment in _segments(items):
+            for segment in list(map(segment_of, items)):
                 self._load(sync, segment, now)
         else:
             for item in items:
@@ -430,13 +438,9 @@ def changed_by(segment: Segment, revision: int) -> Changed | None:
     extras = segment.extras or {}
     deletes = extras.get(columns.DELETES)
     if not deletes:
-        return Changed(segment.keys, cast(list[bytes | None], segment.values), Revision(revision))
+        return Changed(segment.keys, cast(list[bytes | None], segment.values), revision_of(revision))
     values: list[bytes | None] = list(segment.values)
     for i in deletes:
         values[i] = None
     expiries = sorted(deletes) if columns.ENDED in extras else ()
-    return Changed(segment.keys, values, Revision(revision), expiries=expiries)
-
-
-def _segments(items: list[Any]) -> list[Segment]:
-    return [segment_of(item) for item in items]
+    return Changed(segment.keys, values, revision_of(revision), expiries=expiries)

@@ -43,7 +43,7 @@ class CopyChannels:
 
     def __init__(
         self,
-        holding: Subscriptions,
+        subscriptions: Subscriptions,
         own_batches: Callable[[int, int], list[SentBatch]],
         *,
         limits: Limits,
@@ -52,12 +52,12 @@ class CopyChannels:
         stats: Counter[str],
         out: Sink,
     ) -> None:
-        self.all, self.write_only = holding.all, holding.write_only
+        self.all, self.write_only = subscriptions.all, subscriptions.write_only
         self.by_topic = {channel.topic: channel for channel in self.all}
         self.backlogs = Backlogs(limits.join_buffer_bytes)
         # The public name of the session, which servers send with records and snapshots.
         self.session = b""
-        self._holding = holding
+        self._subscriptions = subscriptions
         self._own_batches = own_batches
         self._timing, self._chance = timing, chance
         self._stats, self._out = stats, out
@@ -93,8 +93,8 @@ class CopyChannels:
         for batch in batches:
             if batch.shown:
                 # A lost server may have confirmed this batch, and then sets of other clients for its keys.
-                self._holding.show(batch.columns())
-                self._holding.pend(batch)
+                self._subscriptions.show(batch.columns())
+                self._subscriptions.pend(batch)
         for channel, keys in zip(self.all, waiting, strict=True):
             # The end of a request that is under way would tell of the old session.
             if channel.sync is not None and channel.replica.pending:
@@ -322,6 +322,7 @@ class CopyChannels:
 
         Returns its header, or None if the record must be handled as any other.
         """
+        # A watch needs the changes, so the record is unpacked for it.
         if channel.watching or not channel.live or len(self.all) > 1:
             return None
         header, start = peek(body) or (None, 0)
@@ -356,7 +357,8 @@ class CopyChannels:
         else:
             size, crc = len(body), crc32(body)
             verdict = channel.on_batch(header, items, size=size, crc=crc, session=self.session, now=now)
-            self.obey(channel, verdict, server, now)
+            if verdict is not BatchVerdict.FINE:
+                self.obey(channel, verdict, server, now)
 
     # -- what watches have missed
 
@@ -384,20 +386,17 @@ class CopyChannels:
 
     # -- time
 
-    def next_deadline(self) -> float:
-        """Return the time when a request is made again."""
-        due = NEVER
+    def next_deadline(self, silence_s: float, *, follows: bool, synced: bool) -> float:
+        """Return the time when a request is made again, or when the followed server is silent for too long."""
+        due = self.backlogs.next_due() if follows and self.backlogs.under_way else NEVER
         for channel in self.all:
             if channel.sync is not None:
                 due = min(due, channel.sync.progress_at + channel.sync.wait_s)
+            if follows:
+                due = min(due, max(channel.heard_at + AGAIN * silence_s, channel.again_at))
+                if synced:
+                    due = min(due, channel.heard_at + silence_s + 0.001)
         return due
-
-    def next_hearing(self, silence_s: float, synced: bool) -> float:
-        """Return the time when a channel will have been silent for too long."""
-        again = [max(channel.heard_at + AGAIN * silence_s, channel.again_at) for channel in self.all]
-        if synced:
-            again += [channel.heard_at + silence_s + 0.001 for channel in self.all]
-        return min(again)
 
     def retry(self, server: ServerView, now: float) -> None:
         """Make each request again that got no answer in time."""

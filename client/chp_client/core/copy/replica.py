@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import chain, repeat
-from operator import call
+from operator import attrgetter, call
 
 from chp import columns
 from chp.batch import Segment, narrow
@@ -29,6 +29,7 @@ from ..events import Changed
 from .key_order import KeyOrder
 
 ROTATE_AT = 32_768
+_KEYS, _VALUES = attrgetter("keys"), attrgetter("values")
 
 
 class UnconfirmedSets:
@@ -153,27 +154,28 @@ class Replica:
         `own` is the highest own batch number in it (0: none), and `echo_only` says that all of it is own. All segments
         lie in the subtree unless the publishing server made a mistake.
         """
-        before = len(self.map)
+        revisions, deletes = self.map.revisions, False
+        before = len(revisions)
         for segment in segments:
             self.map.note(segment, revision, now)
+            deletes = deletes or (segment.extras is not None and columns.DELETES in segment.extras)
         if own:
             self.pending.confirm(own)
         if echo_only:
             return segments
-        deletes = any(s.extras is not None and columns.DELETES in s.extras for s in segments)
         # Without a delete and with as many keys as before, no key is new.
-        if self.order.live and (deletes or len(self.map) != before):
+        if self.order.live and (deletes or len(revisions) != before):
             for segment in segments:
                 self.order.note(segment.keys)
-        if self.subtree and (deletes or len(self.map) != before):
+        if self.subtree and (deletes or len(revisions) != before):
             # Only a new key can lie outside the subtree, and a delete in the record may hide that a key is new.
             segments = self._inside(segments)
-        keys = [segment.keys for segment in segments]
-        held = self.pending.among(chain.from_iterable(keys)) if self.pending else set()
+        held = self.pending.among(chain.from_iterable(map(_KEYS, segments))) if self.pending else set()
         if held or deletes:
             self._show_some(segments, held)
         else:
-            self.shown.update(chain.from_iterable(map(zip, keys, [s.values for s in segments])))
+            pairs = map(zip, map(_KEYS, segments), map(_VALUES, segments))
+            self.shown.update(chain.from_iterable(pairs))
         return segments
 
     def _inside(self, segments: list[Segment]) -> list[Segment]:

@@ -48,12 +48,17 @@ class Subscriptions:
     @property
     def live(self) -> bool:
         """True if no channel misses anything."""
-        return all(channel.live for channel in self.all)
+        for channel in self.all:  # noqa: SIM110 (each look of a generator is a call)
+            if not channel.live:
+                return False
+        return True
 
     @property
     def position(self) -> int:
         """The highest number up to which the whole copy is complete."""
-        return min(channel.at for channel in self.all)
+        if len(self.all) == 1:
+            return self.all[0].at
+        return min([channel.at for channel in self.all])
 
     @property
     def count(self) -> int:
@@ -123,8 +128,6 @@ class Subscriptions:
 
     def pend(self, batch: SentBatch) -> None:
         """Wait for the confirmation of an own batch that is shown."""
-        if not batch.shown:
-            return
         if self.order.live:
             self._note(batch.keys)
         if len(self.all) == 1:
@@ -143,17 +146,19 @@ class Subscriptions:
             return [channel for channel in self.all if not channel.live or channel.at < upto]
         if self.write_only or columns.STAGE in extras or not (batch.keys or columns.COMMIT in extras):
             return []
-        behind = [channel for channel in self.all if not channel.live or channel.at < upto]
-        if columns.COMMIT in extras:
+        behind = []
+        for channel in self.all:
+            if not channel.live or channel.at < upto:
+                behind.append(channel)
+        if not behind or columns.COMMIT in extras:
             return behind
         return [channel for channel in behind if any(key.startswith(channel.subtree) for key in batch.keys)]
 
-    def are_heard(self, since: float) -> bool:
-        """Return True if each channel was heard since that time."""
-        if not self.write_only:
-            for channel in self.all:
-                if channel.heard_at < since:
-                    return False
+    def is_current(self, since: float) -> bool:
+        """Return True if no channel misses anything, and each was heard since that time."""
+        for channel in self.all:  # noqa: SIM110 (each look of a generator is a call)
+            if not channel.live or (channel.heard_at < since and not self.write_only):
+                return False
         return True
 
     def check(self) -> None:

@@ -28,6 +28,7 @@ from ..answers import ALWAYS_LINES, raw_answer
 from ..gateway import Gateway
 from ..paths.keys import OCTETS, written_answer
 from ..problems import Problem
+from ..request_fields import is_host, is_local
 from ..shared.rows import key_to_set
 from ..shared.writes import WriteResult
 
@@ -105,8 +106,8 @@ def _head(block: bytes) -> Head | None:
 class FastPath:
     """The fast path of one gateway."""
 
-    def __init__(self, gateway: Gateway, hosts: frozenset[bytes]) -> None:
-        self._gateway, self._hosts = gateway, hosts
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         # The user of the last request that was answered or begun here.
         self.user = ""
         # The callers by the heads of their requests, and the rules by which they were found.
@@ -132,7 +133,9 @@ class FastPath:
         fields, gateway = head.fields, self._gateway
         if not fields.keys() <= (PLAIN if head.length < 0 else PLAIN | OF_A_BODY):
             return None
-        if gateway.callers.ambient and fields.get(b"host") not in self._hosts:
+        # These are the rules of the middleware, which answers a request with a bad Host.
+        host = fields.get(b"host", b"")
+        if not (is_local(host) if gateway.callers.ambient else is_host(host) or not host):
             return None
         caller = gateway.callers.plain(fields.get(b"authorization", b""))
         return None if caller is None or not gateway.audit.knows(caller) else caller

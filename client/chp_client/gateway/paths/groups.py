@@ -18,7 +18,7 @@ from chp import columns
 from chp.access import TOPICS
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
-from chp.topics import check_topic
+from chp.topics import Headers, check_topic
 
 from ...errors import Refused
 from ...starts import topic_start
@@ -100,7 +100,7 @@ async def receive(call: Call) -> Response:
     if given is None:
         return Response(status_code=204, headers={"CHP-Member": name, "Cache-Control": "no-store"})
     messages = [message_json(each) for each, _ in zip(given.batch, range(given.size), strict=False)]
-    told = {"messages": messages, "receipt": str(Receipt(name, given.moves)), "member": name}
+    told = {"messages": messages, "receipt": str(Receipt(name, given.moves, given.batch.position)), "member": name}
     return json_answer({**told, "missed": given.batch.missed, "behind": given.behind})
 
 
@@ -236,7 +236,7 @@ def _list(told: dict[str, Any], name: str) -> list[Any]:
 
 def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str, Any]]:
     """Return the column that publishes messages; count their bytes with those of the rows."""
-    topics: dict[str, tuple[list[str | None], list[bytes]]] = {}
+    topics: dict[str, tuple[list[str | None], list[bytes], list[Headers | None]]] = {}
     for i, row in enumerate(given, 1):
         if i % SLICE_ROWS == 0:
             yield
@@ -244,14 +244,15 @@ def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str,
             if not isinstance(row, dict) or "topic" not in row:
                 raise ValueError('a message is such as {"topic": "t", "value": "text", "key": "k"}')
             name = check_topic(row["topic"])
-            key, value = message_of({member: row[member] for member in row if member != "topic"})
-            keys, values = topics.setdefault(name, ([], []))
+            key, value, carried = message_of({member: row[member] for member in row if member != "topic"})
+            keys, values, headers = topics.setdefault(name, ([], [], []))
             keys.append(check_key(key) if key else None)
         except (ChpError, ValueError) as error:
             raise Problem(400, "bad-row", f"publish, row {i}: {str(error)[:300]}", row=i) from None
         call.gateway.held(f"{TOPICS}{name}/")
         call.caller.topic("write", name)
         values.append(value)
-        rows.bytes += len(key or "") + len(value)
-    found = [packed(name, keys, values) for name, (keys, values) in topics.items()]
+        headers.append(carried)
+        rows.bytes += len(key or "") + len(value) + sum(map(len, carried)) + sum(map(len, carried.values()))
+    found = [packed(name, *told) for name, told in topics.items()]
     return {columns.PUBLISH: found} if found else {}

@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.responses import Response
 
 from chp import columns
 from chp.access import TOPICS
-from chp.errors import ChpError
+from chp.errors import BadInput, ChpError
 from chp.keys import check_key
-from chp.topics import Settings, pack_messages
+from chp.topics import Headers, Settings, check_headers, column_of_headers, pack_messages
 
 from ...core.events import Ack
 from ...errors import NoSuchTopic
@@ -48,6 +49,9 @@ EVENTS = 200
 QUIET_S = 1.0
 # JSON keeps smaller numbers exactly everywhere.
 OFFSET_MAX = 1 << 53
+# The headers of a request that begin so are headers of the message.
+HEADER = "chp-header-"
+Published = tuple[list[str | None], list[bytes], list[Headers | None] | None]
 
 
 async def list_topics(call: Call) -> Response:
@@ -79,11 +83,12 @@ async def publish(call: Call) -> Response:
     """Answer POST /v1/topics/{topic}/messages: publish the body, or with NDJSON all of its messages or none."""
     gateway, fields = call.gateway, call.fields
     many = call.header("content-type").partition(";")[0].strip().lower() == NDJSON
+    headers: list[Headers | None] | None = [headers_of(call)]
     async with call.body() as body:
-        if many and "key" in fields:
-            raise Problem(400, "bad-query", 'of many messages each has its own "key" in its row')
+        if many and ("key" in fields or headers != [None]):
+            raise Problem(400, "bad-query", 'of many messages each has its own "key" and "headers" in its row')
         if many:
-            keys, values = await gateway.slices.read(len(body), _rows(body))
+            keys, values, headers = await gateway.slices.read(len(body), _rows(body))
         else:
             keys, values = [fields.get("key")], [body]
         named = any(key is not None for key in keys)
@@ -91,22 +96,42 @@ async def publish(call: Call) -> Response:
             raise Problem(400, "bad-row", 'give each of the rows a "key", or none of them')
         if (marker := await marker_of(call.request, call.caller.user, body)) is not None:
             rows = BatchRows(gateway.subtrees)
-            rows.extras = {columns.PUBLISH: [packed(call.topic_name, keys, values)]}
+            rows.extras = {columns.PUBLISH: [packed(call.topic_name, keys, values, headers)]}
             done = await gateway.writes.write(rows, marker)
         elif many:
-            done = _result(await call.topic.publish_many(values, [key or "" for key in keys] if named else None))
+            names = [key or "" for key in keys] if named else None
+            done = _result(await call.topic.publish_many(values, names, headers=headers))
         else:
             # Messages that others publish meanwhile travel with it.
-            done = _result(await call.topic.publish(body, keys[0]))
+            done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
-def packed(topic: str, keys: Sequence[str | None], values: list[bytes]) -> list[Any]:
+def headers_of(call: Call) -> Headers | None:
+    """Return the headers of a message, which its request has as CHP-Header-NAME, percent-encoded; None for none."""
+    found: dict[str, str] = {}
+    for name, value in call.request.headers.items():
+        if name.startswith(HEADER):
+            try:
+                found[name.removeprefix(HEADER)] = unquote(value, errors="strict")
+            except UnicodeDecodeError:
+                text = f"{name} is not UTF-8 once it is percent-decoded; encode the text as UTF-8, and then each byte"
+                raise Problem(400, "bad-header", text) from None
+    try:
+        return check_headers(found) or None
+    except BadInput as error:
+        raise Problem(400, "bad-header", str(error)) from None
+
+
+def packed(
+    topic: str, keys: Sequence[str | None], values: list[bytes], headers: Sequence[Headers | None] | None = None
+) -> list[Any]:
     """Return the messages for a topic as a batch has them; all or none of them have keys."""
     if not values or len(values) > ROWS_MAX or sum(map(len, values)) > BYTES_MAX:
         raise Problem(413, "too-large", f"messages are 1 to {ROWS_MAX}, of {BYTES_MAX} bytes; publish them in parts")
     names = ["" if key is None else check_key(key) for key in keys]
-    return [topic, len(values), pack_messages(names if any(names) else None, values)]
+    carried = None if headers is None else column_of_headers(headers)
+    return [topic, len(values), pack_messages(names if any(names) else None, values, carried)]
 
 
 def _result(ack: Ack) -> WriteResult:
@@ -231,9 +256,9 @@ def _start(after: int | None) -> TopicStart:
     return "begin" if after is None else after + 1
 
 
-def _rows(body: bytes) -> Steps[tuple[list[str | None], list[bytes]]]:
-    """Read the keys and the values of messages; raise `Problem` for a bad row."""
-    keys, values = list[str | None](), list[bytes]()
+def _rows(body: bytes) -> Steps[Published]:
+    """Read the keys, the values and the headers of messages; raise `Problem` for a bad row."""
+    keys, values, headers = list[str | None](), list[bytes](), dict[int, Headers]()
 
     def plain(given: list[Any]) -> bool:
         found = _plain_rows(given)
@@ -244,14 +269,16 @@ def _rows(body: bytes) -> Steps[tuple[list[str | None], list[bytes]]]:
 
     def one(row: Any, i: int) -> None:
         try:
-            key, value = message_of(json.loads(row) if isinstance(row, bytes) else row)
+            key, value, carried = message_of(json.loads(row) if isinstance(row, bytes) else row)
         except (ChpError, ValueError, RecursionError) as error:
             raise bad_row(i, error) from None
+        if carried:
+            headers[len(values)] = carried
         keys.append(key)
         values.append(value)
 
     yield from read_lines(body, plain, one)
-    return keys, values
+    return keys, values, [headers.get(at) for at in range(len(values))] if headers else None
 
 
 def _plain_rows(rows: list[Any]) -> tuple[list[str | None], list[bytes]] | None:
@@ -266,15 +293,17 @@ def _plain_rows(rows: list[Any]) -> tuple[list[str | None], list[bytes]] | None:
     return (keys, values) if members == {2} and set(map(type, keys)) == {str} else None
 
 
-def message_of(row: Any) -> tuple[str | None, bytes]:
-    """Return the key and the value of a message to publish; raise ValueError for a bad row."""
-    known = isinstance(row, dict) and row.keys() <= {"value", "base64", "key"}
-    if not known or len(row.keys() - {"key"}) != 1:
-        raise ValueError('a row is such as {"value": "text", "key": "k"}; "base64" in place of "value" for bytes')
+def message_of(row: Any) -> tuple[str | None, bytes, Headers]:
+    """Return the key, the value and the headers of a message to publish; raise ValueError for a bad row."""
+    known = isinstance(row, dict) and row.keys() <= {"value", "base64", "key", "headers"}
+    if not known or len(row.keys() - {"key", "headers"}) != 1:
+        raise ValueError('a row is such as {"value": "text", "key": "k", "headers": {"a": "b"}}; "base64" in place '
+                         'of "value" for bytes')  # fmt: skip
     value, key = row.get("value", row.get("base64")), row.get("key")
     if not isinstance(value, str) or not isinstance(key, str | None):
         raise ValueError("value, base64 and key are texts")
-    return key, base64.b64decode(value, validate=True) if "base64" in row else value.encode()
+    data = base64.b64decode(value, validate=True) if "base64" in row else value.encode()
+    return key, data, check_headers(row.get("headers"))
 
 
 def message_json(message: Message) -> dict[str, Any]:
@@ -282,4 +311,6 @@ def message_json(message: Message) -> dict[str, Any]:
     told: dict[str, Any] = {"offset": message.offset, "revision": str(message.revision), "time": message.time}
     if message.key:
         told["key"] = message.key
+    if message.headers:
+        told["headers"] = dict(message.headers)
     return told | shown(message.value)

@@ -28,6 +28,8 @@ class KeysInOrder:
     def __init__(self, clone: AsyncClone) -> None:
         self._watch = clone.watch("", "snapshot", conflate=True)
         self._queue: WatchQueue = self._watch.queue
+        # `follow` looks at the queue when it needs the changes. A wake-up of the loop for each change would be wasted.
+        self._queue.on_offer = None
         self._keys: list[str] = []
         self._there: set[str] = set()
         self._seen = self._wanted = 0

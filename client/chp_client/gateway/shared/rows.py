@@ -119,7 +119,8 @@ class BatchRows:
 def key_to_set(key: object, subtrees: tuple[str, ...]) -> str:
     """Return a key that may be set or deleted here; raise `ChpError` or `Problem` for any other key."""
     checked = checks.held_key(key, subtrees)
-    check_reserved(checked)
+    if checked.startswith(RESERVED):
+        check_reserved(checked)
     return checked
 
 

@@ -102,7 +102,10 @@ class Writes:
             return False
         self._held[key] = None
         batch = self._gathering(1, size)
-        batch.rows.append(key, value, None, None)
+        rows = batch.rows
+        rows.keys.append(key)
+        rows.values.append(value)
+        rows.bytes += size
         batch.keys.append(key)
         batch.answered.append(answered)
         return True
@@ -230,9 +233,9 @@ class Writes:
         except Exception as error:
             self._tell(batch, error)
         else:
-            settle = partial(self._settle, batch, ticket)
-            self._alarms[ticket] = self._loop.call_later(ACK_S, settle)
-            ticket.on_settled(lambda _: call_soon(self._loop, settle))
+            settle = partial(self._settle, batch)
+            self._alarms[ticket] = self._loop.call_later(ACK_S, settle, ticket)
+            ticket.on_settled(partial(call_soon, self._loop, settle))
 
     async def _send_later(self, batch: _Batch) -> None:
         """Send a batch once the Clone has room for it."""
@@ -297,6 +300,7 @@ async def marker_of(request: Request, user: str, body: bytes) -> Marker | None:
     about = sha256()
     headers = [request.headers.get(each, "") for each in ("if-match", "if-none-match", "content-type")]
     path = request.scope.get("raw_path", b"").partition(b"?")[0]
+    headers += [f"{name}:{value}" for name, value in request.headers.items() if name.startswith("chp-header-")]
     for part in (request.method.encode(), path, request.scope["query_string"], *(h.encode() for h in headers)):
         about.update(len(part).to_bytes(8, "big") + part)
     about.update(len(body).to_bytes(8, "big"))

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -29,7 +30,7 @@ from ...errors import Refused
 from ...port.ask import QuestionPort
 from ..options import BadOption
 from ..progress import Progress
-from ..values.columns import Layout, Updates
+from ..values.columns import Updates, layout_of
 from ..worker import errors_first, settle
 from .snapshot import ReadFailed, port_of
 
@@ -83,11 +84,40 @@ def proof_of(place: ChangePosition, store: str) -> dict[str, Any]:
     return {"proof": [bytes.fromhex(store), place.opener]} if place.opener else {}
 
 
-class RetainedChanges(InputPartition):
-    """The records of a store after one number up to another."""
+class Edge(NamedTuple):
+    """The edge of a stream's batch: a position between two records, and the rows taken of the record behind it.
 
-    def __init__(self, after: ChangePosition, until: ChangePosition, store: str) -> None:
-        self.after, self.until, self.store = after, until, store
+    `row` counts the rows of that record in the stream's subtree. `record` is the position at the record's end; both
+    are given only where a batch cuts a record.
+    """
+
+    place: ChangePosition
+    row: int = 0
+    record: ChangePosition = START
+
+    @property
+    def reach(self) -> ChangePosition:
+        """The position at the end of the last record that has a row before the edge."""
+        return self.record if self.row else self.place
+
+
+def offset_at(edge: Edge, store: str) -> Offset:
+    """Return an edge as an offset."""
+    offset = offset_of(edge.place, store)
+    return {**offset, "row": edge.row, "record": offset_of(edge.record, store)} if edge.row else offset
+
+
+def edge_of(offset: Offset) -> Edge:
+    """Return an offset as an edge."""
+    row = offset.get("row", 0)
+    return Edge(place_of(offset), row, place_of(offset["record"]) if row else START)
+
+
+class RetainedChanges(InputPartition):
+    """The changes of a store from one edge to another; of several tasks, those of a part of the keys."""
+
+    def __init__(self, after: Edge, until: Edge, store: str, part: int = 0, parts: int = 1) -> None:
+        self.after, self.until, self.store, self.part, self.parts = after, until, store, part, parts
 
 
 class Retained:
@@ -133,17 +163,18 @@ class Retained:
 
     def read(self, port: QuestionPort, wanted: RetainedChanges) -> Iterator[Updates]:
         """Yield the changes of a partition; leave out those that have gone, if the option allows that."""
-        subtree = self._options["subtree"]
+        subtree, until = self._options["subtree"], wanted.until.reach
         try:
-            yield from read_changes(port, subtree, wanted.after, wanted.until, wanted.store)
+            yield from _chosen(read_changes(port, subtree, wanted.after.place, until, wanted.store), wanted)
         except Refused as refused:
             from_here = self._oldest(refused, wanted)
-            if from_here < wanted.until.number:
-                yield from read_changes(port, subtree, ChangePosition(from_here), wanted.until, wanted.store)
+            if from_here < until.number:
+                rest = read_changes(port, subtree, ChangePosition(from_here), until, wanted.store)
+                yield from _chosen(rest, wanted)
 
     def _oldest(self, refused: Refused, wanted: RetainedChanges) -> int:
         """Return where to go on if some changes are gone; raise `DataLoss` unless the option allows that."""
-        what = f"the changes after {describe(wanted.after.number)}"
+        what = f"the changes after {describe(wanted.after.place.number)}"
         if refused.code == "store":
             said = f"{what} are of the store {wanted.store}, and the servers hold {refused.detail.hex()}"
         elif refused.code == "retained":
@@ -153,7 +184,7 @@ class Retained:
         if self._options["failOnDataLoss"]:
             raise DataLoss(f"{said}. Start with a new checkpoint, or leave them out: failOnDataLoss=false") from None
         log.warning("%s; they are left out", said)
-        return refused.detail if type(refused.detail) is int else wanted.until.number
+        return refused.detail if type(refused.detail) is int else wanted.until.reach.number
 
     def close(self) -> None:
         """Close the port."""
@@ -168,7 +199,7 @@ class ChangesReader(DataSourceReader):
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
-        self._layout = Layout(schema, options["codec"], options["mode"])
+        self._layout = layout_of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Plan one task, and fix its two ends."""
@@ -180,7 +211,7 @@ class ChangesReader(DataSourceReader):
         finally:
             there.close()
         # There is always one task: Spark 4.3 gives a read without tasks one with a partition of None.
-        return [RetainedChanges(after, until, facts["store"].hex())]
+        return [RetainedChanges(Edge(after), Edge(until), facts["store"].hex())]
 
     def _start(self, there: Retained) -> tuple[ChangePosition, Facts]:
         if self._options["startingTimestamp"] is not None:
@@ -215,7 +246,7 @@ class ChangesReader(DataSourceReader):
         """Yield the changes in a task, as record batches."""
         assert isinstance(partition, RetainedChanges)
         settle()
-        if partition.after.number >= partition.until.number:
+        if partition.after.place.number >= partition.until.place.number:
             return
         with port_of(self._options) as port:
             for updates in Retained(self._options).read(port, partition):
@@ -227,6 +258,28 @@ def read_changes(
     port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
 ) -> Iterator[Updates]:
     """Yield the updates of the records after one position up to another; those of one record have its revision."""
+    for _, updates in read_parts(port, subtree, after, until, store):
+        yield from updates
+
+
+def sizes_of(
+    port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
+) -> Iterator[tuple[int, Any]]:
+    """Yield, for each record that has rows in the subtree, its last number and the bytes of each row, as an array."""
+    sizes: list[int] = []
+    for batch, parts in read_parts(port, subtree, after, until, store):
+        for updates in parts:
+            keys = (len(key) if key.isascii() else len(key.encode()) for key in updates.keys)
+            sizes += [key + len(value or b"") for key, value in zip(keys, updates.values, strict=True)]
+        if not batch.more:
+            yield batch.last, np.array(sizes, np.int64)
+            sizes = []
+
+
+def read_parts(
+    port: QuestionPort, subtree: str, after: ChangePosition, until: ChangePosition, store: str
+) -> Iterator[tuple[Batch, list[Updates]]]:
+    """Yield the head of each record, or part of a record, and its updates, which have the record's revision."""
     # Each part of a record is passed on as it comes, with the record's revision.
     parts = Parts()
     progress = Progress(f"changes after {describe(after.number)}", "changes read")
@@ -243,9 +296,9 @@ def read_changes(
             batch = expect(Batch, head)
             revision = parts.revision(batch)
             parts.add(batch, [])
-            for segment in segments:
-                yield (updates := _updates(segment, revision, batch.wall_ms))
-                progress.add(len(updates.keys))
+            found = [_updates(segment, revision, batch.wall_ms) for segment in segments]
+            yield batch, found
+            progress.add(sum(len(updates.keys) for updates in found))
 
 
 def _updates(segment: list[Any], revision: int, wall_ms: int) -> Updates:
@@ -257,3 +310,26 @@ def _updates(segment: list[Any], revision: int, wall_ms: int) -> Updates:
         ttls = extras.get(columns.TTLS)
     revisions = np.full(len(keys), revision, np.int64)
     return Updates(keys, values, revisions, dict(zip(*ttls, strict=True)) if type(ttls) is list else ttls, wall_ms)
+
+
+def _chosen(found: Iterator[Updates], wanted: RetainedChanges) -> Iterator[Updates]:
+    """Yield the updates between the two edges, and of several tasks those of this one's keys."""
+    after, until, skipped, taken = wanted.after, wanted.until, 0, 0
+    for updates in found:
+        rows = len(updates.keys)
+        if not rows:
+            continue
+        low, high, revision = 0, rows, int(updates.revisions[0])
+        if after.row and revision <= after.record.number:
+            low, skipped = min(rows, max(0, after.row - skipped)), skipped + rows
+        if until.row and revision > until.place.number:
+            high, taken = min(rows, max(0, until.row - taken)), taken + rows
+        if wanted.parts > 1:
+            yield updates.take([i for i in range(low, high) if part_of(updates.keys[i], wanted.parts) == wanted.part])
+        elif low < high:
+            yield updates if (low, high) == (0, rows) else updates.take(range(low, high))
+
+
+def part_of(key: str, parts: int) -> int:
+    """Return the task of a key: all changes of a key are in one task, in their order."""
+    return crc32(key.encode()) % parts

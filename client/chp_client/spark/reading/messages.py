@@ -19,15 +19,21 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ...errors import NoSuchTopic, Refused
+from chp.batch import Segment
+from chp.errors import ChpError
+
+from ...errors import NoSuchGroup, NoSuchTopic, Refused
+from ...topics.groups import begin, naming
 from ...topics.reader import MessageBatch, ReadPosition, batches
+from .. import staging
 from ..options import BadOption
 from ..progress import Progress
-from ..values.columns import Layout
+from ..spark_api import ADMISSION, ReadLimit, SupportsTriggerAvailableNow
+from ..values.columns import layout_of
 from ..values.messages import MAKE, put_together
 from ..worker import errors_first, settle
+from .admission import Admission
 from .changes import DataLoss
 from .snapshot import port_of
 
@@ -48,7 +54,7 @@ class Source:
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self.options, self.name = options, str(options["topic"])
-        self._layout = Layout(schema, options["codec"], options["mode"], MAKE)
+        self._layout = layout_of(options, schema, MAKE)
 
     def facts(self, *, plans: bool = False) -> dict[str, Any]:
         """Return what the servers tell of the topic; `port_of` explains `plans`."""
@@ -94,6 +100,33 @@ class Source:
                 "topic keeps is said when it is made (chp topic create --keep)"
             )
         log.warning("%s; going on with what there is", what)
+
+    def fitting(self, first: int, end: int, most: int) -> int:
+        """Return the end of the messages from `first` on that have at most so many bytes; one message at least."""
+        at, size = first, 0
+        for batch in self._batches(OffsetRange(first, end)):
+            keys = [0 if key is None else len(key.encode()) for key in batch.keys]
+            for offset, key, value in zip(batch.offsets, keys, batch.values, strict=True):
+                size += key + len(value)
+                if size > most and at > first:
+                    return at
+                at = offset + 1
+        return max(at, min(end, first + 1))
+
+    def move_group(self, offset: int) -> None:
+        """Have the query's group begin at an offset; make the group if it is not there."""
+        group, timeout_s = str(self.options["group"]), self.options["timeout"]
+        writer = staging.writer_of(self.options["servers"])
+
+        def put(**again: bool) -> None:
+            extras = begin(self.name, group, offset, **again)
+            with naming(self.name, group):
+                writer.put_encoded(Segment([], [], extras).encode(), timeout_s).wait(timeout_s)
+
+        try:
+            put(again=True)
+        except NoSuchGroup:
+            put()
 
     def ranges(self, first: int, end: int) -> list[InputPartition]:
         """Return even ranges, by the option partitions; at least one."""
@@ -153,7 +186,10 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._source = Source(options, schema)
+        self._admission = Admission(options)
         self._ceiling: int | None = None
+        # Where the query's group is.
+        self._moved = -1
         self._lag: Offset | None = None
 
     def _offset(self, offset: int, facts: dict[str, Any], **more: int) -> Offset:
@@ -162,23 +198,38 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return the offset at which a new query starts."""
         facts = self._source.facts()
-        return self._offset(self._source.start(facts), facts)
+        start = self._source.start(facts)
+        if self._source.options["group"] is not None:
+            self._source.move_group(start)
+            self._moved = start
+        return self._offset(start, facts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the option maxOffsetsPerTrigger."""
-        most = self._source.options["maxOffsetsPerTrigger"]
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limits of the stream's options."""
+        return self._admission.read_limit
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch."""
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        """Return the end of the next batch; before Spark 4.2, which tells no start, that is the topic's end."""
         facts = self._source.facts()
+        if start is None:
+            return self._offset(facts["next"], facts)
         first, end = self._start(start, facts), int(facts["next"])
+        # Spark plans a batch when the one before it is done, also the last one of the trigger availableNow.
+        self._follow(first)
         if self._ceiling is not None:
             end = max(first, min(end, self._ceiling))
-        if isinstance(limit, ReadMaxRows):
-            end = min(end, first + limit.max_rows)
+        if self._admission.holds(limit):
+            end = self._limited(first, end)
         self._lag = self._offset(facts["next"], facts, behind=facts["next"] - end)
         return self._offset(end, facts)
+
+    def _limited(self, first: int, end: int) -> int:
+        """Return the end of a batch of the messages from `first` on, of which those before `end` are there."""
+        admission = self._admission
+        if self._ceiling is None and admission.waits(end - first):
+            return first
+        end = min(end, *(first + most for most in (admission.offsets, admission.rows) if most is not None), end)
+        return end if admission.bytes is None else self._source.fitting(first, end, admission.bytes)
 
     def _start(self, start: Offset, facts: dict[str, Any]) -> int:
         """Return the first message of the batch after an offset."""
@@ -200,11 +251,27 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan the tasks of a batch."""
+        if not ADMISSION:
+            # Newer versions of Spark tell `latestOffset` the start, which reports what is lost.
+            self._start(start, self._source.facts())
         first = start["offset"] if start["made"] == end["made"] else 0
         return self._source.ranges(first, end["offset"]) if first < end["offset"] else []
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: the topic's own settings say what is kept."""
+        """Move the query's group; without one the topic's own settings say what is kept."""
+        self._follow(end["offset"])
+
+    def _follow(self, offset: int) -> None:
+        """Move the query's group, if it has one, to the first message that it has not taken."""
+        group = self._source.options["group"]
+        if group is None or offset <= self._moved:
+            return
+        try:
+            self._source.move_group(offset)
+            self._moved = offset
+        except ChpError as error:
+            # The query has its checkpoint. The next batch moves the group.
+            log.warning("group %s stays where it is: %s", group, error)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's messages as record batches."""

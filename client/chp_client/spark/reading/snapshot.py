@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition, StringStartsWith
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chp import columns
 from chp.errors import ChpError
@@ -28,7 +28,8 @@ from chp.numbers import describe
 from ...errors import Refused
 from ...port.ask import QuestionPort
 from ..progress import Progress
-from ..values.columns import Layout, Updates, packed_column
+from ..spark_api import EqualTo, In, StringStartsWith
+from ..values.columns import Updates, layout_of, packed_column
 from ..worker import errors_first, has_answered, note_answer, settle
 
 KEYS_A_TASK, TASKS_MAX = 500_000, 64
@@ -120,7 +121,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
-        self._layout = Layout(schema, options["codec"], options["mode"])
+        self._layout = layout_of(options, schema)
         self._prefix: str = options["subtree"]
 
     def narrow(self, prefixes: list[str]) -> None:
@@ -150,13 +151,13 @@ class BatchReader(DataSourceReader):
 class NarrowedReader(BatchReader):
     """A reader with pushDownPredicate: it reads no keys whose beginning the filters rule out."""
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Narrow the read, and return all filters for Spark to apply again: a prefix says less than a filter."""
         self.narrow([prefix for each in filters if (prefix := key_prefix(each)) is not None])
         return filters
 
 
-def key_prefix(condition: Filter) -> str | None:
+def key_prefix(condition: Any) -> str | None:
     """Return the prefix of all keys that meet the condition; None if the condition implies none."""
     if getattr(condition, "attribute", None) != ("key",):
         return None

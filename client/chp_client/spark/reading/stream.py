@@ -1,7 +1,11 @@
 """The reader of changes as a stream: of the servers' retained log, from offset to offset, equal in each run.
 
     offset   {"epoch": 1, "sequence": 4711, "store": "9f...", "opener": "3c..."}   all up to there has been delivered
-    batch    the records after one offset up to another; both lie between records, so no record is ever cut
+             {..., "row": 1000, "record": {...}}    and 1000 rows of the next record, which ends at `record`
+    batch    the records after one offset up to another. Only a record above the option maxRowsPerTrigger or
+             maxBytesPerTrigger is cut
+    task     one, or by the option `partitions` several. Each reads all changes of the batch, and keeps those of its
+             keys, so that all changes of a key are in one task and in their order
 
 The store id in an offset shows a checkpoint of another store, where an equal number means something else. The opener of
 its epoch shows a checkpoint of a history that a split has ended. A task names its store and opener, so the new servers
@@ -17,28 +21,32 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from chp.numbers import describe, sequence_of
 
 from ...errors import Refused
-from ..values.columns import Layout, Updates
+from ..spark_api import ADMISSION, ReadLimit, SupportsTriggerAvailableNow
+from ..values.columns import Updates, layout_of
 from ..worker import errors_first
+from .admission import Admission
 from .changes import (
     NOT_RETAINED,
     START,
     ChangePosition,
+    Edge,
     Facts,
     Offset,
     Retained,
     RetainedChanges,
+    edge_of,
     newest,
+    offset_at,
     offset_of,
     oldest,
-    place_of,
     reached,
+    sizes_of,
 )
-from .snapshot import ImagePartition, make_image, port_of, read_slice
+from .snapshot import ImagePartition, ReadFailed, make_image, port_of, read_slice
 
 
 class SnapshotSlice(InputPartition):
@@ -55,10 +63,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: dict[str, Any], schema: Any) -> None:
         self._options = options
         self._subtree: str = options["subtree"]
-        self._layout = Layout(schema, options["codec"], options["mode"])
+        self._layout = layout_of(options, schema)
         # The driver's; each task opens its own.
         self._there = Retained(options)
+        self._admission = Admission(options)
         self._ceiling: ChangePosition | None = None
+        # The end of the record that was cut last, and the bytes of each of its rows.
+        self._record: tuple[int, Any] = (0, None)
         # The end of the store at the last plan.
         self._lag: Offset | None = None
 
@@ -78,62 +89,125 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(oldest(facts) if start == "earliest" else newest(facts), store)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the option maxOffsetsPerTrigger."""
-        most = self._options["maxOffsetsPerTrigger"]
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the limits of the stream's options."""
+        return self._admission.read_limit
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
+        """Return the end of the next batch; before Spark 4.2, which tells no start, that is the store's end."""
+        if start is None:
+            facts = self._there.probe()
+            return offset_of(newest(facts), facts["store"].hex())
         facts = self._there.probe()
         store = facts["store"].hex()
-        after = place_of(start)
+        after = edge_of(start)
         if start["store"] != store:
             said = f"the checkpoint is of the store {start['store']}, and the servers hold {store}"
-            after = self._there.lost(said, facts)
-        end = newest(facts) if start.get("snapshot") else self._end(after, most, facts)
-        end = end if self._ceiling is None else min(end, self._ceiling)
-        behind = max(0, sequence_of(facts["newest"]) - sequence_of(end.number))
+            after = Edge(self._there.lost(said, facts))
+        limited = self._admission.holds(limit) and not start.get("snapshot")
+        if limited and self._ceiling is None and self._admission.waits(_between(after, newest(facts)) - after.row):
+            return start
+        end = Edge(newest(facts)) if start.get("snapshot") else self._end(after, facts, limited=limited)
+        if self._ceiling is not None and self._ceiling < end.place:
+            end = Edge(self._ceiling)
+        behind = max(0, _between(end, newest(facts)) - end.row)
         self._lag = {**offset_of(newest(facts), store), "behind": behind, "revision": describe(facts["newest"])}
-        return offset_of(end, store)
+        return offset_at(end, store)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return, for `query.lastProgress`, the store's end at the last plan; `behind` counts the changes left."""
         return self._lag
 
-    def _end(self, after: ChangePosition, most: int, facts: Facts) -> ChangePosition:
-        store = facts["store"].hex()
+    def _end(self, after: Edge, facts: Facts, *, limited: bool) -> Edge:
+        admission, store = self._admission, facts["store"].hex()
+        most = min((each for each in (admission.offsets, admission.rows) if limited and each is not None), default=0)
         try:
-            return reached(self._there.probe(after, most, store))
+            end = reached(self._there.probe(after.place, most, store))
         except Refused as refused:
             if refused.code != "retained":
                 raise
+            number = after.place.number
             there = f"those there are begin after {describe(facts['oldest'])} and end with {describe(facts['newest'])}"
-            said = NOT_RETAINED if after.number < facts["newest"] else "never were in this store"
-            after = self._there.lost(f"the changes after {describe(after.number)} {said}; {there}", facts)
-            return reached(self._there.probe(after, most, store))
+            said = NOT_RETAINED if number < facts["newest"] else "never were in this store"
+            after = Edge(self._there.lost(f"the changes after {describe(number)} {said}; {there}", facts))
+            end = reached(self._there.probe(after.place, most, store))
+        end = end if self._ceiling is None else min(end, self._ceiling)
+        if not limited or end.number <= after.place.number:
+            return Edge(end)
+        rows = admission.rows
+        if admission.bytes is None and (rows is None or _between(after, end) <= rows):
+            return Edge(end)
+        return self._fitting(after, end, store)
+
+    def _fitting(self, after: Edge, end: ChangePosition, store: str) -> Edge:
+        """Return the edge of a batch after another edge: at `end`, or where its rows or bytes are too many before.
+
+        The rows' sizes are read from the servers. Those of a record that is cut are kept for the next batches.
+        """
+        rows = self._admission.rows or end.number
+        most = self._admission.bytes
+        whole = after.place.number
+        for number, sizes in self._sizes(after, end, store):
+            skip = after.row if number == after.record.number else 0
+            bytes_to = np.cumsum(sizes[skip:])
+            fits = min(rows, len(bytes_to))
+            if most is not None:
+                fits = min(fits, int(np.searchsorted(bytes_to, most, "right")))
+            if fits < len(bytes_to):
+                if whole > after.place.number:
+                    return Edge(self._position(after, whole, store))
+                self._record = number, sizes
+                return Edge(after.place, skip + max(1, fits), self._position(after, number, store))
+            rows -= len(bytes_to)
+            if most is not None:
+                most -= int(bytes_to[-1]) if len(bytes_to) else 0
+            whole = number
+        return Edge(end)
+
+    def _sizes(self, after: Edge, end: ChangePosition, store: str) -> Iterator[tuple[int, Any]]:
+        """Yield, for each record between two positions, its end and the bytes of each of its rows."""
+        place = after.place
+        if after.row and self._record[0] == after.record.number:
+            yield self._record
+            place = after.record
+        if place.number < end.number:
+            with port_of(self._options) as port:
+                yield from sizes_of(port, self._subtree, place, end, store)
+
+    def _position(self, after: Edge, number: int, store: str) -> ChangePosition:
+        """Return the position at the end of a record, with the opener of its epoch."""
+        found = reached(self._there.probe(after.place, sequence_of(number) - sequence_of(after.place.number), store))
+        if found.number != number:
+            raise ReadFailed(f"the changes up to {describe(number)} are not there any more; start the query again")
+        return found
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the end of the store; the batches go that far."""
         self._ceiling = newest(self._there.probe())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Plan one task, because the order of changes matters; for a snapshot as many as for a batch read."""
-        after, until = place_of(start), place_of(end)
+        """Plan one task, or as many as the option `partitions` says; for a snapshot as many as for a batch read."""
+        after, until = edge_of(start), edge_of(end)
         if start.get("snapshot"):
             facts = self._there.probe()
             if facts["store"].hex() != end["store"]:
                 said = f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}"
                 self._there.lost(said, facts)
             pieces = make_image(self._there.port, self._subtree, self._subtree, self._options["partitions"])
-            return [SnapshotSlice(piece, until.number) for piece in pieces]
+            return [SnapshotSlice(piece, until.place.number) for piece in pieces]
         if start["store"] != end["store"]:
-            # `latestOffset` has reported it.
-            after = START
-        elif after.number > until.number:
-            # The number never was in this store, which `latestOffset` has reported too.
-            after = START
-        return [RetainedChanges(after, until, end["store"])] if after.number < until.number else []
+            self._report(f"the checkpoint is of the store {start['store']}, and the servers hold {end['store']}")
+            after = Edge(START)
+        elif after.place.number > until.place.number:
+            self._report(f"the changes after {describe(after.place.number)} never were in this store")
+            after = Edge(START)
+        changes = _between(after, until.place) + until.row - after.row
+        parts = min(self._options["partitions"] or 1, changes)
+        return [RetainedChanges(after, until, end["store"], part, parts) for part in range(parts)]
+
+    def _report(self, what: str) -> None:
+        """Report lost changes, as `latestOffset` does where Spark tells it the start."""
+        if not ADMISSION:
+            self._there.lost(what, self._there.probe())
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the servers' own settings say what is retained."""
@@ -158,13 +232,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._layout.batch(updates)
 
 
+def _between(after: Edge, end: ChangePosition) -> int:
+    """Return how many changes of the store are between two places."""
+    return sequence_of(end.number) - sequence_of(after.place.number)
+
+
 def _unchanged(updates: Updates, until: int) -> Updates:
     """Return the updates up to `until`: newer ones come as changes."""
     keep = updates.revisions <= until
-    if keep.all():
-        return updates
-    rows = np.flatnonzero(keep).tolist()
-    ttls = updates.ttls_ms
-    if isinstance(ttls, dict):
-        ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
-    return Updates([updates.keys[i] for i in rows], [updates.values[i] for i in rows], updates.revisions[keep], ttls)
+    return updates if keep.all() else updates.take(np.flatnonzero(keep).tolist())

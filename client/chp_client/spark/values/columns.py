@@ -11,6 +11,8 @@ give the value the type that it has:
 
     spark.read.format("chp").option("codec", "json").schema("key string, bid double, ask double")
     spark.read.format("chp").option("codec", "json").schema("key string, value double")
+
+Columns are found in upper or lower case, as Spark finds them. Names inside a value are found as they are written.
 """
 
 import datetime as dt
@@ -31,6 +33,8 @@ from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
 
 from .fields import BadDataFrame, is_binary, is_text
 
+# Spark's own name for this column.
+CORRUPT = "_corrupt_record"
 SCHEMA = (
     "key string, value binary, revision bigint, ttl double, "
     "operation string, epoch int, sequence bigint, timestamp timestamp"
@@ -50,6 +54,14 @@ class Updates:
     revisions: Any
     ttls_ms: dict[int, int] | int | None = None
     wall_ms: int | None = None
+
+    def take(self, rows: Sequence[int]) -> "Updates":
+        """Return some of the rows, whose keys and values are lists, in their order."""
+        ttls = self.ttls_ms
+        if isinstance(ttls, dict):
+            ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
+        keys, values = [self.keys[i] for i in rows], [self.values[i] for i in rows]
+        return Updates(keys, values, self.revisions[list(rows)], ttls, self.wall_ms)
 
 
 def _ttls(u: Updates) -> pa.Array:
@@ -108,6 +120,10 @@ _MAKE: Makers = {
 }
 
 
+# What a lookup has: the value alone.
+VALUE_ONLY: Makers = {"value": _MAKE["value"]}
+
+
 class DeliveredRows(Protocol):
     """The rows that a layout gets."""
 
@@ -125,17 +141,31 @@ class Layout:
 
     A field inside a value that does not fit its column whole is bad: it is refused, or null, and never cut. `mode` says
     what becomes of its row, in the words of Spark's own readers: permissive (null), dropmalformed (left out), failfast.
+    In mode permissive the column `corrupt` of the schema, if there is one, has the whole value of such a row.
     """
 
-    def __init__(self, schema: Any, codec: str, mode: str = "failfast", make: Makers | None = None) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
+    def __init__(
+        self, schema: Any, codec: str, mode: str = "failfast", make: Makers | None = None, corrupt: str = CORRUPT
+    ) -> None:
+        from .arrow_types import arrow_schema
 
-        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema: pa.Schema = arrow_schema(schema)
         self._make = _MAKE if make is None else make
-        self._inside = [field.name for field in self._schema if field.name not in self._make]
+        own = {name.lower(): name for name in self._make}
+        self._corrupt = next((field.name for field in self._schema if field.name.lower() == corrupt.lower()), None)
+        if self._corrupt is not None:
+            self._check_corrupt(self._corrupt, own)
+        # The read's own name of each field; None for a field inside the values.
+        self._own = [own.get(field.name.lower()) for field in self._schema]
+        self._inside = [
+            field.name
+            for field, name in zip(self._schema, self._own, strict=True)
+            if name is None and field.name != self._corrupt
+        ]
         # With a codec, a column `value` that is neither text nor bytes has the decoded value.
         self._whole = codec != "raw" and any(
-            field.name == "value" and not (is_text(field.type) or is_binary(field.type)) for field in self._schema
+            name == "value" and not (is_text(field.type) or is_binary(field.type))
+            for field, name in zip(self._schema, self._own, strict=True)
         )
         self._codec = codec
         self._mode = mode
@@ -145,11 +175,28 @@ class Layout:
                 "needs the option codec (json, msgpack)"
             )
 
+    def _check_corrupt(self, name: str, own: Mapping[str, str]) -> None:
+        kind = self._schema.field(name).type
+        if name.lower() in own:
+            raise BadDataFrame(f"option columnNameOfCorruptRecord is {name!r}, which a read has already; name another")
+        if not (is_text(kind) or is_binary(kind)):
+            raise BadDataFrame(
+                f"column {name!r} is {kind}; it has the values that could not be read, so it is string or binary "
+                "(option columnNameOfCorruptRecord)"
+            )
+
     def batch(self, updates: DeliveredRows) -> pa.RecordBatch:
         """Return the rows in the columns of the schema."""
         bad: set[int] = set()
         inside = self._decode(updates, bad) if self._inside or self._whole else []
-        arrays = [self._array(field, updates, inside, bad) for field in self._schema]
+        arrays: list[Any] = [
+            None if field.name == self._corrupt else self._array(field, name, updates, inside, bad)
+            for field, name in zip(self._schema, self._own, strict=True)
+        ]
+        if self._corrupt is not None:
+            # By now every column has named its bad rows.
+            place = self._schema.get_field_index(self._corrupt)
+            arrays[place] = _corrupt_values(updates, bad, self._schema.field(place).type)
         keys = updates.keys
         if bad and self._mode == "dropmalformed":
             kept = pa.array([i for i in range(len(keys)) if i not in bad], pa.int64())
@@ -160,11 +207,13 @@ class Layout:
                 raise BadDataFrame(f"column {field.name!r} is null for {key!r}, and the schema says it never is")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, updates: DeliveredRows, inside: list[Any], bad: set[int]) -> pa.Array:
-        make = None if self._whole and field.name == "value" else self._make.get(field.name)
+    def _array(
+        self, field: pa.Field, name: str | None, updates: DeliveredRows, inside: list[Any], bad: set[int]
+    ) -> pa.Array:
+        make = None if name is None or (self._whole and name == "value") else self._make[name]
         column: Any
         if make is None:
-            whole = field.name == "value"
+            whole = name == "value"
             column = inside if whole else [None if thing is None else thing.get(field.name) for thing in inside]
             convert: Callable[[Any], pa.Array] = partial(_typed, kind=field.type)
         else:
@@ -204,6 +253,20 @@ class Layout:
                 bad.add(i)
             things.append(None if why else thing)
         return things
+
+
+def _corrupt_values(updates: DeliveredRows, bad: set[int], kind: pa.DataType) -> pa.Array:
+    """Return the values of the bad rows as they were on the wire, and null for the others."""
+    values = _listed(updates.values) if bad else []
+    found = [values[i] if i in bad else None for i in range(len(updates.keys))]
+    if is_text(kind):
+        return pa.array([None if value is None else value.decode("utf-8", "replace") for value in found], kind)
+    return pa.array(found, kind)
+
+
+def layout_of(options: Mapping[str, Any], schema: Any, make: Makers | None = None) -> Layout:
+    """Return the layout of a read by its options."""
+    return Layout(schema, options["codec"], options["mode"], make, options["columnNameOfCorruptRecord"])
 
 
 UNFIT = (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticError)
@@ -274,8 +337,9 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
         if is_kind(kind):
             return leaf
     fields = [kind.field(i) for i in range(kind.num_fields)] if t.is_list(kind) or t.is_struct(kind) else []
-    fields = [kind.key_field, kind.item_field] if t.is_map(kind) else fields
     found = [_reader(field.type) for field in fields]
+    if t.is_map(kind):
+        found = [_key_reader(kind.key_type), _reader(kind.item_type)]
     if not any(found):
         return None
     readers = [_unless_none(read) for read in found]
@@ -285,6 +349,18 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda thing: {readers[0](key): readers[1](value) for key, value in thing.items()}
     names = [field.name for field in fields]
     return lambda thing: {name: read(thing.get(name)) for name, read in zip(names, readers, strict=True)}
+
+
+def _key_reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that makes the keys of a map: the keys of a JSON object are text, whatever they were."""
+    t, read = pa.types, _reader(kind)
+    if is_text(kind):
+        return None
+    parse: Callable[[str], Any] | None = int if t.is_integer(kind) else float if t.is_floating(kind) else None
+    parse = json.loads if t.is_boolean(kind) else parse
+    if parse is None:
+        return read
+    return lambda key: parse(key) if type(key) is str else key if read is None else read(key)
 
 
 def _unless_none(read: Callable[[Any], Any] | None) -> Callable[[Any], Any]:

@@ -4,6 +4,7 @@
     topic string        offset bigint           dense from 0 in each topic
     revision bigint     of the record           epoch int, sequence bigint    its two parts
     timestamp timestamp                         the active's clock as it came
+    headers array<struct<key string, value binary>>    as Kafka's source has them; null for none
 
 A row that is written needs a value, as rows of keys do (rows.py). It has a key if there is a column `key`, if the
 option `key` names one, or by a `key.template`. A codec and a user's schema work as they do for keys (columns.py).
@@ -18,22 +19,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chp import columns
-from chp.batch import Segment
-from chp.errors import BadKey
+from chp.batch import Segment, packb
+from chp.errors import BadInput, BadKey
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK
+from chp.topics import Headers, check_headers, column_of_headers
 
 from ...topics.reader import MessageBatch
 from .columns import Makers
-from .fields import BadDataFrame, text_column
+from .fields import BadDataFrame, is_binary, is_text, text_column
 from .pack import PackedRows, check_keys, packed
 from .rows import Shape
 
 SCHEMA = (
     "key string, value binary, topic string, offset bigint, "
-    "revision bigint, epoch int, sequence bigint, timestamp timestamp"
+    "revision bigint, epoch int, sequence bigint, timestamp timestamp, headers array<struct<key:string,value:binary>>"
 )
 # The bounds of one Arrow batch. Many messages are published one by one.
 ROWS, BYTES = 20_000, 8 << 20
+
+
+HEADERS_COLUMN = "headers"
 
 
 @dataclass
@@ -48,9 +53,13 @@ class Delivered:
     values: list[bytes] = field(default_factory=list)
     runs: list[tuple[int, int, int, int]] = field(default_factory=list)
     bytes: int = 0
+    # The headers of some messages, by their places.
+    headers: dict[int, Headers] = field(default_factory=dict)
 
     def add(self, batch: MessageBatch) -> None:
         """Add the next batch."""
+        if batch.headers is not None:
+            self.headers |= {at: each for at, each in enumerate(batch.headers, len(self.keys)) if each}
         self.keys += batch.keys
         self.values += batch.values
         self.runs.append((batch.offset, len(batch), int(batch.revision), round(batch.time * 1000)))
@@ -84,6 +93,18 @@ def _offsets(m: Delivered) -> pa.Array:
     return pa.array(np.concatenate([np.arange(first, first + n, dtype=np.int64) for first, n, _, _ in m.runs]))
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _headers(m: Delivered) -> pa.Array:
+    if not m.headers:
+        return pa.nulls(len(m.values), HEADERS)
+    listed: list[Any] = [None] * len(m.values)
+    for at, headers in m.headers.items():
+        listed[at] = [{"key": name, "value": text.encode()} for name, text in headers.items()]
+    return pa.array(listed, HEADERS)
+
+
 MAKE: Makers = {
     "key": lambda m: pa.array(m.keys, pa.string()),
     "value": lambda m: pa.array(m.values, pa.binary()),
@@ -93,6 +114,7 @@ MAKE: Makers = {
     "epoch": lambda m: pa.array((m.of_runs(2) >> EPOCH_SHIFT).astype(np.int32)),
     "sequence": lambda m: pa.array(m.of_runs(2) & SEQUENCE_MASK),
     "timestamp": lambda m: pa.array(m.of_runs(3) * 1000).cast(pa.timestamp("us", "UTC")),
+    "headers": _headers,
 }
 
 
@@ -101,6 +123,7 @@ class MessageColumns(PackedRows):
     """The columns of one segment of messages; a message without a key has an empty text there."""
 
     topic: str = ""
+    headers: list[Headers] | None = None
 
     @property
     def duplicates(self) -> int:
@@ -110,7 +133,8 @@ class MessageColumns(PackedRows):
     def encode(self, **more: Any) -> bytes:
         """Return the segment, with `more` sparse columns."""
         keys = packed(self.key_column, text=True) if len(self.key_column) else (b"\xc0", b"")
-        body = b"".join((b"\x92", *keys, *packed(self.value_column, text=False)))
+        head, carried = (b"\x92", b"") if self.headers is None else (b"\x93", packb(list(map(dict, self.headers))))
+        body = b"".join((head, *keys, *packed(self.value_column, text=False), carried))
         published = [[self.topic, len(self.value_column), body]]
         return Segment([], [], {columns.PUBLISH: published, **more}).encode()
 
@@ -120,16 +144,56 @@ class MessageShape(Shape):
 
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._topic: str = options["topic"]
+        named = options["headers"]
+        # Without a codec no other column is part of the value, so that the usual name is enough.
+        self._headers: str | None = named or (HEADERS_COLUMN if self._is_plain(options, names) else None)
         super().__init__(options, names)
+
+    @staticmethod
+    def _is_plain(options: dict[str, Any], names: Sequence[str]) -> bool:
+        taken = options["value"], options["key"]
+        return options["codec"] == "raw" and HEADERS_COLUMN in names and HEADERS_COLUMN not in taken
+
+    def roles(self) -> list[tuple[str, str]]:
+        """Return each column that is used, and its role."""
+        return super().roles() + ([(self._headers, "headers")] if self._headers else [])
+
+    def _others(self) -> list[str]:
+        return [name for name in super()._others() if name != self._headers]
 
     def _of_keys(self) -> list[str]:
         return super()._of_keys() if self._template or self._key in self._names else []
 
     def segments(self, batch: pa.RecordBatch) -> Iterator[PackedRows]:
         """Yield the rows as segments, none larger than a batch may be."""
+        headers, at = self._carried(batch), 0
         for rows in super().segments(batch):
-            keys = rows.key_column if self.key_columns else rows.key_column[:0]
-            yield MessageColumns(keys, rows.value_column, None, self._topic)
+            keys, n = rows.key_column if self.key_columns else rows.key_column[:0], len(rows.value_column)
+            carried = None if headers is None else column_of_headers(headers[at : at + n])
+            yield MessageColumns(keys, rows.value_column, None, self._topic, carried)
+            at += n
+
+    def check(self, empty: pa.Table) -> None:
+        """Raise the errors that the types of the columns show without a row."""
+        super().check(empty)
+        if self._headers:
+            _check_headers_type(self._headers, empty.schema.field(self._headers).type)
+
+    def _carried(self, batch: pa.RecordBatch) -> list[Headers | None] | None:
+        """Return the headers of each row; None if the frame has no column of them."""
+        if self._headers is None or batch.num_rows == 0:
+            return None
+        column = batch.column(self._headers)
+        _check_headers_type(self._headers, column.type)
+        found: list[Headers | None] = []
+        for row, listed in enumerate(column.to_pylist()):
+            try:
+                found.append(check_headers(_mapping(listed)) if listed else None)
+            except (BadInput, UnicodeDecodeError, AttributeError) as error:
+                raise BadDataFrame(
+                    f"column {self._headers!r} has bad headers in row {row} of a batch: {error}"
+                ) from None
+        return found
 
     def _keys(self, table: pa.Table) -> pa.Array:
         if not self.key_columns:
@@ -141,6 +205,29 @@ class MessageShape(Shape):
         except BadKey as error:
             raise BadDataFrame(f"column {self._key!r} has a key that can't be one: {error}") from None
         return keys
+
+
+def _check_headers_type(name: str, kind: pa.DataType) -> None:
+    fields: dict[str, pa.DataType] = {}
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        fields = {field.name: field.type for field in kind.value_type}
+    texts = all(is_text(each) or is_binary(each) for each in fields.values())
+    if fields.keys() != {"key", "value"} or not texts:
+        raise BadDataFrame(
+            f"column {name!r} is {kind}; headers are array<struct<key:string,value:binary>>, as Kafka's "
+            "source has them. Rename the column if it is something else"
+        )
+
+
+def _mapping(listed: list[dict[str, Any]]) -> Headers:
+    """Return the headers in a list of structs; a name that is there twice is refused."""
+    found: dict[str, str] = {}
+    for each in listed:
+        name, value = each["key"], each["value"]
+        if name in found:
+            raise BadInput(f"the name {name!r} is there twice; a message has one text for each name")
+        found[name] = value.decode() if isinstance(value, bytes) else value
+    return found
 
 
 def shape_of(options: dict[str, Any], names: Sequence[str]) -> Shape:

@@ -14,7 +14,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 import msgpack
 import numpy as np
@@ -48,18 +48,19 @@ class Shape:
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._names = list(names)
         self._template = options["key.template"]
-        self._key: str = self._template or options["key"]
+        self._key: str = self._template or self._found(options["key"])
         self._subtree = check_subtree(options["subtree"])
         self._codec: str = options["codec"]
-        self._ttl: float | str | None = options["ttl"]
-        self._revision: str | None = options["revision"]
-        self._operation: str | None = options["operation"]
+        ttl = options["ttl"]
+        self._ttl: float | str | None = self._found(ttl) if isinstance(ttl, str) else ttl
+        self._revision: str | None = self._found(options["revision"])
+        self._operation: str | None = self._found(options["operation"])
         self._nulls: str = options["null.value"]
-        self._value: str | None = options["value"] or (None if self._codec != "raw" else "value")
+        self._value: str | None = self._found(options["value"] or (None if self._codec != "raw" else "value"))
         self.key_columns = self._of_keys()
-        if self._value is None and self._others() == ["value"]:
+        if self._value is None and [name.lower() for name in self._others()] == ["value"]:
             # The only column beside the key is the value itself, and not an object of one field.
-            self._value = "value"
+            self._value = self._others()[0]
         self.value_columns = [self._value] if self._value else self._others()
         for column, role in self.roles():
             self._require(column, role)
@@ -71,11 +72,26 @@ class Shape:
     def _of_keys(self) -> list[str]:
         if not self._template:
             return [self._key]
-        if not (named := [part for part, is_column in template_parts(self._key) if is_column]):
+        if not (named := [self._found(part) for part, is_column in template_parts(self._key) if is_column]):
             raise BadDataFrame(
                 f"key template {self._template!r} names no column, so all rows would have one key; write {{column}}"
             )
         return named
+
+    @overload
+    def _found(self, name: str) -> str: ...
+    @overload
+    def _found(self, name: str | None) -> str | None: ...
+    def _found(self, name: str | None) -> str | None:
+        """Return the column that a name means, as Spark finds it: in upper or lower case, unless that names two.
+
+        `spark.sql.caseSensitive` is not known here. Where it is true, two columns may differ only in case; then the
+        name means the column that is written in the same way.
+        """
+        if name is None or name in self._names:
+            return name
+        near = [each for each in self._names if each.lower() == name.lower()]
+        return near[0] if len(near) == 1 else name
 
     def roles(self) -> list[tuple[str, str]]:
         """Return each column that is used, and its role."""
@@ -147,7 +163,7 @@ class Shape:
 
     def _templated(self, table: pa.Table) -> pa.ChunkedArray:
         parts = [
-            _part(table, part) if named else pa.scalar(part, pa.large_string())
+            _part(table, self._found(part)) if named else pa.scalar(part, pa.large_string())
             for part, named in template_parts(self._key)
         ]
         return pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()), null_handling="emit_null")

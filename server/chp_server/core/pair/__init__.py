@@ -1,5 +1,6 @@
 """The rules by which two servers are a pair.
 
+    pair_state     what a server knows of its pair
     binary_star    the table that says which server is active
     arbitration    the arbiter's part: which server may be active, and when an acknowledgement is safe
     liveness       when a silent peer counts as gone

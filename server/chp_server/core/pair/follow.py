@@ -202,6 +202,8 @@ class Loader:
             segment = segment_of(item)
             if segment.extras and columns.STAGE in segment.extras:
                 self.state.staging.add(segment, now)
+            elif segment.extras and columns.SCHEDULED in segment.extras:
+                self.state.topics.schedule.apply(segment.extras)
             else:
                 self.state.map.load(segment, now)
 

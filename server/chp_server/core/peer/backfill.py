@@ -24,7 +24,7 @@ class Backfill:
 
     def __init__(self, committed: Committed, wait_s: float) -> None:
         self._committed, self._wait_s = committed, wait_s
-        self._filling = MissingMessages()
+        self._missing = MissingMessages()
         # The last turn that had an answer.
         self._filled: Turn | None = None
         # The reads for the peer, each with the offset behind the last message that the peer lacks there.
@@ -33,11 +33,11 @@ class Backfill:
     @property
     def lacks(self) -> int:
         """The number of messages that our journal lacks."""
-        return self._filling.messages
+        return self._missing.messages
 
     def waits(self, turn: Turn) -> bool:
         """Return True if messages are missing, or were filled by this turn, whose journal is written after it."""
-        return self._filling.messages > 0 or self._filled is turn
+        return self._missing.messages > 0 or self._filled is turn
 
     def begin(self, spans: Spans) -> dict[int, int]:
         """Note what the journal has at the start; return, by topic, the offsets below which it need keep nothing."""
@@ -51,14 +51,14 @@ class Backfill:
 
     def _begin(self, spans: Spans) -> dict[int, int]:
         topics = self._committed.state.topics
-        self._filling.begin(topics, spans)
+        self._missing.begin(topics, spans)
         floors = topics.floors()
         return {**floors, **topics.gone(spans.keys() - floors.keys())}
 
     def came(self, frame: bytes) -> list[LoggedMessages]:
         """Note the messages of a RECORD, if it has any, and return them."""
         messages = unpacked(frame) if frame else []
-        self._filling.came(messages)
+        self._missing.came(messages)
         return messages
 
     def end_turn(self, turn: Turn, now: float, *, asks: bool) -> None:
@@ -68,9 +68,9 @@ class Backfill:
         floors = topics.take_trimmed()
         if floors:
             turn.journal.append(Trim(floors))
-        self._filling.look(topics, floors)
+        self._missing.look(topics, floors)
         if asks:
-            question = self._filling.ask(now, self._wait_s)
+            question = self._missing.ask(now, self._wait_s)
             turn.to_peer += [] if question is None else [question]
 
     def on_lack(self, body: bytes, turn: Turn) -> None:
@@ -95,6 +95,6 @@ class Backfill:
 
     def on_fill(self, body: bytes, turn: Turn) -> None:
         """Keep the messages that the peer sent."""
-        if kept := self._filling.fill(body):
+        if kept := self._missing.fill(body):
             turn.journal.append(Fill(kept))
             self._filled = turn

@@ -27,20 +27,25 @@ from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
 from chp.versions import VERSION
 
-from ..context import PASSIVE, Ask, Asking, IncompatiblePeer, Peer, RiseAbove, ServerContext
-from ..deadlines import HANDOVER, LINK
+from ..asks import Ask, Asking, RiseAbove
+from ..deadlines import HANDOVER, LINK, Deadlines
 from ..pair import follow
-from ..pair.beat import BEAT, BeatMessage
+from ..pair.beat import BEAT, BeatMessage, BeatTimer
 from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
+from ..pair.pair_state import ACTIVE, PASSIVE, IncompatiblePeer, PairState, Peer
+from ..pair.pending import PendingList
+from ..pair.set_shares import SetShares
 from ..pair.throttle import Throttle
 from ..state.history import Position, common, from_list, to_list
 from ..state.missing_messages import FILL, LACK, Spans
 from ..state.record_log import LoggedMessages
 from ..state.state import ReplicatedState
-from ..updates.turn import ReadSpans, Remember, Replace
+from ..updates.commit import Committer
+from ..updates.turn import CurrentTurn, DropAfter, ReadSpans, Remember, Replace
 from . import handshake
 from .backfill import Backfill
+from .handshake import Handshake
 from .health import HealthCheck
 from .replay import Replay
 from .scrub import SCRUB, SCRUBBED, Scrubber
@@ -61,20 +66,35 @@ QUIET = (follow.RECORD, follow.CONFIRM, BEAT)
 class PeerLink:
     """The state of this server's end of the link."""
 
-    def __init__(self, ctx: ServerContext, resting: HealthCheck) -> None:
-        self._ctx, self._resting = ctx, resting
+    def __init__(
+        self,
+        turn: CurrentTurn,
+        pair: PairState,
+        committer: Committer,
+        deadlines: Deadlines,
+        *,
+        pending: PendingList,
+        health: HealthCheck,
+        sets: SetShares,
+    ) -> None:
+        self._turn, self._pair, self._deadlines = turn, pair, deadlines
+        self._committer, self._committed = committer, committer.committed
+        self.pending, self.health, self.sets, config = pending, health, sets, pair.config
+        self._handshake = Handshake(turn, pair, self._committed)
+        beat_s = min(config.heartbeat_s, config.peer_timeout_s / 4)
+        self.beat_timer = BeatTimer(config.secret or pair.server, turn.now, beat_s)
         # The connection by which the peer speaks, and the connection of the message in hand.
         self.line = self._speaks = b""
         self.loader: Loader | None = None
-        self.misfit: IncompatiblePeer | None = None
+        self.incompatible: IncompatiblePeer | None = None
         # The other store that the server at --peer had before this server began to serve or to follow. After that, its
         # silence is no reason to begin.
         self.foreign = b""
         self._said_at = LONG_AGO
         # The time when this server last took over by a hand-over.
         self.handed_over_at = LONG_AGO
-        self.replay = Replay(ctx)
-        self.scrubber = Scrubber(ctx.commits, ctx.counts, ctx.config.scrub_s, ctx.config.heartbeat_s)
+        self.replay = Replay(turn, pair, committer)
+        self.scrubber = Scrubber(self._committed, config.scrub_s, config.heartbeat_s)
         # True if this server's contents are wrong, so that it asks for the whole state.
         self._whole = False
         self._wanted_at = LONG_AGO
@@ -85,14 +105,14 @@ class PeerLink:
         self._ends_at: float | None = None
         self.ends = ""
         # The time when the pair last came in sync, or fell out of it.
-        self.in_sync_since = ctx.now
-        self.filler = Backfill(ctx.commits, ctx.config.peer_timeout_s)
+        self.in_sync_since = turn.now
+        self.backfill = Backfill(self._committed, config.peer_timeout_s)
         # The frame with the messages of the RECORD in hand.
         self._messages = b""
         # True if this turn opens an epoch.
         self.opens = False
         # Before this time the passive need not be checked for lateness. No turn is taken only for the check.
-        self._late_at = ctx.now
+        self._late_at = turn.now
         # True if records of this turn wait until its epoch is in the journal.
         self._held_back = False
 
@@ -101,46 +121,48 @@ class PeerLink:
     @property
     def ready(self) -> bool:
         """True if more could be sent to the passive at once."""
-        return self._held_back or (self._ctx.follower is not None and self._ctx.follower.pump_ready)
+        return self._held_back or (self._pair.follower is not None and self._pair.follower.pump_ready)
 
     def reset(self) -> None:
         """Drop all work under way with the peer, because the state of this server has changed."""
-        self._ctx.follower = self.loader = self._ends_at = None
-        self._ctx.handover_until, self._ctx.confirmed = None, 0
+        self._pair.follower = self.loader = self._ends_at = None
+        self._pair.end_handover()
+        self._pair.confirmed = 0
         self._wanted_at, self._whole = LONG_AGO, False
 
     def excuse(self) -> None:
         """Give the passive its full time again: this server took no turn for a while, and read no confirmations."""
-        if self._ctx.follower is not None:
-            self._ctx.follower.excuse(self._ctx.now)
+        if self._pair.follower is not None:
+            self._pair.follower.excuse(self._turn.now)
 
     def state_message(self) -> list[bytes]:
         """Return STATE, as it is sent each heartbeat."""
-        return handshake.tell(self._ctx, room=not self._resting.why)
+        return self._handshake.tell(room=not self.health.why)
 
     def bars(self, timeout_s: float) -> bool:
         """Return True if an incompatible peer was heard within `timeout_s`, so that this server must not begin."""
-        return self.misfit is not None and self._ctx.now - self.misfit.heard <= timeout_s
+        return self.incompatible is not None and self._turn.now - self.incompatible.heard <= timeout_s
 
     @property
-    def outdone(self) -> int:
+    def later_epoch(self) -> int:
         """The epoch above ours that a client has seen, or 0; the server that opened it may still serve."""
-        ctx = self._ctx
-        return 0 if ctx.arbitration.enabled else ctx.epochs.seen_above(ctx.state.epoch)
+        pair = self._pair
+        return 0 if pair.arbitration.enabled else pair.epochs.seen_above(self._committed.state.epoch)
 
     @property
     def waits_for(self) -> str:
         """The reason why an inactive server waits, with the remedy; "" if all is well."""
-        ctx, config = self._ctx, self._ctx.config
-        if ctx.active or not config.has_peer:
+        pair, committed = self._pair, self._committed
+        config = pair.config
+        if pair.active or not config.has_peer:
             return ""
         if self.foreign and not self.bars(config.peer_timeout_s):
-            return handshake.FOREIGN_MET.format(theirs=self.foreign.hex(), ours=ctx.state.store.hex())
-        if self.misfit is not None and not ctx.alive():
-            return f"the server at --peer can't be its peer: {self.misfit.text}"
-        if not ctx.alive() and ctx.bstate is not State.PASSIVE and (epoch := self.outdone):
-            return handshake.OUTDONE.format(seen=epoch, ours=ctx.state.epoch)
-        return "" if ctx.state.number or ctx.alive() else handshake.EMPTY
+            return handshake.FOREIGN_MET.format(theirs=self.foreign.hex(), ours=committed.state.store.hex())
+        if self.incompatible is not None and not pair.peer_lives():
+            return f"the server at --peer can't be its peer: {self.incompatible.text}"
+        if not pair.peer_lives() and pair.bstate is not PASSIVE and (epoch := self.later_epoch):
+            return handshake.LATER_EPOCH.format(seen=epoch, ours=committed.state.epoch)
+        return "" if committed.state.number or pair.peer_lives() else handshake.EMPTY
 
     # -- what comes in
 
@@ -154,11 +176,11 @@ class PeerLink:
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
         if frames[0] not in QUIET:
-            self._ctx.deadlines.set(LINK, self._ctx.now)
+            self._deadlines.set(LINK, self._turn.now)
         # A BEAT comes by a connection of its own, so `_on_beat` checks its server id instead.
         if frames[0] not in (follow.STATE, BEAT):
             if line != self.line:
-                self._ctx.counts["strangers"] += 1
+                self._committer.counts["strangers"] += 1
                 return
             self._hear()
         self._messages = frames[2] if len(frames) > 2 else b""
@@ -171,58 +193,59 @@ class PeerLink:
 
     def _hear(self) -> None:
         """Note that a message came from the peer: any of them shows that it lives."""
-        ctx, peer = self._ctx, self._ctx.peer
+        turn, pair = self._turn, self._pair
+        peer = pair.peer
         if peer is not None and not peer.left:
-            peer.heard = ctx.now
-            ctx.liveness.word(ctx.now)
+            peer.heard = turn.now
+            pair.liveness.word(turn.now)
 
     def _on_state(self, body: bytes) -> Asking:
-        ctx, who = self._ctx, handshake.heard(body, self._ctx)
-        ctx.liveness.word(ctx.now)
+        turn, pair, committer, committed = self._turn, self._pair, self._committer, self._committed
+        who = self._handshake.heard(body)
+        pair.liveness.word(turn.now)
         if self._is_stranger(who):
-            ctx.counts["strangers"] += 1
-            ctx.may_follow(who)
-            ctx.turn.fact("a stranger on the peer's port", "warning", name=who.name)
+            committer.counts["strangers"] += 1
+            pair.note_possible_successor(who)
+            turn.effects.fact("a stranger on the peer's port", "warning", name=who.name)
             return
         if isinstance(who, IncompatiblePeer):
-            self._on_misfit(who)
+            self._on_incompatible(who)
             return
         self.line = self._speaks
-        before, ctx.peer, self.misfit, self._ends_at = ctx.peer, who, None, None
+        before, pair.peer, self.incompatible, self._ends_at = pair.peer, who, None, None
         self.remember_foreign(b"")
         if before is None or before.server != who.server:
             self._on_new_peer(who)
-        ctx.committer.view.version = min(VERSION, who.version)
-        if who.at.store == ctx.state.store:
-            ctx.epochs.hear(who.epoch)
+        committer.view.version = min(VERSION, who.version)
+        if who.at.store == committed.state.store:
+            pair.epochs.hear(who.epoch)
         event = peer_event(
             peer_state=who.state,
             peer_number=who.number,
             peer_epoch=who.epoch,
-            number=ctx.state.number,
-            epoch=ctx.state.epoch,
-            primary=ctx.config.primary,
+            number=committed.state.number,
+            epoch=committed.state.epoch,
+            primary=pair.config.primary,
         )
-        if ctx.active and who.state is State.ACTIVE:
-            ctx.await_suffix()
-        first = ctx.arbitration.before() if who.state is not State.ACTIVE else None
-        if first and not ctx.state.number and who.number:
+        if pair.active and who.state is ACTIVE:
+            self.replay.await_suffix()
+        first = pair.arbitration.before() if who.state is not ACTIVE else None
+        if first and not committed.state.number and who.number:
             # Our disk is new, so what this server had when the set was written is lost.
             first = None
         if first is not None:
             # The arbiter's set names one server alone. It has all that counts, whatever the numbers are.
             event = PairEvent.PEER_BEHIND if first else PairEvent.PEER_AHEAD
         yield event
-        if who.state is not State.ACTIVE and who.at.store == ctx.state.store:
+        if who.state is not ACTIVE and who.at.store == committed.state.store:
             yield RiseAbove(who.epoch)
         self._want_if_behind()
 
     def _on_beat(self, body: bytes) -> None:
-        beat, ctx = BeatMessage.of(body), self._ctx
-        peer = ctx.peer
+        beat, peer = BeatMessage.of(body), self._pair.peer
         if peer is None:
             # The peer was in a long turn when this server started. Its STATE comes when that turn is done.
-            ctx.liveness.word(ctx.now)
+            self._pair.liveness.word(self._turn.now)
         elif (peer.secret or peer.server) == beat.server and not peer.left:
             peer.turn_ms = beat.turn_ms
             self._hear()
@@ -233,66 +256,71 @@ class PeerLink:
         A peer whose connection broke, or that was started again, has a proof. It repeats the secret that only the
         server at --peer is told, or it names a position of our history with the right digest.
         """
-        if not self._ctx.alive() or self._speaks == self.line:
+        if not self._pair.peer_lives() or self._speaks == self.line:
             return False
         if isinstance(who, IncompatiblePeer):
             return True
-        return who.echo != self._ctx.config.secret and not self._ctx.commits.proves(who.at)
+        return who.echo != self._pair.config.secret and not self._committed.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """Begin with a new run of the peer: what its earlier run had confirmed, or was asked for, may be gone."""
-        ctx = self._ctx
-        ctx.turn.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
-        ctx.follower = self.loader = None
+        turn = self._turn
+        turn.effects.fact("peer", state=peer.state.name.lower(), number=describe(peer.number), name=peer.name)
+        self._pair.follower = self.loader = None
         self._wanted_at = LONG_AGO
-        if different := handshake.differences(ctx, peer):
+        if different := self._handshake.differences(peer):
             text = {name: f"{ours} here, {theirs} there" for name, (ours, theirs) in different.items()}
-            ctx.turn.fact("settings differ", "warning", peer=peer.name, **text)
+            turn.effects.fact("settings differ", "warning", peer=peer.name, **text)
 
-    def _on_misfit(self, misfit: IncompatiblePeer) -> None:
-        ctx, before = self._ctx, self.misfit
-        self.misfit = misfit
-        again = before is not None and before.kind == misfit.kind and ctx.now - self._said_at < SAY_AGAIN_S
+    def _on_incompatible(self, who: IncompatiblePeer) -> None:
+        turn, pair = self._turn, self._pair
+        before = self.incompatible
+        self.incompatible = who
+        again = before is not None and before.kind == who.kind and turn.now - self._said_at < SAY_AGAIN_S
         if not again:
-            self._said_at = ctx.now
-            ctx.turn.fact(handshake.EVENTS[misfit.kind], "warning", peer=misfit.name, why=misfit.text)
-        begins = ctx.bstate in (State.PRIMARY, State.BACKUP)
-        if misfit.kind == "foreign" and begins:
-            self.remember_foreign(misfit.store)
-        if misfit.kind != "role" or not begins:
+            self._said_at = turn.now
+            turn.effects.fact(handshake.EVENTS[who.kind], "warning", peer=who.name, why=who.text)
+        begins = pair.bstate in (State.PRIMARY, State.BACKUP)
+        if who.kind == "foreign" and begins:
+            self.remember_foreign(who.store)
+        if who.kind != "role" or not begins:
             self._ends_at = None
         elif self._ends_at is None:
             # This server does not end at once, so that the other one hears of it too.
-            self._ends_at = ctx.now + ENDS_AFTER_BEATS * ctx.config.heartbeat_s
+            self._ends_at = turn.now + ENDS_AFTER_BEATS * pair.config.heartbeat_s
 
     def remember_foreign(self, store: bytes) -> None:
         """Remember the store of an incompatible peer, also for the next start: that server may be silent then."""
         if store != self.foreign:
             self.foreign = store
-            self._ctx.turn.journal.append(Remember(handshake.FOREIGN_STORE, store))
+            self._turn.effects.journal.append(Remember(handshake.FOREIGN_STORE, store))
 
     def leave_message(self) -> list[bytes]:
         """Return LEAVE, the last message of a server that ends on purpose."""
-        return [follow.LEAVE, self._ctx.server]
+        return [follow.LEAVE, self._pair.server]
 
     def _on_leave(self, body: bytes) -> None:
-        ctx, peer = self._ctx, self._ctx.peer
+        pair = self._pair
+        peer = pair.peer
         # Any other id is of an earlier run of the peer, which was started again since.
         if peer is not None and peer.server == body:
             peer.left = True
-            ctx.liveness.left()
-            ctx.turn.fact("peer left", name=peer.name)
+            pair.liveness.left()
+            self._turn.effects.fact("peer left", name=peer.name)
 
     # -- the passive's side
 
     def _want_if_behind(self) -> None:
-        ctx, peer = self._ctx, self._ctx.peer
-        if ctx.bstate is not State.PASSIVE or peer is None or peer.state is not State.ACTIVE:
+        pair = self._pair
+        peer = pair.peer
+        if pair.bstate is not PASSIVE or peer is None or peer.state is not ACTIVE:
             return
-        behind = ctx.replacing is None and (peer.at != ctx.state.proof() or not peer.in_sync or self._whole)
-        wait = ctx.config.peer_timeout_s if peer.follows else ctx.config.heartbeat_s
+        behind = pair.replacing is None and (
+            peer.at != self._committed.state.proof() or not peer.in_sync or self._whole
+        )
+        wait = pair.config.peer_timeout_s if peer.follows else pair.config.heartbeat_s
         # Each WANT makes the active begin its answer anew. So the wait doubles, or no answer would ever be complete.
-        if behind and ctx.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
+        if behind and self._turn.now - self._wanted_at > wait * 2 ** max(0, self._unanswered - 1):
             self._want()
 
     def want_whole(self) -> None:
@@ -301,78 +329,92 @@ class PeerLink:
         self._want()
 
     def _on_scrub(self, body: bytes) -> None:
-        ctx = self._ctx
-        if self.loader is None and ctx.bstate is PASSIVE and self.scrubber.on_scrub(body, ctx.turn, ctx.now):
+        turn = self._turn
+        if (
+            self.loader is None
+            and self._pair.bstate is PASSIVE
+            and self.scrubber.on_scrub(body, turn.effects, turn.now)
+        ):
             self.want_whole()
 
     def _on_scrubbed(self, body: bytes) -> None:
-        if self._ctx.active:
-            self.scrubber.on_scrubbed(body, self._ctx.turn, self._ctx.now)
+        if self._pair.active:
+            self.scrubber.on_scrubbed(body, self._turn.effects, self._turn.now)
+
+    def drop_partial(self) -> None:
+        """Forget the parts of a record that will never be complete, in the journal too."""
+        if self._committed.drop_partial():
+            self._turn.effects.journal.append(DropAfter(self._committed.state.number))
+
+    def differences(self, peer: Peer) -> dict[str, list[Any]]:
+        """Return the settings in which the two servers differ, each with our value and the peer's."""
+        return self._handshake.differences(peer)
 
     def _want(self) -> None:
-        ctx = self._ctx
-        self._wanted_at, self.loader = ctx.now, None
+        turn, committed = self._turn, self._committed
+        self._wanted_at, self.loader = turn.now, None
         self._unanswered = min(self._unanswered + 1, ASKED_MAX)
         # The active may have given this server up since, so it confirms again what it has.
-        ctx.confirmed = 0
-        ctx.drop_partial()
+        self._pair.confirmed = 0
+        self.drop_partial()
         # STATE goes first, because the active may not have heard from this server since it started.
-        ctx.turn.to_peer.append(self.state_message())
-        said = {"at": ctx.state.proof(), "history": to_list(ctx.state.history), "whole": self._whole}
-        ctx.turn.to_peer.append([follow.WANT, packb(said)])
+        turn.effects.to_peer.append(self.state_message())
+        said = {"at": committed.state.proof(), "history": to_list(committed.state.history), "whole": self._whole}
+        turn.effects.to_peer.append([follow.WANT, packb(said)])
 
     def _on_record(self, body: bytes) -> None:
-        ctx = self._ctx
-        if ctx.bstate is not State.PASSIVE or self.loader is not None:
+        turn, pair, committed, pending = self._turn, self._pair, self._committed, self.pending
+        if pair.bstate is not PASSIVE or self.loader is not None:
             return
         header, items = decode(body)
         if not isinstance(header, Batch | Epoch | Access):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
-        if header.last <= ctx.commits.followed:
+        if header.last <= committed.followed:
             return
-        if header.prev != ctx.commits.followed:
-            if ctx.now - self._wanted_at > ctx.config.heartbeat_s:
+        if header.prev != committed.followed:
+            if turn.now - self._wanted_at > pair.config.heartbeat_s:
                 self._want()
             return
-        self._wanted_at, self._unanswered = ctx.now, 0
+        self._wanted_at, self._unanswered = turn.now, 0
         if isinstance(header, Access) and header.rules is not None:
-            ctx.pending.end_rules(ctx.state)
-        record = ctx.commits.follow_decoded(header, items, body, ctx.arrival)
-        record.messages = self.filler.came(self._messages)
-        ctx.commits.keep(record, ctx.turn)
-        ctx.pending.published(header.origins if isinstance(header, Batch) else [], ctx.commits.followed_uuids())
+            pending.end_rules(committed.state)
+        record = committed.follow_decoded(header, items, body, turn.arrival)
+        record.messages = self.backfill.came(self._messages)
+        committed.keep(record, turn.effects)
+        pending.published(header.origins if isinstance(header, Batch) else [], committed.followed_uuids())
 
     def _on_sync(self, body: bytes) -> None:
-        ctx = self._ctx
-        if ctx.bstate is not State.PASSIVE:
+        turn = self._turn
+        if self._pair.bstate is not PASSIVE:
             return
-        self._wanted_at = ctx.now
+        self._wanted_at = turn.now
         if begins_snapshot(body):
-            self.loader = Loader(ctx.limits)
+            self.loader = Loader(self._committer.limits)
         if self.loader is None:
             # It belongs to the answer to an earlier WANT. The answer to the last WANT begins with a first chunk.
             return
         self._unanswered = 0
         try:
-            self.loader.add(body, ctx.arrival)
+            self.loader.add(body, turn.arrival)
         except BadFrame:
             self._want()
             raise
-        ctx.turn.to_peer.append([follow.MORE, pack(1)])
+        turn.effects.to_peer.append([follow.MORE, pack(1)])
 
     def _on_end(self, body: bytes) -> Asking:
         """Take over the active's state, after the journal was read for messages that are shared, or in our suffix."""
-        ctx, commits = self._ctx, self._ctx.commits
-        if ctx.bstate is not PASSIVE:
+        pair = self._pair
+        commits = self._committed
+        if pair.bstate is not PASSIVE:
             return
         if self.loader is None and not self._unanswered:
             # This server has not asked for it, and reading it would take long.
             return
         # An END without chunks answers an earlier WANT, as in `_on_sync`, or is of a state without keys.
         earlier = self.loader is None
-        loader = self.loader = self.loader or Loader(ctx.limits)
+        loader = self.loader = self.loader or Loader(self._committer.limits)
         try:
-            after = loader.finish(body, ctx.arrival)
+            after = loader.finish(body, self._turn.arrival)
         except BadFrame:
             self.loader = None
             if earlier:
@@ -382,12 +424,12 @@ class PeerLink:
         if commits.state.store not in (b"", after.store):
             self.loader = None
             raise BadFrame(f"a snapshot of store {after.store.hex()} came; this server has {commits.state.store.hex()}")
-        if ctx.outruns(after.number):
+        if pair.is_stale(after.number):
             # This state answers a WANT of a time before this server was active.
             self._want()
             return
         common = after.common_number(commits.state.history)
-        shared = common if ctx.replacing is None else min(common, ctx.replacing)
+        shared = common if pair.replacing is None else min(common, pair.replacing)
         spans = (yield ReadSpans(shared)) if commits.state.topics.by_name else {}
         messages = (yield from self.replay.read_suffix(common)) if commits.state.number > common else []
         if self.loader is loader:
@@ -401,152 +443,157 @@ class PeerLink:
         Our journal has messages of this history up to `shared`; `spans` are their offsets. `messages` are those of our
         suffix that were read from the journal.
         """
-        ctx, commits = self._ctx, self._ctx.commits
+        turn, committed = self._turn, self._committed
+        commits = committed
         self.loader = None
-        self._wanted_at, self._unanswered, self._whole = ctx.now, 0, False
+        self._wanted_at, self._unanswered, self._whole = turn.now, 0, False
         before, commits.state = commits.state, after
         if before.number > common:
             self.replay.part_with(common, before, messages)
         commits.begin_anew(before)
-        ctx.pending.skip_rules(before, after)
-        ctx.turn.journal.append(Replace(commits.state.number, shared))
-        self.filler.replaced(spans)
-        ctx.confirmed = 0
-        ctx.turn.fact("caught_up", number=describe(ctx.state.number), keys=len(ctx.state.map), by="snapshot")
+        self.pending.skip_rules(before, after)
+        turn.effects.journal.append(Replace(commits.state.number, shared))
+        self.backfill.replaced(spans)
+        self._pair.confirmed = 0
+        turn.effects.fact(
+            "caught_up", number=describe(committed.state.number), keys=len(committed.state.map), by="snapshot"
+        )
 
     @property
     def _are_two(self) -> bool:
         """True if one of the two servers follows the other."""
-        return self._ctx.bstate is PASSIVE or self._ctx.in_sync()
+        return self._pair.bstate is PASSIVE or self._pair.in_sync()
 
     def _on_lack(self, body: bytes) -> None:
-        if self._ctx.active or self._ctx.in_sync():
-            self.filler.on_lack(body, self._ctx.turn)
+        if self._pair.active or self._pair.in_sync():
+            self.backfill.on_lack(body, self._turn.effects)
 
     def _on_fill(self, body: bytes) -> None:
         if self._are_two:
-            self.filler.on_fill(body, self._ctx.turn)
+            self.backfill.on_fill(body, self._turn.effects)
 
     def _on_handover(self, body: bytes) -> Asking:
-        if unpack(body) == self._ctx.state.number:
+        if unpack(body) == self._committed.state.number:
             yield PairEvent.HANDOVER
-            self.handed_over_at = self._ctx.now
+            self.handed_over_at = self._turn.now
 
     # -- the active's side
 
     def _on_want(self, body: bytes) -> Asking:
-        ctx = self._ctx
-        if not ctx.active:
+        turn, pair, committer, committed = self._turn, self._pair, self._committer, self._committed
+        if not pair.active:
             return
         said = unpackb(body, "WANT", WANT_WEIGHT)
         at, history = Position.of(said["at"]), from_list(said["history"])
-        if at.store not in (b"", ctx.state.store):
+        if at.store not in (b"", committed.state.store):
             # The servers have different stores, as its STATE has told.
             return
         after = at.number
-        ctx.commit()
+        committer.commit(turn)
         yield RiseAbove(epoch_of(after))
-        state, log, ours = ctx.state, ctx.commits.log, ctx.commits.holds(at)
+        state, log, ours = committed.state, committed.log, committed.holds(at)
         if not ours:
             shared = describe(common(state.history, history))
             number = describe(state.number)
-            ctx.turn.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
-            ctx.counts["parted"] += 1
-            ctx.await_suffix()
+            turn.effects.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
+            committer.counts["parted"] += 1
+            self.replay.await_suffix()
+        throttle = Throttle(self.sets.pace, pair.config.slow_peer_s)
         # An empty server gets the state as a whole, so that it never serves a part of it.
         begun = after > 0 or len(log) <= 1
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
-            ctx.follower = Follower(ctx.limits, after, state.number, throttle=self._throttle())
+            pair.follower = Follower(committer.limits, after, state.number, throttle=throttle)
         else:
             image = state.image("")
-            segments = (segment.encode() for segment in image.chunks(ctx.limits, lambda: ctx.now))
-            chunks = chain(image.waiting(), segments, state.staging.segments())
-            ctx.follower = Follower(ctx.limits, state.number, state.number, chunks, self._throttle())
-            ctx.follower.with_state(state.rest(ctx.now))
-        ctx.turn.fact("catching_up", peer_number=describe(after), number=describe(state.number))
-
-    def _throttle(self) -> Throttle:
-        return Throttle(self._ctx.sets.pace, self._ctx.config.slow_peer_s)
+            segments = (segment.encode() for segment in image.chunks(committer.limits, lambda: turn.now))
+            scheduled = state.topics.schedule.segments(round(turn.wall_s * 1000))
+            chunks = chain(image.waiting(), segments, state.staging.segments(), scheduled)
+            pair.follower = Follower(committer.limits, state.number, state.number, chunks, throttle)
+            pair.follower.with_state(state.rest(turn.now))
+        turn.effects.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:
-        if self._ctx.follower is not None:
-            self._ctx.follower.credit = min(self._ctx.follower.credit + unpack(body), follow.CREDIT)
+        if self._pair.follower is not None:
+            self._pair.follower.credit = min(self._pair.follower.credit + unpack(body), follow.CREDIT)
 
     def _on_confirm(self, body: bytes) -> None:
-        ctx = self._ctx
-        if ctx.follower is None or not ctx.active:
+        pair, follower = self._pair, self._pair.follower
+        if follower is None or not pair.active:
             return
-        at = Position.of(unpackb(body, "CONFIRM", QUESTION))
-        number = at.number
-        if not ctx.commits.holds(at):
+        turn, at = self._turn, Position.of(unpackb(body, "CONFIRM", QUESTION))
+        if not self._committed.holds(at):
             # The passive has a suffix that it must give up, or its contents are damaged.
-            if ctx.follower.in_sync:
-                ctx.counts["diverged"] += 1
-                ctx.turn.fact("the passive differs", "warning", peer=at.describe(), number=describe(ctx.state.number))
-                self._degrade(ctx.follower)
+            if follower.in_sync:
+                ours = describe(self._committed.state.number)
+                self._committer.counts["diverged"] += 1
+                turn.effects.fact("the passive differs", "warning", peer=at.describe(), number=ours)
+                self._degrade(follower)
             return
-        was = ctx.follower.in_sync
-        ctx.follower.confirm(number, ctx.now, ctx.config.replica_timeout_s)
-        if ctx.follower.in_sync and not was:
-            ctx.turn.fact("in_sync", number=describe(ctx.follower.confirmed))
-            ctx.beat_now()
-            ctx.deadlines.set(LINK, ctx.now)
+        was = follower.in_sync
+        follower.confirm(at.number, turn.now, pair.config.replica_timeout_s)
+        if follower.in_sync and not was:
+            turn.effects.fact("in_sync", number=describe(follower.confirmed))
+            self._deadlines.beat_now(turn.now)
+            self._deadlines.set(LINK, turn.now)
 
     def force(self) -> Generator[Ask, None, dict[str, Any]]:
         """Do `chp switch --force`: serve although the arbiter's set, a foreign store or a later epoch forbids it."""
-        ctx = self._ctx
-        if ctx.active:
+        turn, pair, committed = self._turn, self._pair, self._committed
+        if pair.active:
             raise BadInput("this server is active already")
-        if self.foreign and not ctx.arbitration.enabled:
+        if self.foreign and not pair.arbitration.enabled:
             return (yield from self._force_beside_a_foreign_store())
-        if not ctx.arbitration.enabled:
+        if not pair.arbitration.enabled:
             return (yield from self._force_below_an_epoch())
-        if ctx.alive() and ctx.peer is not None and ctx.peer.state is State.ACTIVE:
+        if pair.peer_lives() and pair.peer is not None and pair.peer.state is ACTIVE:
             raise BadInput("the other server is active; switch without --force")
-        lost = ctx.arbitration.lost(ctx.state.number)
-        ctx.arbitration.force(ctx.now)
-        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
-        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
+        lost = pair.arbitration.lost(committed.state.number)
+        pair.arbitration.force(turn.now)
+        turn.effects.fact("forced", "warning", number=describe(committed.state.number), lost=lost)
+        return {"forced": True, "number": describe(committed.state.number), "lost": lost}
 
     def _force_below_an_epoch(self) -> Generator[Ask, None, dict[str, Any]]:
-        ctx, epoch = self._ctx, self.outdone
-        if ctx.bstate is State.PASSIVE or not epoch:
+        turn, pair, committed = self._turn, self._pair, self._committed
+        epoch = self.later_epoch
+        if pair.bstate is PASSIVE or not epoch:
             raise BadInput("there is no arbiter to overrule; a passive takes over when its peer is silent")
-        if ctx.liveness.may_be_there(ctx.now):
+        if pair.liveness.may_be_there(turn.now):
             raise BadInput("the server at --peer runs; stop it first, or let the two go on together")
         lost = (
             f"the updates of epoch {epoch} that this server lacks; they are accounted for if the other server returns"
         )
-        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
+        turn.effects.fact("forced", "warning", number=describe(committed.state.number), lost=lost)
         yield PairEvent.FORCED
-        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
+        return {"forced": True, "number": describe(committed.state.number), "lost": lost}
 
     def _force_beside_a_foreign_store(self) -> Generator[Ask, None, dict[str, Any]]:
-        ctx, foreign = self._ctx, self.foreign.hex()
-        if self.bars(ctx.config.peer_timeout_s):
+        committed = self._committed
+        foreign = self.foreign.hex()
+        if self.bars(self._pair.config.peer_timeout_s):
             raise BadInput(f"the server at --peer runs, and holds the store {foreign}; stop it first")
-        lost = f"nothing of this store ({ctx.state.store.hex()}); what {foreign} holds is not taken over"
-        ctx.turn.fact("forced", "warning", number=describe(ctx.state.number), lost=lost)
+        lost = f"nothing of this store ({committed.state.store.hex()}); what {foreign} holds is not taken over"
+        self._turn.effects.fact("forced", "warning", number=describe(committed.state.number), lost=lost)
         yield PairEvent.FORCED
-        return {"forced": True, "number": describe(ctx.state.number), "lost": lost}
+        return {"forced": True, "number": describe(committed.state.number), "lost": lost}
 
     def switch(self) -> dict[str, Any]:
         """Do `chp switch`: ask the passive to take over, and take no sets until it has, or until its time is over."""
-        ctx = self._ctx
-        if not ctx.active:
+        turn, pair, committer, committed = self._turn, self._pair, self._committer, self._committed
+        if not pair.active:
             raise BadInput("this server is not active; ask the other one to switch")
-        if not ctx.in_sync():
+        if not pair.in_sync():
             raise BadInput(
                 "the passive is not in sync, so a switch would lose sets; wait until `chp status` shows that it is"
             )
-        if not ctx.arbitration.both:
+        if not pair.arbitration.both:
             raise BadInput("the arbiter's set does not name the passive yet; try again in a moment")
-        ctx.committer.write_refusals(ctx.arrival)
-        ctx.commit()
-        ctx.handover_until = ctx.now + ctx.config.peer_timeout_s
-        ctx.deadlines.set(HANDOVER, ctx.handover_until)
-        ctx.turn.fact("handover", number=describe(ctx.state.number))
-        return {"switching": True, "number": describe(ctx.state.number)}
+        committer.write_refusals(turn.arrival)
+        committer.commit(turn)
+        until = turn.now + pair.config.peer_timeout_s
+        pair.begin_handover(until)
+        self._deadlines.set(HANDOVER, until)
+        turn.effects.fact("handover", number=describe(committed.state.number))
+        return {"switching": True, "number": describe(committed.state.number)}
 
     # -- the end of a turn
 
@@ -558,68 +605,69 @@ class PeerLink:
         number again, and the passive would have another one. And if the disk is full, this server does not become
         active. Then a peer that knew of the epoch would have given way for nothing.
         """
-        ctx, state, follower = self._ctx, self._ctx.commits.state, self._ctx.follower
-        if state.number != ctx.confirmed and ctx.bstate is PASSIVE:
+        turn, pair, committed = self._turn, self._pair, self._committed
+        state, follower = committed.state, pair.follower
+        if state.number != pair.confirmed and pair.bstate is PASSIVE:
             self._confirm()
         if look:
             self._look()
         if look or state.topics.changed:
-            whole = self.loader is None and ctx.replacing is None
-            self.filler.end_turn(ctx.turn, ctx.now, asks=whole and ctx.alive() and self._are_two)
+            whole = self.loader is None and pair.replacing is None
+            self.backfill.end_turn(turn.effects, turn.now, asks=whole and pair.peer_lives() and self._are_two)
         self._held_back = self.opens and follower is not None
         if follower is not None and not self._held_back:
             if follower.position != state.number or follower.pump_ready:
-                ctx.turn.to_peer += follower.pump(ctx.commits.log, ctx.now)
-            if look or ctx.now >= self._late_at or follower.lost or ctx.handover_until is not None:
+                turn.effects.to_peer += follower.pump(committed.log, turn.now)
+            if look or turn.now >= self._late_at or follower.lost or pair.handover_until is not None:
                 self._watch(follower)
-        ctx.commits.log.pin = None if ctx.follower is None else ctx.follower.position
+        committed.log.pin = None if pair.follower is None else pair.follower.position
 
     def _look(self) -> None:
         """Do what is due: end a server of the wrong role, hand over a suffix, note whether the pair is in sync."""
-        ctx = self._ctx
-        if self._ends_at is not None and ctx.now >= self._ends_at and self.misfit is not None:
-            self.ends = self.misfit.text
+        if self._ends_at is not None and self._turn.now >= self._ends_at and self.incompatible is not None:
+            self.ends = self.incompatible.text
         self.replay.hand_over()
         self._note_sync()
 
     def _note_sync(self) -> None:
-        ctx = self._ctx
-        if ctx.in_sync() != self._was_in_sync:
-            self._was_in_sync, self.in_sync_since = not self._was_in_sync, ctx.now
-            if self._was_in_sync and ctx.bstate is PASSIVE:
-                ctx.turn.fact("in_sync", number=describe(ctx.state.number))
+        turn, pair = self._turn, self._pair
+        if pair.in_sync() != self._was_in_sync:
+            self._was_in_sync, self.in_sync_since = not self._was_in_sync, turn.now
+            if self._was_in_sync and pair.bstate is PASSIVE:
+                turn.effects.fact("in_sync", number=describe(self._committed.state.number))
 
     def _watch(self, follower: Follower) -> None:
         """Give up a passive that is lost or late. Otherwise go on with a hand-over, or with the scrub."""
-        ctx, timeout_s = self._ctx, self._ctx.config.replica_timeout_s
-        overdue = follower.in_sync and follower.overdue(ctx.now, timeout_s)
-        slow = follower.is_slow(ctx.now, waits=bool(ctx.sets.queue.sessions))
-        if follower.lost or overdue or slow or not ctx.is_prompt():
+        turn, pair = self._turn, self._pair
+        timeout_s = pair.config.replica_timeout_s
+        overdue = follower.in_sync and follower.overdue(turn.now, timeout_s)
+        slow = follower.is_slow(turn.now, waits=bool(self.sets.queue.sessions))
+        if follower.lost or overdue or slow or not pair.peer_is_prompt():
             self._degrade(follower)
             return
-        if ctx.handing_over:
-            ctx.turn.to_peer.append([follow.HANDOVER, pack(ctx.state.number)])
+        if pair.is_handing_over():
+            turn.effects.to_peer.append([follow.HANDOVER, pack(self._committed.state.number)])
         else:
-            self.scrubber.go_on(follower, ctx.turn, ctx.now)
-        silent_at = ctx.peer.heard + ctx.config.peer_timeout_s if ctx.peer is not None else ctx.now
+            self.scrubber.go_on(follower, turn.effects, turn.now)
+        silent_at = pair.peer.heard + pair.config.peer_timeout_s if pair.peer is not None else turn.now
         self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
     def _confirm(self) -> None:
         """Confirm to the active what our journal has, unless a new state is on its way."""
-        ctx = self._ctx
-        if self.loader is None and ctx.replacing is None:
-            ctx.confirmed = ctx.state.number
-            ctx.turn.confirm.append(follow.confirm(ctx.state.proof()))
+        pair, committed = self._pair, self._committed
+        if self.loader is None and pair.replacing is None:
+            pair.confirmed = committed.state.number
+            self._turn.effects.confirm.append(follow.confirm(committed.state.proof()))
 
     def _degrade(self, follower: Follower) -> None:
-        ctx = self._ctx
+        turn = self._turn
         if follower.in_sync:
-            numbers = {"number": describe(ctx.state.number), "confirmed": describe(follower.confirmed)}
-            ctx.turn.fact("degraded", "warning", **numbers)
-            ctx.counts["degraded"] += 1
-        ctx.follower = None
+            numbers = {"number": describe(self._committed.state.number), "confirmed": describe(follower.confirmed)}
+            turn.effects.fact("degraded", "warning", **numbers)
+            self._committer.counts["degraded"] += 1
+        self._pair.follower = None
         self._note_sync()
-        ctx.beat_now()
+        self._deadlines.beat_now(turn.now)
 
     _HANDLERS: ClassVar[dict[bytes, Callable[[PeerLink, bytes], Asking | None]]] = {
         follow.STATE: _on_state, follow.WANT: _on_want, follow.RECORD: _on_record, follow.SYNC_CHUNK: _on_sync,

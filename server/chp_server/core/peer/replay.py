@@ -18,18 +18,19 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment, decode, packb, unpackb
-from chp.headers import State
 from chp.limits import DEFAULT
 from chp.numbers import describe
 from chp.topics import unpack_messages
 from chp.unpacking import Load, weight_of
 
-from ..context import Ask, ServerContext
+from ..asks import Ask
 from ..pair import follow
+from ..pair.pair_state import PASSIVE, PairState
 from ..state.record_log import LoggedMessages, Record
 from ..state.state import ReplicatedState
 from ..state.topics import Topics
-from ..updates.turn import ALREADY, ReadMessages, Save, Update
+from ..updates.commit import Committer
+from ..updates.turn import ALREADY, CurrentTurn, ReadMessages, Save, Update
 from .suffix import (
     CONFLICT,
     REPLAYED,
@@ -43,6 +44,8 @@ from .suffix import (
     uuids_of,
 )
 
+# The active expects the next message of a peer's suffix within this many `peer_timeout_s`.
+SUFFIX_S = 2.0
 # At most so many bytes of topic messages are handed over. Messages beyond that are counted as lost.
 HANDED_BYTES = 64 << 20
 # The bytes of messages that a turn reads.
@@ -136,8 +139,8 @@ PIECE_BYTES_MAX = 64 << 20
 class Replay:
     """The two ends of a replay; a server uses one at a time, as a passive or as the active."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, turn: CurrentTurn, pair: PairState, committer: Committer) -> None:
+        self._turn, self._pair, self._committer, self._committed = turn, pair, committer, committer.committed
         # The messages that wait, each a list of pieces. The first one is on its way.
         self._waiting: deque[list[list[Any]]] = deque()
         # Messages that were answered, with the number of their records, until these records have come.
@@ -161,15 +164,16 @@ class Replay:
 
     def read_suffix(self, common: int) -> Generator[Ask, Any, list[LoggedMessages]]:
         """Read the topic messages of our records after `common` from the journal, if they are not in memory."""
-        ctx, found = self._ctx, list[LoggedMessages]()
-        log, left = ctx.commits.log, HANDED_BYTES
+        committed = self._committed
+        found = list[LoggedMessages]()
+        log, left = committed.log, HANDED_BYTES
         start = common if log.reaches(common) else log.oldest
         suffix = [] if start is None else log.after(start, 1 << 62)
         records = [record for record in suffix if record.messages is None]
-        for topic, (first, end) in placed_by(records, ctx.state.topics).items():
+        for topic, (first, end) in placed_by(records, committed.state.topics).items():
             at = first
             while at < end and left > 0:
-                rows = yield ReadMessages(topic, at, ctx.state.number, PAGE_BYTES)
+                rows = yield ReadMessages(topic, at, committed.state.number, PAGE_BYTES)
                 if isinstance(rows, Exception):
                     raise rows
                 found += rows
@@ -182,45 +186,46 @@ class Replay:
 
         `before` is our state with the suffix, and `messages` are those that `read_suffix` has found.
         """
-        ctx, log = self._ctx, self._ctx.commits.log
+        turn, committer, committed = self._turn, self._committer, self._committed
+        log = committed.log
         complete = log.reaches(common)
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
         handed = ReplayedMessages(suffix, before.topics, messages)
-        updates, pieces = account(suffix, common, ctx.state, handed.back)
+        updates, pieces = account(suffix, common, committed.state, handed.back)
         if not complete:
             seen = {update.key for update in updates}
-            older, unknown = account_by_state(before, common, ctx.state, ctx.now, seen=seen, upto=start)
-            updates, pieces = older + updates, [uuids_of(before, ctx.state, pieces), *unknown, *pieces]
-        rules, first = account_of_rules(before, common, ctx.state)
+            older, unknown = account_by_state(before, common, committed.state, turn.now, seen=seen, upto=start)
+            updates, pieces = older + updates, [uuids_of(before, committed.state, pieces), *unknown, *pieces]
+        rules, first = account_of_rules(before, common, committed.state)
         updates, pieces = rules + updates, first + pieces
         self._updates = {update.key: update for update in updates if update.outcome == REPLAYED}
-        self._waiting = deque(_messages(pieces, ctx.limits.part_bytes))
+        self._waiting = deque(_messages(pieces, committer.limits.part_bytes))
         self._answered_at.clear()
         self._common, self._sent_at = common, LONG_AGO
-        ctx.turn.saves.append(Save(f"suffix-{describe(before.number)}", updates))
+        turn.effects.saves.append(Save(f"suffix-{describe(before.number)}", updates))
         counts = {f"suffix_{name}": sum(u.outcome == name for u in updates) for name in (ALREADY, REPLAYED, CONFLICT)}
         if handed.lost:
             counts["suffix_messages_lost"] = handed.lost
-        ctx.counts.update(counts)
+        committer.counts.update(counts)
         numbers = {"number": describe(before.number), "common": describe(common)}
-        ctx.turn.fact("suffix", "warning", **numbers, complete=complete, **counts)
+        turn.effects.fact("suffix", "warning", **numbers, complete=complete, **counts)
 
     def hand_over(self) -> None:
         """Send the next message, or send the last one again if it was not answered in time."""
-        ctx = self._ctx
-        while self._answered_at and self._answered_at[0][0] <= ctx.state.number:
+        turn, pair = self._turn, self._pair
+        while self._answered_at and self._answered_at[0][0] <= self._committed.state.number:
             self._answered_at.popleft()
         if not (self._waiting or self._answered_at):
             self._updates.clear()
-        if not self._waiting or ctx.bstate is not State.PASSIVE or ctx.replacing is not None:
+        if not self._waiting or pair.bstate is not PASSIVE or pair.replacing is not None:
             return
-        if ctx.now - self._sent_at > ctx.config.peer_timeout_s:
+        if turn.now - self._sent_at > pair.config.peer_timeout_s:
             if self._sent_at == LONG_AGO:
                 self._id += 1
-            self._sent_at = ctx.now
-            said = [ctx.server, self._id, self._common, self._waiting[0]]
-            ctx.turn.to_peer.append([follow.REPLAY, packb(said)])
+            self._sent_at = turn.now
+            said = [pair.server, self._id, self._common, self._waiting[0]]
+            turn.effects.to_peer.append([follow.REPLAY, packb(said)])
 
     def on_replayed(self, body: bytes) -> None:
         """Take the active's answer: it has done the message again, except for the keys in conflict."""
@@ -231,15 +236,15 @@ class Replay:
             self._late(refused)
 
     def _late(self, refused: list[str]) -> None:
-        ctx = self._ctx
+        turn, committer = self._turn, self._committer
         late = [self._updates.pop(key) for key in dict.fromkeys(refused) if key in self._updates]
         if late:
             for update in late:
                 update.outcome = CONFLICT
-            ctx.counts["suffix_conflict"] += len(late)
-            ctx.counts["suffix_replayed"] -= len(late)
-            ctx.turn.saves.append(Save(f"suffix-late-{describe(ctx.state.number)}", late))
-            ctx.turn.fact("suffix", "warning", suffix_conflict=len(late))
+            committer.counts["suffix_conflict"] += len(late)
+            committer.counts["suffix_replayed"] -= len(late)
+            turn.effects.saves.append(Save(f"suffix-late-{describe(self._committed.state.number)}", late))
+            turn.effects.fact("suffix", "warning", suffix_conflict=len(late))
 
     def own(self, held: int) -> None:
         """Do the rest of our suffix ourselves, as we became active; our records up to `held` may have some of it."""
@@ -252,49 +257,55 @@ class Replay:
 
     # -- the active's end
 
+    def await_suffix(self) -> None:
+        """Expect the suffix of a peer that was active too: it gives way, gets our state, and hands over its updates."""
+        self._committer.await_suffix(self._turn.now + SUFFIX_S * self._pair.config.peer_timeout_s)
+
     def on_replay(self, body: bytes) -> None:
         """Do a message of the peer's suffix again, and answer it; a repeated message gets the same answer."""
-        ctx = self._ctx
         server, suffix_id, common, pieces = unpackb(body, "REPLAY")
-        if not ctx.active:
+        if not self._pair.active:
             return
-        ctx.await_suffix()
+        self.await_suffix()
         if self._takeover is None or self._takeover[0] != server or self._takeover[1].common != common:
             self._takeover = server, Ledger(common)
         if self._answered[:2] != (server, suffix_id):
             refused = self._take(self._takeover[1], pieces)
-            self._answered = server, suffix_id, refused, ctx.state.number
+            self._answered = server, suffix_id, refused, self._committed.state.number
         # The answer leaves when the records are in the journal.
-        ctx.turn.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])
+        self._turn.effects.confirm.append([follow.REPLAYED, packb([suffix_id, *self._answered[2:]])])
 
     def _take(self, ledger: Ledger, pieces: list[list[Any]]) -> list[str]:
         """Make records of pieces; return the keys that are in conflict."""
-        ctx, refused, done = self._ctx, [], 0
-        ctx.commit()
+        turn, committer, committed = self._turn, self._committer, self._committed
+        refused, done = [], 0
+        committer.commit(turn)
         known = self._done_since(ledger.common)
         for item in pieces:
             if (asked := SuffixPart.of(item)).rules is not None:
                 refused += self._take_rules(asked.rules, ledger.common)
                 continue
-            piece, updates = ledger.judge(asked, ctx.state, known.wrote, counted=known.counted)
+            piece, updates = ledger.judge(asked, committed.state, known.wrote, counted=known.counted)
             refused += [update.key for update in updates if update.outcome == CONFLICT]
             if piece is not None:
                 self._set_again(piece)
-                ledger.note(piece, ctx.state)
+                ledger.note(piece, committed.state)
                 done += sum(len(segment.keys) for segment in piece.segments)
-        ctx.commit()
-        ctx.counts["suffix_taken_over"] += done
-        ctx.turn.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
+        committer.commit(turn)
+        committer.counts["suffix_taken_over"] += done
+        turn.effects.fact("suffix_taken_over", "warning", updates=done, refused=len(refused))
         return refused
 
     def _take_rules(self, document: dict[str, Any], common: int) -> list[str]:
         """Take over the rules of access of a suffix; log a conflict for the operator if they were changed here too."""
-        ctx = self._ctx
-        if ctx.state.access.changed > common:
-            ctx.turn.fact("access in conflict", "warning", common=describe(common), number=describe(ctx.state.number))
+        turn, committer, committed = self._turn, self._committer, self._committed
+        if committed.state.access.changed > common:
+            turn.effects.fact(
+                "access in conflict", "warning", common=describe(common), number=describe(committed.state.number)
+            )
             return [RULES]
-        ctx.commit()
-        ctx.committer.keep_access(ctx.turn, ctx.now, ctx.wall, rules=document)
+        committer.commit(turn)
+        committer.keep_access(turn, rules=document)
         return []
 
     def _set_again(self, piece: SuffixPart) -> None:
@@ -302,17 +313,18 @@ class Replay:
 
         If the piece has conflicts, the open record is committed first: the refusals depend on what is known then.
         """
-        ctx, origins = self._ctx, piece.origins or []
+        turn, committer, committed = self._turn, self._committer, self._committed
+        origins = piece.origins or []
         if not piece.whole:
-            ctx.commit()
-            origins = [[session, no] for session, no in origins if not ctx.state.skipped(session, no)]
+            committer.commit(turn)
+            origins = [[session, no] for session, no in origins if not committed.state.skipped(session, no)]
             if piece.origins is not None:
-                piece.segments += parted(piece, ctx.state)
-        ctx.recommit(piece.segments, origins)
+                piece.segments += parted(piece, committed.state)
+        committer.recommit(turn, piece.segments, origins)
 
     def _done_since(self, common: int) -> Since:
         """Read the records after `common`, as far as the log reaches back."""
-        log = self._ctx.commits.log
+        log = self._committed.log
         if not log.reaches(common):
             return Since(whole=False)
         since = Since(whole=True)

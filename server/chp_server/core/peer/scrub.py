@@ -19,7 +19,6 @@ Both servers count a difference, and log it with some of the keys. Then the pass
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -39,8 +38,8 @@ from ..updates.turn import Turn
 class Scrubber:
     """This server's part in the scrub, as the active or as the passive."""
 
-    def __init__(self, committed: Committed, counts: Counter[str], scrub_s: float, heartbeat_s: float) -> None:
-        self._committed, self._counts = committed, counts
+    def __init__(self, committed: Committed, scrub_s: float, heartbeat_s: float) -> None:
+        self._committed = committed
         self._scrub = Scrub(scrub_s, heartbeat_s)
 
     def go_on(self, follower: Follower, turn: Turn, now: float) -> None:
@@ -75,7 +74,7 @@ class Scrubber:
             self._scrub.stop()
 
     def _tell(self, found: ScrubResult, turn: Turn) -> None:
-        self._counts["scrub_differences"] += found.differences
+        self._committed.counts["scrub_differences"] += found.differences
         keys = ", ".join(found.named) or "keys that only one of the two has"
         number = describe(self._committed.state.number)
         turn.fact("contents differ", "warning", number=number, keys=keys, of=found.keys)

@@ -48,12 +48,12 @@ REPLAYED, CONFLICT = "replayed", "conflict"
 CARRIED = frozenset({
     columns.DELETES, columns.TTLS, columns.UUIDS, columns.PROPERTIES, columns.LEASED, columns.LEASE, columns.UNLEASE,
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
-    columns.GROUP, columns.ONCE,
+    columns.GROUP, columns.ONCE, columns.SCHEDULED, columns.CANCEL,
 })  # fmt: skip
 # Segments with these columns are not replayed: staged updates, which are not visible yet, and deletes by expiry.
 NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})
 # Columns that are replayed only if no part of their batch is in conflict.
-ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE})
+ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE, columns.SCHEDULED, columns.CANCEL})
 # Stands for the rules of access in the place of a key; no key is empty.
 RULES = ""
 # They stand in the place of a revision, for an update that is to be replayed, and for one that the active lacks.

@@ -23,7 +23,10 @@ from chp.access import Rules, changes
 from chp.errors import BadInput
 from chp.versions import ACCESS_SINCE
 
-from ..context import ServerContext
+from ..pair.pair_state import PairView
+from ..updates.authorizer import Authorizer
+from ..updates.commit import Committer
+from ..updates.turn import CurrentTurn
 
 NO_KEYS = "rules need keys, which tell the servers which user sends a message: start both servers with --keys DIR"
 
@@ -31,33 +34,36 @@ NO_KEYS = "rules need keys, which tell the servers which user sends a message: s
 class AccessChanges:
     """The handler of the command `access`, and the answers that wait for a confirmation."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, turn: CurrentTurn, pair: PairView, committer: Committer, authorizer: Authorizer) -> None:
+        self._turn, self._pair, self._authorizer = turn, pair, authorizer
+        self._committer, self._committed = committer, committer.committed
         # The answers that wait: the connection, the id of the request, and the answer.
         self.owed: deque[tuple[bytes, int, dict[str, Any]]] = deque()
 
     def told(self) -> dict[str, Any]:
         """Return the rules, their number, whether this server serves, and the secret if there is one."""
-        granted = self._ctx.state.access
+        granted = self._committed.state.access
         document = None if granted.rules is None else granted.rules.document
-        told = {"rules": document, "number": granted.changed, "serving": self._ctx.serving}
+        told = {"rules": document, "number": granted.changed, "serving": self._pair.serving}
         return {**told, "secret": granted.secret} if granted.secret else told
 
     def make_secret(self) -> None:
         """Make the secret if the rules lack one, because a server of an older version made or kept them."""
-        ctx, granted = self._ctx, self._ctx.state.access
-        if granted.rules is None or granted.secret or not ctx.serving or ctx.room.read_only:
+        turn, committer = self._turn, self._committer
+        granted = self._committed.state.access
+        if granted.rules is None or granted.secret or not self._pair.serving or committer.room.read_only:
             return
-        ctx.commit()
-        ctx.committer.keep_access(ctx.turn, ctx.now, ctx.wall, secret=self._new_secret())
+        committer.commit(turn)
+        committer.keep_access(turn, secret=self._new_secret())
 
     def _new_secret(self) -> bytes:
         """Return a new secret, derived from the random secret of this run of the server."""
-        return sha256(b"chp members" + self._ctx.config.secret).digest()
+        return sha256(b"chp members" + self._pair.config.secret).digest()
 
     def replace(self, identity: bytes, options: dict[str, Any]) -> None:
         """Replace the rules; the answer waits until the passive has confirmed them, as that of a set does."""
-        ctx, granted = self._ctx, self._ctx.state.access
+        turn, committer, committed, authorizer = self._turn, self._committer, self._committed, self._authorizer
+        granted = committed.state.access
         if why := self._not_now():
             raise BadInput(why)
         if options.get("on") != granted.changed:
@@ -66,32 +72,32 @@ class AccessChanges:
         if not rules.to_ask():
             raise BadInput(
                 "no user could change these rules any more; first give one the admin command access, as in "
-                f"`chp access grant {ctx.authorizer.speaker or 'NAME'} admin access`"
+                f"`chp access grant {authorizer.speaker or 'NAME'} admin access`"
             )
         changed = changes(None if granted.rules is None else granted.rules.document, rules.document)
         # The old rules decided these refusals. Those that do not fit into the record are decided again.
-        ctx.committer.write_refusals(ctx.now)
-        ctx.commit()
+        committer.write_refusals(turn.now)
+        committer.commit(turn)
         secret = b"" if granted.secret else self._new_secret()
-        ctx.committer.keep_access(
-            ctx.turn, ctx.now, ctx.wall, user=ctx.authorizer.speaker, rules=rules.document, secret=secret
+        committer.keep_access(turn, user=authorizer.speaker, rules=rules.document, secret=secret)
+        turn.effects.fact(
+            "access changed", "warning", **authorizer.who(), number=committed.state.number, changes=changed
         )
-        ctx.turn.fact("access changed", "warning", **ctx.authorizer.who(), number=ctx.state.number, changes=changed)
-        ctx.committer.acks.owe(ctx.state.number)
+        committer.acks.owe(committed.state.number)
         self.owed.append((identity, options["id"], self.told()))
 
     def _not_now(self) -> str:
-        ctx = self._ctx
-        if not ctx.config.keyed:
+        pair, committer = self._pair, self._committer
+        if not pair.config.keyed:
             return NO_KEYS
-        if not ctx.serving:
+        if not pair.serving:
             return "this server is not active; change the rules on the active server"
-        if ctx.config.has_peer and ctx.peer is None:
+        if pair.config.has_peer and pair.peer is None:
             return "the other server was not heard yet, and its version may not support rules; start it first"
-        if ctx.committer.view.version < ACCESS_SINCE:
+        if committer.view.version < ACCESS_SINCE:
             return (
                 f"rules need version {ACCESS_SINCE} on both servers, and the pair works at "
-                f"{ctx.committer.view.version}; upgrade the other server"
+                f"{committer.view.version}; upgrade the other server"
             )
         return ""
 

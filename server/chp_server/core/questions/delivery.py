@@ -52,6 +52,8 @@ class Cursor:
     # The time when the reader was sent anything last.
     said: float = float("-inf")
     user: str = ""
+    # True if the reader is of an older version, which knows no headers.
+    plain: bool = False
 
 
 class TopicDelivery:
@@ -69,14 +71,19 @@ class TopicDelivery:
     def __len__(self) -> int:
         return len(self._readings)
 
-    def open(self, key: Key, topic: TopicLog, after: int, credit: int, now: float, *, user: str = "") -> str:
-        """Add a reader; return why it can't be served, or "" if it is. `after` is an offset, or -1 for the end."""
+    def open(
+        self, key: Key, topic: TopicLog, after: int, credit: int, now: float, *, user: str = "", plain: bool = False
+    ) -> str:
+        """Add a reader; return why it can't be served, or "" if it is. `after` is an offset, or -1 for the end.
+
+        A `plain` reader is of an older version, and gets messages without headers.
+        """
         mine = sum(identity == key[0] for identity, _ in self._readings)
         if mine >= self._limits.readings_of_one_max or not self._has_room(user):
             return f"{len(self._readings)} readers of topics are open; ask again when one is done"
         offset = topic.next if after < 0 else after
         room = min(credit, self._limits.sync_credit_max)
-        self._readings[key] = Cursor(topic.name, topic.id, offset, room, now, user=user)
+        self._readings[key] = Cursor(topic.name, topic.id, offset, room, now, user=user, plain=plain)
         return ""
 
     def _has_room(self, user: str) -> bool:
@@ -198,7 +205,7 @@ class TopicDelivery:
                 return b""
         reading.said = now
         told = headers.Messages(request_id, reading.offset, topic.first, topic.next)
-        return encode(told, [item_of(row) for row in rows])
+        return encode(told, [item_of(row, plain=reading.plain) for row in rows])
 
     def ready(self, blocked: Container[bytes], topics: Topics, confirmed: int | None) -> bool:
         """Return True if a reader could get messages in a turn that follows at once."""

@@ -9,7 +9,6 @@ answer is an iterator over messages, as all streams are (syncs.py). It yields an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,8 +73,8 @@ RECORDS_A_TURN = 1_024
 class Feeds:
     """The answers to readers of the feed."""
 
-    def __init__(self, committed: Committed, counts: Counter[str]) -> None:
-        self._committed, self._counts = committed, counts
+    def __init__(self, committed: Committed) -> None:
+        self._committed = committed
         self.pages = FeedPages()
 
     def records(
@@ -93,7 +92,7 @@ class Feeds:
         if not (yield from self._goes_on(after, whose)):
             yield from self._retained(request_id)
             return
-        self._counts["feeds"] += 1
+        self._committed.counts["feeds"] += 1
         until = min(until, state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
         records = self._between(after, until)

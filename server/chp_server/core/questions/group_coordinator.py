@@ -14,7 +14,6 @@ became active may be working. It keeps its slots until it asks here, or until it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from chp.errors import ChpError
 from chp.fair import making_room
 from chp.numbers import pack
 from chp.topics import SLOTS, pack_slots, unpack_slots
+from chp.versions import HEADERS_SINCE
 
 from ..state.groups import NOBODY, Group
 from ..state.member import Key, Member, Which
@@ -45,8 +45,8 @@ Frames = list[bytes]
 class GroupCoordinator:
     """The members that read at this server, and the slots that they are due."""
 
-    def __init__(self, committer: Committer, counts: Counter[str], pages: MessagePages) -> None:
-        self._committer, self._counts, self.pages = committer, counts, pages
+    def __init__(self, committer: Committer, pages: MessagePages) -> None:
+        self._committer, self.pages = committer, pages
         self._limits = committer.limits
         # Members that were ended to make room for other users' members.
         self._lost: list[Key] = []
@@ -96,7 +96,7 @@ class GroupCoordinator:
         if before is not None:
             self._streams.pop(before.key, None)
         stream = Member(key, which, topic.id, member, credit, now, group.resets, room=credit)
-        stream.user = user
+        stream.user, stream.plain = user, options.get("chp", HEADERS_SINCE) < HEADERS_SINCE
         stream.follow(group)
         stream.resume(self._have(options))
         self._streams[key] = self._of[which, member] = stream
@@ -191,7 +191,7 @@ class GroupCoordinator:
             self._slow.add((stream.which, stream.member))
             self._assign(stream.which, [(hand, NOBODY)], now)
             self._state.topics.groups.unsettled[stream.which] = None
-            self._counts["members_too_slow"] += 1
+            self._committer.counts["members_too_slow"] += 1
 
     def settle(self, now: float) -> None:
         """Divide the slots of each group in `unsettled` among its members."""
@@ -248,7 +248,7 @@ class GroupCoordinator:
 
     def _assign(self, which: Which, moves: list[tuple[int, bytes]], now: float) -> None:
         self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]], now)
-        self._counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+        self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
     def _add(self, column: str, told: list[Any], now: float) -> None:
         self._committer.add_segment(Segment([], [], {column: told}), now)
@@ -321,7 +321,7 @@ class GroupCoordinator:
             rows = [row for row in rows if row.stored.first < end]
             found, load = list[tuple[bytes, int]](), load_of_page()
             for row in rows:
-                item, n = self.pages.item(row, slots, at, end)
+                item, n = self.pages.item(row, slots, at, end, plain=stream.plain)
                 if n and not takes_row(load, row.stored, len(item)):
                     end = row.stored.first
                     break

@@ -22,7 +22,17 @@ from itertools import compress
 from chp.batch import array_head, packb, unpackb
 from chp.errors import ChpError
 from chp.limits import DEFAULT
-from chp.topics import ALL_SLOTS, pack_messages, slot_mask, slots_of, unpack_messages
+from chp.topics import (
+    ALL_SLOTS,
+    NO_HEADERS,
+    Headers,
+    has_headers,
+    pack_messages,
+    slot_mask,
+    slots_of,
+    unpack_messages,
+    unpack_with_headers,
+)
 from chp.unpacking import CONTAINER, Load
 
 from ..state.record_log import LoggedMessages
@@ -53,20 +63,32 @@ class MessageRow:
     stored: LoggedMessages
     keys: list[str] | None = None
     values: list[bytes] | None = None
+    headers: list[Headers] | None = None
     slots: bytes = b""
 
     def decode(self) -> None:
-        """Decode all batches of the row, into one column of keys, one of values and one of slots."""
+        """Decode all batches of the row: into one column of keys, of values, of headers and of slots."""
         keys: list[str] = []
         values: list[bytes] = []
+        headers: list[Headers] = []
         slots, named = [], False
         for body in unpackb(self.stored.body, "messages", None):
-            some, more = unpack_messages(body)
+            some, more, carried = unpack_with_headers(body)
             slots.append(slots_of(some, self.stored.first + len(values), len(more)))
             keys += some if some is not None else [""] * len(more)
+            if carried is not None:
+                headers += [NO_HEADERS] * (len(values) - len(headers))
+                headers += carried
             values += more
             named |= some is not None
+        if headers:
+            headers += [NO_HEADERS] * (len(values) - len(headers))
         self.keys, self.values, self.slots = keys if named else None, values, b"".join(slots)
+        self.headers = headers or None
+
+    def clear(self) -> None:
+        """Forget the columns."""
+        self.keys, self.values, self.headers, self.slots = None, None, None, b""
 
 
 class MessagePages:
@@ -157,11 +179,14 @@ class MessagePages:
         self._came.clear()
         self._bytes = self._decoded = 0
 
-    def item(self, row: MessageRow, slots: int, start: int, stop: int) -> tuple[bytes, int]:
-        """Return a row's messages of some slots between two offsets, as an item, and their count; b"" and 0 if none."""
+    def item(self, row: MessageRow, slots: int, start: int, stop: int, *, plain: bool = False) -> tuple[bytes, int]:
+        """Return a row's messages of some slots between two offsets, as an item, and their count; b"" and 0 if none.
+
+        If the member is of an older version (`plain`), the messages are without headers.
+        """
         stored = row.stored
         if slots == ALL_SLOTS and start <= stored.first and stop >= stored.end:
-            return item_of(stored), stored.n
+            return item_of(stored, plain=plain), stored.n
         if row.values is None:
             self._decode(row)
         mask = row.slots.translate(slot_mask(slots))
@@ -173,9 +198,11 @@ class MessagePages:
             return b"", 0
         values = list(compress(row.values or (), mask))
         keys = None if row.keys is None else list(compress(row.keys, mask))
-        starts = range(0, n, BATCH_MAX)
+        carried = None if row.headers is None or plain else list(compress(row.headers, mask))
+        parts = [slice(i, i + BATCH_MAX) for i in range(0, n, BATCH_MAX)]
         bodies = [
-            pack_messages(None if keys is None else keys[i : i + BATCH_MAX], values[i : i + BATCH_MAX]) for i in starts
+            pack_messages(keys and keys[part], values[part], carried[part] if carried and any(carried[part]) else None)
+            for part in parts
         ]
         fields = [stored.first, stored.n, stored.number, stored.wall_ms, bodies, mask]
         return b"".join((array_head(6), *map(packb, fields))), n
@@ -186,13 +213,22 @@ class MessagePages:
         if self._decoded > DECODED_BYTES:
             for other in self._rows.values():
                 if other is not row and other.values is not None:
-                    other.keys, other.values, other.slots = None, None, b""
+                    other.clear()
             self._decoded = len(row.stored.body)
 
 
-def item_of(row: LoggedMessages) -> bytes:
-    """Return a whole row as an item of MESSAGES."""
-    return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), row.body))
+def item_of(row: LoggedMessages, *, plain: bool = False) -> bytes:
+    """Return a whole row as an item of MESSAGES; without headers if its reader is of an older version (`plain`)."""
+    body = without_headers(row.body) if plain else row.body
+    return b"".join((array_head(5), *map(packb, (row.first, row.n, row.number, row.wall_ms)), body))
+
+
+def without_headers(body: bytes) -> bytes:
+    """Return the batches of a row without the headers of their messages."""
+    bodies = unpackb(body, "messages", None)
+    if not any(map(has_headers, bodies)):
+        return body
+    return packb([pack_messages(*unpack_messages(each)) if has_headers(each) else each for each in bodies])
 
 
 def load_of_page() -> Load:

@@ -30,11 +30,14 @@ from chp.messages import ICANHAZ, parse_icanhaz
 from chp.numbers import epoch_of, pack
 from chp.versions import spoken, unspoken
 
-from ..context import Ask, Asking, RiseAbove, ServerContext, TellStatus, Vote
+from ..asks import Ask, Asking, RiseAbove, Vote
+from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
 from ..state.image import Image
 from ..state.leases import listed
-from ..updates.turn import Copy, Frames, JournalRead, Read, ReadMessages
+from ..updates.authorizer import Authorizer
+from ..updates.commit import Committer
+from ..updates.turn import Copy, CurrentTurn, Frames, JournalRead, Read, ReadMessages
 from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
@@ -52,19 +55,33 @@ Options = dict[str, Any]
 class Requests:
     """The handlers of the snapshot port, and the streams that answer."""
 
-    def __init__(self, ctx: ServerContext, link: PeerLink, changes: AccessChanges) -> None:
-        self._ctx, self._link, self._changes = ctx, link, changes
+    def __init__(
+        self,
+        turn: CurrentTurn,
+        pair: PairView,
+        committer: Committer,
+        authorizer: Authorizer,
+        link: PeerLink,
+        *,
+        status: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._turn, self._pair, self._link, self._status_now = turn, pair, link, status
+        self._committer, self._committed = committer, committer.committed
+        self.authorizer, limits = authorizer, committer.limits
+        self.changes = AccessChanges(turn, pair, committer, authorizer)
+        # The shell puts its own facts of the status here.
+        self.shell_facts: Callable[[], dict[str, Any]] = lambda: {"journal": {}, "turns": {}}
         self._trail = AuditLog()
         # The number of the rules by which the readers of topics were admitted.
         self._rules = 0
         # True if a request came in this turn, or a stream is under way.
         self.awake = False
-        self.syncs = Syncs(ctx.limits)
-        self.images = Images(ctx.limits)
-        self.feeds = Feeds(ctx.commits, ctx.counts)
-        self.readers = TopicReaders(ctx)
+        self.syncs = Syncs(limits)
+        self.images = Images(limits)
+        self.feeds = Feeds(self._committed)
+        self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
-        self._alive = Alive(ctx.limits)
+        self._alive = Alive(limits)
         # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
         self.room = 1 << 62
@@ -92,9 +109,9 @@ class Requests:
                 yield from self._chp1(identity, parse_icanhaz(request))
 
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
-        if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._ctx.serving:
+        if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._pair.serving:
             self._open(
-                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._ctx.now, subtree), subtree
+                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._turn.now, subtree), subtree
             )
 
     def _vote(self, denied: Callable[[], bool], seen: int = 0) -> Generator[Ask, None, bool]:
@@ -105,13 +122,13 @@ class Requests:
         if denied():
             return False
         if seen:
-            self._ctx.epochs.client_saw(seen)
+            self._pair.epochs.client_saw(seen)
             yield RiseAbove(seen)
         yield Vote()
-        return not self._ctx.serving or not denied()
+        return not self._pair.serving or not denied()
 
     def _chp1_copy(self, subtree: str) -> Iterator[list[Frames]]:
-        yield from chp1_parts(self._image_of(subtree), subtree, self._ctx.wall, lambda: self._ctx.now)
+        yield from chp1_parts(self._image_of(subtree), subtree, self._turn.wall_s, lambda: self._turn.now)
 
     def _extended(self, identity: bytes, subtree_frame: bytes, options_frame: bytes) -> Asking:
         try:
@@ -127,13 +144,13 @@ class Requests:
             self.refuse(identity, options["id"], f"can't answer this client: {unspoken(version)}")
             raise BadFrame(f"can't answer a client: {unspoken(version)}")
         if subtree_frame == TELLS:
-            self.clients.told(identity, options, self._ctx.authorizer.speaker, self._ctx.now)
+            self.clients.told(identity, options, self.authorizer.speaker, self._turn.now)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
             more = options["more"]
             if type(more) is int and more > 0:
-                self.syncs.grant(identity, options["id"], more, self._ctx.now)
+                self.syncs.grant(identity, options["id"], more, self._turn.now)
                 self.readers.grant(identity, options["id"], more)
         elif "topic" in options or "topics" in options:
             if (yield from self._vote(partial(self._denies_topic, identity, options))):
@@ -148,27 +165,28 @@ class Requests:
     # -- copies
 
     def _sync(self, identity: bytes, subtree: str, options: Options) -> Asking:
-        ctx, request_id = self._ctx, options["id"]
+        pair, committed = self._pair, self._committed
+        request_id = options["id"]
         after, credit = _number(options, "from", 0, least=-(1 << 63)), _number(options, "credit", 8, least=1)
         session_id = options.get("session") or b""
         if type(session_id) is not bytes:
             raise BadFrame("the 'session' of ICANHAZ? is bytes")
-        if not ctx.authorizer.owns(ctx.state.access, session_id):
+        if not self.authorizer.owns(committed.state.access, session_id):
             # A caller may not learn what the session of another user has done, nor end its copies.
             session_id = b""
         if options.get("inspect") is True:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
-        seen = epoch_of(after) if proof[0] == ctx.state.store != b"" else 0
+        seen = epoch_of(after) if proof[0] == committed.state.store != b"" else 0
         if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
             return
-        if not ctx.serving:
-            self._answer(identity, headers.Refused(request_id, "passive", int(ctx.bstate)))
+        if not pair.serving:
+            self._answer(identity, headers.Refused(request_id, "passive", int(pair.bstate)))
             return
-        ctx.commit()
-        if meant not in (None, ctx.state.store):
-            self._answer(identity, headers.Refused(request_id, "store", ctx.state.store))
+        self._committer.commit(self._turn)
+        if meant not in (None, committed.state.store):
+            self._answer(identity, headers.Refused(request_id, "store", committed.state.store))
             return
         if "image" in options:
             self._image(identity, subtree, options, credit)
@@ -184,13 +202,13 @@ class Requests:
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
-        ctx = self._ctx
+        pair = self._pair
         if self._denies_copy(identity, request_id, subtree):
             return
-        if ctx.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
-            self._answer(identity, headers.Refused(request_id, "passive", int(ctx.bstate)))
+        if pair.bstate not in (headers.State.ACTIVE, headers.State.PASSIVE):
+            self._answer(identity, headers.Refused(request_id, "passive", int(pair.bstate)))
             return
-        ctx.commit()
+        self._committer.commit(self._turn)
         indices, nobody = count(), [b"", b""]
         copy = self._copy((0, nobody), subtree, request_id, b"", indices)
         empty = partial(self._empty, request_id, 0, nobody, indices)
@@ -208,13 +226,13 @@ class Requests:
         copy: tuple[bytes, str] | None = None,
         empty: Callable[[], Frames] | None = None,
     ) -> None:
-        credit, now = min(credit, self._ctx.limits.sync_credit_max), self._ctx.now
+        credit, now = min(credit, self._committer.limits.sync_credit_max), self._turn.now
         stream = SyncStream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
         self._open(stream, subtree)
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while the answer is prepared; its kind is the one that is likely to follow."""
-        state, index = self._ctx.state, next(indices)
+        state, index = self._committed.state, next(indices)
         header: headers.Header = headers.Sync(request_id, index)
         if self._resumes(after, proof):
             header = headers.Records(request_id, index, state.opener_of(after))
@@ -222,8 +240,8 @@ class Requests:
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
         """Return True if `after` is in our history, and the log has all records after it."""
-        ctx = self._ctx
-        return after > 0 and ctx.state.is_ours(after, proof) and ctx.commits.log.reaches(after)
+        committed = self._committed
+        return after > 0 and committed.state.is_ours(after, proof) and committed.log.reaches(after)
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
@@ -232,48 +250,48 @@ class Requests:
 
         The answer shows the state at the time when its first part is made, not when the request came.
         """
-        ctx = self._ctx
-        session = ctx.state.sessions.get(session_id)
+        committer, committed = self._committer, self._committed
+        session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._resumes(*at):
             yield from self._resume(at[0], subtree, request_id, session_no, indices)
             return
-        ctx.counts["snapshots"] += 1
+        committer.counts["snapshots"] += 1
         image = self._image_of(subtree)
-        end = [session_no, False, *ctx.commits.channels.digest_of(subtree), ctx.state.whose(image.number)]
-        yield from snapshot_parts(image, request_id, end, ctx.limits, lambda: ctx.now, indices=indices)
+        end = [session_no, False, *committed.channels.digest_of(subtree), committed.state.whose(image.number)]
+        yield from snapshot_parts(image, request_id, end, committer.limits, lambda: self._turn.now, indices=indices)
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
-        if self._ctx.state.deferred:
+        if self._committed.state.deferred:
             return False
-        return subtree in self._fresh or not (self._ctx.state.gathering or self._crowded)
+        return subtree in self._fresh or not (self._committed.state.gathering or self._crowded)
 
     @property
     def _crowded(self) -> bool:
         """True if the images in memory are so large that no other one may be made."""
-        state = self._ctx.state
+        state = self._committed.state
         return not state.deferred and self._alive.full(len(state.map))
 
     def _image_of(self, subtree: str) -> Image:
         """Return an image of a subtree as it is now; one pass over the map makes the images of all waiting streams."""
         if subtree not in self._fresh:
-            ctx = self._ctx
-            made = ctx.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
+            committed = self._committed
+            made = committed.state.images({subtree, *self.syncs.wanted(self.blocked)} - self._fresh.keys())
             for image in made.values():
                 self._alive.add(image)
             self._fresh |= made
-            ctx.commits.channels.measure_by(self._fresh)
+            committed.channels.measure_by(self._fresh)
         return self._fresh[subtree]
 
     def _resume(
         self, after: int, subtree: str, request_id: int, session_no: int | None, indices: Iterator[int]
     ) -> Iterator[list[Frames]]:
-        ctx = self._ctx
-        ctx.counts["resumes"] += 1
-        number, records = ctx.state.number, ctx.commits.log.after(after, 1 << 62)
-        digest, whose = ctx.commits.channels.digest_of(subtree), ctx.state.whose(number)
-        fingerprint = ctx.commits.channels.fingerprint_of(subtree, ctx.state.map)
+        committer, committed = self._committer, self._committed
+        committer.counts["resumes"] += 1
+        number, records = committed.state.number, committed.log.after(after, 1 << 62)
+        digest, whose = committed.channels.digest_of(subtree), committed.state.whose(number)
+        fingerprint = committed.channels.fingerprint_of(subtree, committed.state.map)
         if fingerprint is None:
             image = self._image_of(subtree)
             yield from gathered(image)
@@ -284,61 +302,63 @@ class Requests:
             after,
             subtree,
             end,
-            ctx.limits,
-            opener=ctx.state.opener_of,
+            committer.limits,
+            opener=committed.state.opener_of,
             indices=indices,
-            as_of_now=lambda segment, revision: with_ttls_left(segment, revision, ctx.state.map, ctx.now),
+            as_of_now=lambda segment, revision: with_ttls_left(segment, revision, committed.state.map, self._turn.now),
         )
 
     # -- images
 
     def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
-        ctx, request_id, name = self._ctx, options["id"], options["image"]
+        turn = self._turn
+        request_id, name = options["id"], options["image"]
         if type(name) is not bytes or len(name) != 16:
             raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
-        if ctx.config.keyed:
+        if self._pair.config.keyed:
             # Only the user that made an image may read it, and only by the subtree that the user gave then.
-            name = b"\0".join([name, ctx.authorizer.speaker.encode(), subtree.encode()])
+            name = b"\0".join([name, self.authorizer.speaker.encode(), subtree.encode()])
         if "part" not in options:
             self._make_image(identity, subtree, name, options)
             return
-        image = self.images.part(name, options["part"], ctx.now) if type(options["part"]) is int else None
+        image = self.images.part(name, options["part"], turn.now) if type(options["part"]) is int else None
         if image is None:
             text = "it is not kept here, not whole yet, or has no such part"
             self._answer(identity, headers.Refused(request_id, "image", text))
         else:
             form = packed if options.get("packed") else Segment.encode
-            end = [None, False, *NOTHING, ctx.state.whose(image.number)]
-            parts = snapshot_parts(image, request_id, end, ctx.limits, lambda: ctx.now, form=form)
+            end = [None, False, *NOTHING, self._committed.state.whose(image.number)]
+            parts = snapshot_parts(image, request_id, end, self._committer.limits, lambda: turn.now, form=form)
             self._stream(identity, request_id, parts, credit, subtree)
 
     def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
-        ctx, request_id, limits = self._ctx, options["id"], self._ctx.limits
+        turn, committer, committed, authorizer = self._turn, self._committer, self._committed, self.authorizer
+        request_id, limits = options["id"], committer.limits
         prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
         if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
         if (image := self.images.get(name)) is None:
-            if not self.images.make_room(ctx.now, ctx.authorizer.speaker):
+            if not self.images.make_room(turn.now, authorizer.speaker):
                 text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
-            ctx.counts["images"] += 1
-            image = self.images.same(ctx.state.number, prefix)
+            committer.counts["images"] += 1
+            image = self.images.same(committed.state.number, prefix)
             if image is None and self._crowded:
                 text = "the server holds as many images as it may; ask again when one is done"
                 self._answer(identity, headers.Refused(request_id, "busy", text))
                 return
             if image is None:
-                image = ctx.state.image(prefix)
+                image = committed.state.image(prefix)
                 self._alive.add(image)
-        self.images.keep(name, image, parts, ctx.now, ctx.authorizer.speaker)
+        self.images.keep(name, image, parts, turn.now, authorizer.speaker)
         self._stream(identity, request_id, self._about(image, request_id), ONE_ANSWER, subtree)
 
     def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
         yield from gathered(image)
-        facts = {"number": image.number, "keys": image.size, "store": self._ctx.state.store}
+        facts = {"number": image.number, "keys": image.size, "store": self._committed.state.store}
         yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
 
     # -- the feed
@@ -351,7 +371,7 @@ class Requests:
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
             self._stream(identity, request_id, probe, ONE_ANSWER, subtree)
         else:
-            until = _number(options, "until", self._ctx.state.number)
+            until = _number(options, "until", self._committed.state.number)
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
             empty = partial(self._no_records, request_id, after, indices)
@@ -359,15 +379,15 @@ class Requests:
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while records are read from the journal."""
-        state = self._ctx.state
+        state = self._committed.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
     def _open(self, stream: SyncStream, subtree: str) -> None:
-        if self._ctx.config.keyed:
+        if self._pair.config.keyed:
             # The first part is made later, so the user and the rules of this moment are kept.
-            asked = self._ctx.authorizer.speaker, self._ctx.state.access.changed
+            asked = self.authorizer.speaker, self._committed.state.access.changed
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
-        stream.user, most = self._ctx.authorizer.speaker, self._ctx.limits.syncs_max
+        stream.user, most = self.authorizer.speaker, self._committer.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", most))
         for lost in self.syncs.take_lost():
@@ -379,29 +399,28 @@ class Requests:
     ) -> Iterator[list[Frames]]:
         """Yield the parts of an answer to a user, until new rules deny the user the rest."""
         for part in parts:
-            state = self._ctx.state
-            if state.access.changed != asked_at and (why := self._ctx.authorizer.unread(state.access, user, subtree)):
+            state = self._committed.state
+            if state.access.changed != asked_at and (why := self.authorizer.unread(state.access, user, subtree)):
                 if stream.request_id:
                     yield [reply(pack(state.number), encode(headers.Refused(stream.request_id, "access", why)))]
                 return
             yield part
 
     def _answer(self, identity: bytes, header: headers.Reply | headers.Refused) -> None:
-        ctx = self._ctx
         self._audit_answer(identity, header)
-        ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
+        self._turn.effects.replies.append((identity, [reply(pack(self._committed.state.number), encode(header))]))
 
     def pump(self) -> None:
         """Let each stream that has credit send a part. The record is committed, so that all are of one number."""
-        ctx = self._ctx
+        turn = self._turn
         self._heed_rules()
         if self.syncs:
             pressed = self._crowded
-            for identity, part in self.syncs.pump(self.blocked, self._may_begin, ctx.now, self.room, pressed=pressed):
-                ctx.turn.replies.append((identity, part))
-            ctx.turn.reads += self.feeds.pages.due()
+            for identity, part in self.syncs.pump(self.blocked, self._may_begin, turn.now, self.room, pressed=pressed):
+                turn.effects.replies.append((identity, part))
+            turn.effects.reads += self.feeds.pages.due()
         self._fresh.clear()
-        self.readers.pump(self.blocked, lacks=self._link.filler.waits(ctx.turn))
+        self.readers.pump(self.blocked, lacks=self._link.backfill.waits(turn.effects))
         self.awake = bool(self.syncs or self.readers)
 
     def page(self, read: JournalRead, found: Any) -> None:
@@ -414,23 +433,24 @@ class Requests:
 
     def _heed_rules(self) -> None:
         """Remove all readers of topics if the rules have changed; those that may still read ask again."""
-        changed = self._ctx.state.access.changed
+        changed = self._committed.state.access.changed
         if changed != self._rules:
             self._rules = changed
             self.readers.clear()
 
     def forget(self) -> None:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
-        self.images.expire(self._ctx.now)
-        self.clients.forget(self._ctx.now)
+        self.images.expire(self._turn.now)
+        self.clients.forget(self._turn.now)
 
     def clear(self) -> None:
-        """Drop all streams, images, readers and reports of clients: this server no longer serves."""
+        """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
         self.syncs.clear()
         self.images.clear()
         self.feeds.pages.clear()
         self.readers.clear()
         self.clients.clear()
+        self.changes.owed.clear()
 
     @property
     def ready(self) -> bool:
@@ -452,15 +472,13 @@ class Requests:
     # -- admin
 
     def _administer(self, identity: bytes, command: str, options: Options) -> Asking:
-        handler, ctx = self._admin.get(command), self._ctx
-        if self._denies(
-            identity, options["id"], ctx.authorizer.undone(ctx.state.access, command), f"admin {command!r:.40}"
-        ):
+        handler, why = self._admin.get(command), self.authorizer.undone(self._committed.state.access, command)
+        if self._denies(identity, options["id"], why, f"admin {command!r:.40}"):
             return
-        if ctx.config.audited:
+        if self._pair.config.audited:
             self._audit(
                 self._trail.asks(
-                    identity, options["id"], PendingCommand(ctx.authorizer.who(), named(command, options))
+                    identity, options["id"], PendingCommand(self.authorizer.who(), named(command, options))
                 ),
                 "none",
             )
@@ -468,7 +486,7 @@ class Requests:
             if handler is None:
                 known = ", ".join(sorted(self._admin))
                 raise BadInput(f"admin command {command!r:.40} is not known; try {known}")
-            if (command == "restore" or "end" in options) and (why := ctx.room.read_only):
+            if (command == "restore" or "end" in options) and (why := self._committer.room.read_only):
                 raise BadInput(why)
             yield from handler(identity, options) or ()
         except BadInput as error:
@@ -480,61 +498,62 @@ class Requests:
 
     def _audit(self, asked: PendingCommand | None, verdict: str) -> None:
         if asked is not None:
-            told = {**asked.who, "number": self._ctx.state.number, "what": asked.what, "verdict": verdict}
-            self._ctx.turn.fact("admin", "audit", **told)
+            told = {**asked.who, "number": self._committed.state.number, "what": asked.what, "verdict": verdict}
+            self._turn.effects.fact("admin", "audit", **told)
 
-    def _status(self, identity: bytes, options: Options) -> Asking:
-        yield TellStatus(identity, options["id"])
+    def _status(self, identity: bytes, options: Options) -> None:
+        self.answer(identity, options["id"], self._status_now())
 
     def _copies(self, command: str, identity: bytes, options: Options) -> None:
-        self._ctx.turn.copies.append(Copy(command, identity, options))
+        self._turn.effects.copies.append(Copy(command, identity, options))
 
     def _switch(self, identity: bytes, options: Options) -> Asking:
         """Hand over to the passive; refuse if this server itself took over less than `switch_pace_s` ago."""
-        ctx = self._ctx
-        wait_s = self._link.handed_over_at + ctx.limits.switch_pace_s - ctx.now
+        committer = self._committer
+        wait_s = self._link.handed_over_at + committer.limits.switch_pace_s - self._turn.now
         if options.get("force") is True:
             self.answer(identity, options["id"], (yield from self._link.force()))
         elif wait_s > 0:
-            text = f"a hand-over was {ctx.limits.switch_pace_s - wait_s:.1f} s ago; ask again in {wait_s:.1f} s"
+            text = f"a hand-over was {committer.limits.switch_pace_s - wait_s:.1f} s ago; ask again in {wait_s:.1f} s"
             self._answer(identity, headers.Refused(options["id"], "busy", text))
         else:
             self.answer(identity, options["id"], self._link.switch())
 
     def _leases(self, identity: bytes, options: Options) -> None:
         """List the open leases, or end one."""
-        ctx, leases = self._ctx, self._ctx.state.leases
+        turn, committer = self._turn, self._committer
+        leases = self._committed.state.leases
         name, after = options.get("end"), options.get("after", b"")
         if name is not None and (type(name) is not bytes or name not in leases):
             raise BadInput("no lease of that name is open; `chp leases` lists the open ones")
-        if name is not None and not ctx.serving:
+        if name is not None and not self._pair.serving:
             raise BadInput("this server is not active; end the lease on the active server")
         if type(after) is not bytes:
             raise BadInput("'after' is the name of a lease, 16 bytes")
         if name is None:
-            self.answer(identity, options["id"], listed(leases, after, ctx.now))
+            self.answer(identity, options["id"], listed(leases, after, turn.now))
             return
-        facts = {columns.LEASE: name.hex(), **leases[name].facts(ctx.now)}
-        ctx.commit()
-        ctx.committer.close_lease(name, ctx.now)
-        ctx.commit()
-        ctx.turn.fact("lease ended", "warning", **facts, because="an operator")
+        facts = {columns.LEASE: name.hex(), **leases[name].facts(turn.now)}
+        committer.commit(turn)
+        committer.close_lease(name, turn.now)
+        committer.commit(turn)
+        turn.effects.fact("lease ended", "warning", **facts, because="an operator")
         self.answer(identity, options["id"], facts)
 
     def _clients(self, identity: bytes, options: Options) -> None:
-        self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._ctx.now))
+        self.answer(identity, options["id"], self.clients.listed(options.get("after", 0), self._turn.now))
 
     def _access(self, identity: bytes, options: Options) -> None:
         """Show the rules of access, or replace them."""
         if "rules" in options:
-            self._changes.replace(identity, options)
+            self.changes.replace(identity, options)
         else:
-            self._changes.make_secret()
-            self.answer(identity, options["id"], self._changes.told())
+            self.changes.make_secret()
+            self.answer(identity, options["id"], self.changes.told())
 
     def _denies_copy(self, identity: bytes, request_id: int, subtree: str) -> bool:
-        gate = self._ctx.authorizer
-        why = gate.unread(self._ctx.state.access, gate.speaker, subtree)
+        authorizer = self.authorizer
+        why = authorizer.unread(self._committed.state.access, authorizer.speaker, subtree)
         return self._denies(identity, request_id, why, f"read {subtree!r}")
 
     def _denies_topic(self, identity: bytes, options: Options) -> bool:
@@ -542,15 +561,20 @@ class Requests:
         topic, group = (f"{options.get(name, '')!s:.200}" for name in ("topic", "group"))
         if not of_member(options):
             return self._denies_copy(identity, options["id"], f"{TOPICS}{topic}/" if "topic" in options else TOPICS)
-        state, member = self._ctx.state, options.get("member")
+        state, member = self._committed.state, options.get("member")
         lease = state.leases.get(member) if type(member) is bytes else None
-        why = self._ctx.authorizer.unconsumed(state.access, topic, group, lease)
+        why = self.authorizer.unconsumed(state.access, topic, group, lease)
         return self._denies(identity, options["id"], why, f"consume by group {group!r} of topic {topic!r}")
+
+    def deny(self, what: str) -> None:
+        """Count and log that the rules deny something to the user of the message in hand."""
+        self._committer.counts["denied"] += 1
+        self._turn.effects.fact("denied", "warning", **self.authorizer.who(), what=what)
 
     def _denies(self, identity: bytes, request_id: int, why: str, what: str) -> bool:
         """Return True if there is a reason `why` to deny; refuse the request, unless it is of CHP/1 and has no id."""
         if why:
-            self._ctx.deny(what)
+            self.deny(what)
             if request_id:
                 self._answer(identity, headers.Refused(request_id, "access", why))
         return bool(why)
@@ -561,10 +585,10 @@ class Requests:
 
     def promise(self, identity: bytes, request_id: int, facts: dict[str, Any]) -> None:
         """Answer an admin command in order with acknowledgements, once its change is replicated."""
-        ctx, header = self._ctx, headers.Reply(request_id, facts)
+        header = headers.Reply(request_id, facts)
         self._audit_answer(identity, header)
-        told = reply(pack(ctx.state.number), encode(header))
-        ctx.turn.promises.append((identity, [told]))
+        told = reply(pack(self._committed.state.number), encode(header))
+        self._turn.effects.promises.append((identity, [told]))
 
     def refuse(self, identity: bytes, request_id: int, text: str) -> None:
         """Refuse a request with a text."""

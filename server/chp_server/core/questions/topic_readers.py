@@ -3,6 +3,7 @@
     ICANHAZ? subtree {id, topic, facts}            asks for the facts of a topic
     ICANHAZ? subtree {id, topics: after}           asks for the facts of topics, by name, from behind `after`: a page
     ICANHAZ? subtree {id, topic, groups: after}    asks for a topic's groups, by name, from behind `after`: a page
+    ICANHAZ? subtree {id, topic, scheduled: after} asks for a topic's scheduled messages in the same way
     ICANHAZ? subtree {id, topic, after, credit}    reads messages from an offset on; -1: only new ones
     ICANHAZ? subtree {id, topic, group, member, credit, have, proof}
                                                    reads messages of a member's slots (group_coordinator.py)
@@ -19,10 +20,13 @@ from chp import headers
 from chp.batch import encode
 from chp.errors import BadFrame
 from chp.numbers import pack
+from chp.versions import HEADERS_SINCE
 
-from ..context import ServerContext
+from ..pair.pair_state import PairView
 from ..state.topics import TopicLog
-from ..updates.turn import Append
+from ..updates.authorizer import Authorizer
+from ..updates.commit import Committer
+from ..updates.turn import Append, CurrentTurn
 from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
 from .message_pages import MessagePages
@@ -35,86 +39,94 @@ MAKES_ROOM = "your user has most of the readers of topics here, and another user
 
 def of_member(options: dict[str, Any]) -> bool:
     """Return True if a question about topics asks for the messages of a member of a group."""
-    listed = "topics" in options or options.get("facts") is True or type(options.get("groups")) is str
+    listed = "topics" in options or options.get("facts") is True
+    listed = listed or any(type(options.get(name)) is str for name in ("groups", "scheduled"))
     return not listed and "topic" in options and "group" in options
 
 
 class TopicReaders:
     """The questions about topics, the single readers, and the members of groups."""
 
-    def __init__(self, ctx: ServerContext) -> None:
-        self._ctx = ctx
+    def __init__(self, turn: CurrentTurn, pair: PairView, committer: Committer, authorizer: Authorizer) -> None:
+        self._turn, self._pair, self._authorizer = turn, pair, authorizer
+        self._committer, self._committed = committer, committer.committed
         self.pages = MessagePages()
-        self.delivery = TopicDelivery(ctx.limits, self.pages)
-        self.sharing = GroupCoordinator(ctx.committer, ctx.counts, self.pages)
+        self.delivery = TopicDelivery(committer.limits, self.pages)
+        self.coordinator = GroupCoordinator(committer, self.pages)
 
     def __bool__(self) -> bool:
-        return bool(self.delivery or self.sharing)
+        return bool(self.delivery or self.coordinator)
 
     def ask(self, identity: bytes, options: dict[str, Any]) -> None:
         """Answer a question, or begin to send messages; the caller's rights are checked, and its vote is cast."""
-        ctx, request_id = self._ctx, options["id"]
-        if not ctx.serving:
-            self._refuse(identity, request_id, "passive", int(ctx.bstate))
+        turn, pair, committed = self._turn, self._pair, self._committed
+        request_id = options["id"]
+        if not pair.serving:
+            self._refuse(identity, request_id, "passive", int(pair.bstate))
             return
-        if ctx.now < ctx.hold_until:
+        if turn.now < pair.hold_until:
             # This server was stopped for a while, and the peer may have become active meanwhile.
             self._refuse(identity, request_id, "busy", "this server was stopped, and waits until it hears its peer")
             return
-        ctx.commit()
+        self._committer.commit(turn)
         if "topics" in options:
             self._list(identity, request_id, options["topics"])
             return
-        topic = ctx.state.topics.by_name.get(options["topic"]) if type(options["topic"]) is str else None
+        topic = committed.state.topics.by_name.get(options["topic"]) if type(options["topic"]) is str else None
         if topic is None:
             self._refuse(identity, request_id, "topic", f"there is no topic {options['topic']!r:.200}")
         elif options.get("facts") is True:
             # A topic that is removed and made again has another id.
-            made = f"{ctx.state.store.hex()}.{topic.id}"
+            made = f"{committed.state.store.hex()}.{topic.id}"
             self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
         elif type(options.get("groups")) is str:
             told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
+            self._answer(identity, headers.Reply(request_id, told))
+        elif type(options.get("scheduled")) is str:
+            page = committed.state.topics.schedule.page(topic.name, options["scheduled"], LISTED_MAX)
+            told = {"now": round(turn.wall_s * 1000), "scheduled": page}
             self._answer(identity, headers.Reply(request_id, told))
         else:
             self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
 
     def _open(self, key: tuple[bytes, int], topic: TopicLog, options: dict[str, Any]) -> None:
+        turn, user = self._turn, self._authorizer.speaker
         after, credit, name = options["after"], options["credit"], options.get("group")
         if type(after) is not int or type(credit) is not int or not -1 <= after < 1 << 62 or credit < 1:
             self._refuse(*key, "bad", "'after' is an offset, or -1, and 'credit' at least 1")
         elif not of_member(options):
-            user = self._ctx.authorizer.speaker
-            if why := self.delivery.open(key, topic, after, credit, self._ctx.now, user=user):
+            plain = options["chp"] < HEADERS_SINCE
+            if why := self.delivery.open(key, topic, after, credit, turn.now, user=user, plain=plain):
                 self._refuse(*key, "busy", why)
             for lost in self.delivery.take_lost():
                 self._refuse(*lost, "busy", MAKES_ROOM)
         elif type(name) is not str or name not in topic.groups:
             self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
         else:
-            ctx, group = self._ctx, topic.groups[name]
-            refusal = self.sharing.open(key, topic, group, options, user=ctx.authorizer.speaker, now=ctx.now)
-            ctx.turn.replies += self.sharing.take_lost()
+            group = topic.groups[name]
+            refusal = self.coordinator.open(key, topic, group, options, user=user, now=turn.now)
+            turn.effects.replies += self.coordinator.take_lost()
             if refusal:
                 self._refuse(*key, *refusal)
 
     def grant(self, identity: bytes, request_id: int, more: int) -> None:
         """Give a reader or a member more credit."""
-        self.delivery.grant(identity, request_id, more, self._ctx.now)
-        self.sharing.grant(identity, request_id, more, self._ctx.now)
+        self.delivery.grant(identity, request_id, more, self._turn.now)
+        self.coordinator.grant(identity, request_id, more, self._turn.now)
 
     def serves(self, identity: bytes) -> bool:
         """Return True if this connection reads messages, even if there are none for it."""
-        return self.delivery.serves(identity) or self.sharing.serves(identity)
+        return self.delivery.serves(identity) or self.coordinator.serves(identity)
 
     def gone(self, identity: bytes) -> None:
         """Forget the readers of an ended connection."""
         self.delivery.close(identity)
-        self.sharing.close(identity)
+        self.coordinator.close(identity)
 
     def _list(self, identity: bytes, request_id: int, after: object) -> None:
         if type(after) is not str:
             raise BadFrame("'topics' is the name after which the list begins, or empty")
-        topics = self._ctx.state.topics.by_name
+        topics = self._committed.state.topics.by_name
         names = sorted(name for name in topics if name > after)[:LISTED_MAX]
         self._answer(identity, headers.Reply(request_id, {"topics": [topics[name].facts() for name in names]}))
 
@@ -122,60 +134,57 @@ class TopicReaders:
         self._answer(identity, headers.Refused(request_id, code, detail))
 
     def _answer(self, identity: bytes, header: headers.Header) -> None:
-        ctx = self._ctx
-        ctx.turn.replies.append((identity, [reply(pack(ctx.state.number), encode(header))]))
+        self._turn.effects.replies.append((identity, [reply(pack(self._committed.state.number), encode(header))]))
 
     # -- each turn
 
-    def _confirmed(self) -> int | None:
-        """Return the number that the passive has in its journal; None if no passive is in sync."""
-        follower = self._ctx.follower
-        return follower.confirmed if follower is not None and follower.in_sync else None
-
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
         """Send readers what they get in this turn; `lacks`: our journal lacks messages that the peer may have."""
-        ctx = self._ctx
-        at, filling, confirmed = ctx.state.number, lacks and ctx.in_sync(), self._confirmed()
-        self.delivery.written = ctx.written
+        turn, pair, committed = self._turn, self._pair, self._committed
+        at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), self._pair.passive_has()
+        self.delivery.written = turn.written
         if self:
-            self.pages.keep(row for op in ctx.turn.journal if isinstance(op, Append) for row in op.messages)
-        if self.sharing:
-            upto, waits = self.delivery.upto(confirmed), lacks and ctx.config.has_peer
+            self.pages.keep(row for op in turn.effects.journal if isinstance(op, Append) for row in op.messages)
+        if self.coordinator:
+            upto, waits = self.delivery.upto(confirmed), lacks and pair.config.has_peer
             whole = upto == at and not waits
-            ctx.turn.deliveries += self.sharing.pump(blocked, upto, ctx.now, filling=waits, whole=whole)
-        given = self.delivery.pump(ctx.state.topics, blocked, ctx.now, at, confirmed, filling=filling)
-        ctx.turn.deliveries += given
-        ctx.turn.reads += self.pages.due()
+            turn.effects.deliveries += self.coordinator.pump(blocked, upto, turn.now, filling=waits, whole=whole)
+        given = self.delivery.pump(committed.state.topics, blocked, turn.now, at, confirmed, filling=filling)
+        turn.effects.deliveries += given
+        turn.effects.reads += self.pages.due()
 
     def ready(self, blocked: Container[bytes]) -> bool:
         """Return True if a reader could get messages in a turn that follows at once."""
-        if self.sharing and self.sharing.ready(blocked, self.delivery.upto(self._confirmed())):
+        confirmed = self._pair.passive_has()
+        if self.coordinator and self.coordinator.ready(blocked, self.delivery.upto(confirmed)):
             return True
-        return len(self.delivery) > 0 and self.delivery.ready(blocked, self._ctx.state.topics, self._confirmed())
+        return len(self.delivery) > 0 and self.delivery.ready(blocked, self._committed.state.topics, confirmed)
 
     def clear(self) -> None:
         """Remove all readers with a refusal: this server no longer serves, or its rules have changed."""
-        ctx = self._ctx
-        ctx.turn.replies += self.delivery.clear(int(ctx.bstate))
-        ctx.turn.replies += self.sharing.clear(int(ctx.bstate))
+        turn, pair = self._turn, self._pair
+        turn.effects.replies += self.delivery.clear(int(pair.bstate))
+        turn.effects.replies += self.coordinator.clear(int(pair.bstate))
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
-        if beat and self.sharing:
-            self.sharing.step(self._ctx.now)
-        if self._ctx.state.topics.groups.unsettled:
-            self.sharing.settle(self._ctx.now)
+        if beat and self.coordinator:
+            self.coordinator.step(self._turn.now)
+        if self._committed.state.topics.groups.unsettled:
+            self.coordinator.settle(self._turn.now)
 
     def status(self, lacks: int) -> dict[str, int]:
         """Return the facts of topics for `status`; `lacks` is the number of messages that this journal lacks."""
-        topics = self._ctx.state.topics.by_name.values()
+        topics = self._committed.state.topics.by_name.values()
         return {
             "topics": len(topics),
             "messages": sum(topic.next - topic.first for topic in topics),
             "bytes": sum(topic.bytes for topic in topics),
+            "scheduled": self._committed.state.topics.schedule.count,
+            "scheduled_bytes": self._committed.state.topics.schedule.bytes,
             "groups": sum(len(topic.groups) for topic in topics),
             "readers": len(self.delivery),
-            "members": len(self.sharing),
-            "delivered": self.delivery.delivered + self.sharing.delivered,
+            "members": len(self.coordinator),
+            "delivered": self.delivery.delivered + self.coordinator.delivered,
             "missing": lacks,
         }

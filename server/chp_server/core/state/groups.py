@@ -13,8 +13,9 @@ member has which slots (group_coordinator.py), and writes that into records like
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NoReturn, Protocol
 
 from chp import columns
@@ -187,7 +188,7 @@ class Groups:
         acks = extras.get(columns.ACK, ())
         if len(acks) > 1 and len({(topic, name) for topic, name, *_ in acks}) < len(acks):
             raise BadFrame("an acknowledgement names a group twice; put its steps together")
-        for topic, name, member, moves in acks:
+        for topic, name, member, moves, *_ in acks:
             self._check_ack(self._group(topic, name), topic, member, moves)
             lease = leases.get(member)
             if lease is None or not whose.may_use(lease):
@@ -359,6 +360,22 @@ def move_of(told: list[Any]) -> Move:
     """Return a step of an acknowledgement, unpacked."""
     slots, after, upto = told
     return unpack_slots(slots), after, upto
+
+
+def check_positions(acks: list[list[Any]], is_of_others: Callable[[int, list[bytes]], bool]) -> None:
+    """Refuse an acknowledgement of messages that a server gave in another history.
+
+    Its offsets mean other messages here: after a split both servers have given the same offsets to different messages.
+    """
+    for topic, name, _, moves, *positions in acks:
+        if any(is_of_others(number, whose) for number, *whose in chain.from_iterable(positions)):
+            told = {"topic": topic, "group": name, "member": True, "from": moves[0][1], "history": False}
+            raise Refusal("fenced", told)
+
+
+def without_positions(acks: list[list[Any]]) -> list[list[Any]]:
+    """Return acknowledgements as records have them, without the positions, which were checked."""
+    return [each[:4] for each in acks]
 
 
 def _check_lease(member: bytes, leases: LeaseTable, whose: LeaseOwner) -> None:

@@ -226,6 +226,8 @@ class Options:
     catch_up: bool = False
     # Keep a high-water mark beside the journal (journal_mark.py).
     mark: bool = True
+    # Reserve the full size of a log file, so that commits do not make the file longer.
+    reserve_log: bool = False
 
     def __post_init__(self) -> None:
         if self.sync not in SYNC_MODES:

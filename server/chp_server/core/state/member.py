@@ -47,6 +47,8 @@ class Member:
     # The most credit that it had.
     room: int = 0
     user: str = ""
+    # True if the member is of an older version, which knows no headers.
+    plain: bool = False
 
     def grant(self, credit: int, now: float) -> None:
         """Take over the credit that the member has now."""

@@ -8,11 +8,12 @@ sessions pushes out no session of another user. A client's user is remembered as
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from chp.fair import FairTable
 from chp.keys import CLIENT_BYTES
+
+from .runs import NO_RUN, Run, RunTable
 
 # The revision that stands for one that is no longer known (docs/decisions/0006).
 FORGOTTEN = 1
@@ -24,25 +25,25 @@ class SessionRecord:
 
     no: int
     seen: float
-    # This is no deque, which would take a kilobyte for the only run of most sessions.
-    _runs: list[tuple[int, int, int]] = field(default_factory=list)
-    # The number of runs at the beginning of the list that are forgotten.
-    _forgotten: int = 0
+    # The table of all sessions' runs, and the place of the latest run of this session.
+    _runs: RunTable
+    latest: int = NO_RUN
     # The first and last number of runs of batches that were not done here.
     skipped: tuple[tuple[int, int], ...] = ()
 
     @property
-    def runs(self) -> Sequence[tuple[int, int, int]]:
+    def runs(self) -> list[Run]:
         """Runs of batches: the first batch, the last batch, and their revision."""
-        return self._runs[self._forgotten :] if self._forgotten else self._runs
+        return self._runs.of(self.latest)
 
     def revision_of(self, no: int) -> int:
         """Return the revision of a batch; 1, which no record has, if it is forgotten."""
-        return next((revision for first, last, revision in reversed(self.runs) if first <= no <= last), FORGOTTEN)
+        found = self._runs.revision_of(self.latest, no)
+        return FORGOTTEN if found is None else found
 
     def record(self, no: int, revision: int, now: float) -> None:
         """Note that all batches up to `no` are done; those after the last one got this revision."""
-        self._runs.append((self.no + 1, no, revision))
+        self.latest = self._runs.add(self.latest, self.no + 1, no, revision)
         self.no, self.seen = no, now
 
     def skip(self, first: int, last: int, most: int) -> None:
@@ -59,26 +60,17 @@ class SessionRecord:
         runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
         self.skipped = tuple((first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last)
 
-    def keep_run(self, run: tuple[int, int, int]) -> None:
+    def keep_run(self, run: Run) -> None:
         """Add a run that another server remembers."""
-        self._runs.append(run)
-
-    def forget_run(self) -> None:
-        """Forget the oldest run, if there is one.
-
-        Forgotten runs leave the list together, because each deletion at its beginning moves all that stay.
-        """
-        self._forgotten += self._forgotten < len(self._runs)
-        if 2 * self._forgotten >= len(self._runs):
-            del self._runs[: self._forgotten]
-            self._forgotten = 0
+        self.latest = self._runs.add(self.latest, *run)
 
 
 class Sessions(FairTable[bytes, SessionRecord]):
     """All sessions by their public ids, in the order in which they were heard last."""
 
-    def __init__(self, most: int, owners: dict[bytes, str]) -> None:
+    def __init__(self, most: int, owners: dict[bytes, str], runs_max: int) -> None:
         super().__init__(most)
+        self.runs = RunTable(runs_max)
         self._owners = owners  # the user of each client that has one
         self._of_client: dict[bytes, list[bytes]] = {}  # the sessions of each client, in order
 
@@ -88,17 +80,17 @@ class Sessions(FairTable[bytes, SessionRecord]):
         if session is not None:
             self.use(session_id)
             return session
-        session = SessionRecord(0, now)
-        self.keep(session_id, session)
+        session = self.keep(session_id, 0, now)
         if len(self) > self.most:
             del self[self.loser()]
         return session
 
-    def keep(self, session_id: bytes, session: SessionRecord) -> None:
-        """Add a session that is new, as the latest in the order."""
-        client = session_id[:CLIENT_BYTES]
+    def keep(self, session_id: bytes, no: int, seen: float) -> SessionRecord:
+        """Add a session that is new, with its last batch, as the latest in the order."""
+        client, session = session_id[:CLIENT_BYTES], SessionRecord(no, seen, self.runs)
         insort(self._of_client.setdefault(client, []), session_id)
         self.put(session_id, session, self._owners.get(client, ""))
+        return session
 
     def has_client(self, client: bytes) -> bool:
         """Return whether a session of this client is remembered."""

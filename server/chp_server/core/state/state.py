@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 from chp import columns
 from chp.batch import Segment, array_head, encode, packb
@@ -33,7 +33,8 @@ from .history import EpochEntry, History, Position, common, from_list, opener_of
 from .image import NOT_YET, Gathering, Image
 from .incremental_free import IncrementalFree
 from .leases import LeaseTable, user_of
-from .sessions import SessionRecord, Sessions
+from .runs import RunTable
+from .sessions import Sessions
 from .staging import Staging
 from .topics import Topics
 
@@ -66,6 +67,30 @@ def _list(items: Sequence[Any], pieces: list[bytes]) -> Iterator[None]:
         pieces.append(packb(some)[len(array_head(len(some))) :])
         if len(some) == SLICE:
             yield
+
+
+class SessionRows(Sequence[Any]):
+    """The sessions as a STATE has them. Their runs become objects slice by slice; `runs` must not change."""
+
+    def __init__(self, rows: list[tuple[bytes, int, int, tuple[tuple[int, int], ...], int]], runs: RunTable) -> None:
+        self._rows, self._runs = rows, runs
+
+    def __len__(self) -> int:
+        """Return the number of sessions."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Any]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        """Return a session, or those of a slice, with their runs."""
+        rows = self._rows[at] if isinstance(at, slice) else [self._rows[at]]
+        whole = [
+            (i, no, ms, (*((*run, NOT_DONE) for run in skipped), *self._runs.of(latest)))
+            for i, no, ms, skipped, latest in rows
+        ]
+        return whole if isinstance(at, slice) else whole[0]
 
 
 KEYS_MAX = 10_000
@@ -117,9 +142,7 @@ class ReplicatedState:
         self._gathering: deque[Gathering] = deque()
         self.leaving = IncrementalFree()
         self.access = AccessState()
-        self.sessions = Sessions(limits.sessions_max, self.access.owners)
-        # The session of each run, in the order in which the runs came.
-        self._runs: deque[bytes] = deque()
+        self.sessions = Sessions(limits.sessions_max, self.access.owners, limits.runs_max)
         self.leases = LeaseTable(limits.leases_max)
         self.lease_of: dict[str, bytes] = {}
         self.ended = RecentExpiries()
@@ -225,6 +248,8 @@ class ReplicatedState:
             self._map.apply(segment, revision, now)
         if self.lease_of:
             self._detach(segment)
+        if self.topics.schedule.unless:
+            self.topics.schedule.changed(segment.keys)
         if segment.extras:
             self._apply_extras(segment, revision, now)
             if columns.ENDED in segment.extras:
@@ -326,7 +351,6 @@ class ReplicatedState:
             session.fill(no)
             return
         session.record(no, revision, now)
-        self._note_run(session_id)
 
     def did(self, session_id: bytes, no: int) -> bool:
         """Return whether a record says that a session's batch was done or refused."""
@@ -341,13 +365,6 @@ class ReplicatedState:
     def replaced(self, session_id: bytes) -> bool:
         """Return whether the client has opened a newer session: a late batch of this one must not be done."""
         return session_id < self.sessions.newest_of(session_id[:CLIENT_BYTES])
-
-    def _note_run(self, session_id: bytes) -> None:
-        self._runs.append(session_id)
-        while len(self._runs) > self.limits.runs_max:
-            oldest = self.sessions.get(self._runs.popleft())
-            if oldest is not None:
-                oldest.forget_run()
 
     def forget_idle_sessions(self, now: float) -> int:
         """Drop sessions that were not heard for `session_idle_s_max`; return how many."""
@@ -388,6 +405,15 @@ class ReplicatedState:
         ours = epoch is not None and number <= epoch.last
         return number != 0 and epoch_of(number) >= min(self.history, default=0) and not ours
 
+    def is_of_others(self, number: int, whose: list[bytes]) -> bool:
+        """Return whether a position is known to be of another history than ours.
+
+        Of a number whose epoch is forgotten this is not known.
+        """
+        if epoch_of(number) not in self.history:
+            return self.unseen(number)
+        return not self.is_ours(number, whose)
+
     def common_number(self, theirs: History) -> int:
         """Return the last number that both histories share."""
         return common(self.history, theirs)
@@ -401,16 +427,19 @@ class ReplicatedState:
 
     # -- a message
 
-    def measure(self) -> tuple[int, int, int, int]:
-        """Return what the chunks of this state add up to: the map's fingerprint, staged segments and their bytes."""
-        return *self.map.fingerprint(), *self.staging.measure()
+    def measure(self) -> tuple[int, ...]:
+        """Return what the chunks of this state add up to.
+
+        These are the map's fingerprint, the staged segments and their bytes, and the scheduled messages and theirs.
+        """
+        return *self.map.fingerprint(), *self.staging.measure(), *self.topics.schedule.measure()
 
     def rest(self, now: float) -> Iterator[bytes]:
         """Yield `NOT_YET` for each turn of work, then the STATE body: everything but the map, as it is now."""
-        sessions = [
-            (i, s.no, round((now - s.seen) * 1000), (*((*run, NOT_DONE) for run in s.skipped), *s.runs))
-            for i, s in self.sessions.items()
-        ]
+        sessions = SessionRows(
+            [(i, s.no, round((now - s.seen) * 1000), s.skipped, s.latest) for i, s in self.sessions.items()],
+            self.sessions.runs.copy(),
+        )
         leases = [
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
@@ -445,9 +474,9 @@ class ReplicatedState:
         self.history = from_list(history)
         self.access.load(more[1:2])
         self.staging.load_openers(*more[2:3])
-        self.sessions = Sessions(self.limits.sessions_max, self.access.owners)
+        self.sessions = Sessions(self.limits.sessions_max, self.access.owners, self.limits.runs_max)
         for session_id, no, ms, _ in sessions:
-            self.sessions.keep(session_id, SessionRecord(no, now - ms / 1000))
+            self.sessions.keep(session_id, no, now - ms / 1000)
         others = self.sessions.forget_owners()
         runs = ((revision, i, first, last) for i, *_, runs in sessions for first, last, revision in runs)
         for revision, i, first, last in sorted(runs):
@@ -455,7 +484,6 @@ class ReplicatedState:
                 self.sessions[i].skip(first, last, self.limits.skips_of_session_max)
                 continue
             self.sessions[i].keep_run((first, last, revision))
-            self._note_run(i)
         self.leases = LeaseTable(self.limits.leases_max)
         for i, ttl_ms, left_ms, keys, owner in leases:
             self.leases.keep(i, ttl_ms, owner, now, user_of(owner, self.access.owners))
@@ -469,7 +497,9 @@ class ReplicatedState:
         self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
-        self.topics = Topics(self.limits)
+        # The chunks have brought what is scheduled.
+        schedule, self.topics = self.topics.schedule, Topics(self.limits)
+        self.topics.schedule = schedule
         # A state of an older version says nothing of topics.
         if more:
             self.topics.load(more[0])

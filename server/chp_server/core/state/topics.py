@@ -28,11 +28,12 @@ from chp import columns
 from chp.batch import packb
 from chp.errors import BadFrame
 from chp.limits import Limits
-from chp.topics import Counts, Settings, add_counts, check_topic, unpack_messages
+from chp.topics import Counts, Settings, add_counts, check_headers, check_topic, unpack_with_headers
 from chp.unpacking import Load, weight_of
 
 from .groups import Group, Groups, OfTopic
 from .leases import LeaseOwner, LeaseTable
+from .schedule import Schedule
 from .verdicts import Refusal
 
 # A number above every offset.
@@ -155,6 +156,7 @@ class Topics:
         # Topics by id in which this server has placed messages.
         self.own: dict[int, TopicLog] = {}
         self.groups = Groups(limits, self.by_name)
+        self.schedule = Schedule(limits)
         # topic id -> offset: the journal is to delete the messages below it.
         self.trimmed: dict[int, int] = {}
         # True if a topic has changed since the last look at `grown`, `own` and `trimmed`.
@@ -172,6 +174,11 @@ class Topics:
             self._check_made(extras)
         if columns.PUBLISH in extras:
             self._check_published(extras)
+        if columns.SCHEDULE in extras or columns.CANCEL in extras:
+            for name, *_, body in extras.get(columns.SCHEDULE, ()):
+                self._check_bodies(name, 1, body)
+            self.schedule.check(extras, whose.user)
+            self._check_room(len({entry[0] for entry in extras.get(columns.SCHEDULE, ())} - self.by_name.keys()))
 
     def _check_made(self, extras: dict[str, Any]) -> None:
         name, settings = extras[columns.TOPIC]
@@ -208,9 +215,11 @@ class Topics:
                 raise Refusal("full", why)
 
     def _check_bodies(self, name: str, count: int, body: bytes) -> None:
-        _, values = unpack_messages(body)
+        _, values, carried = unpack_with_headers(body)
         if len(values) != count:
             raise BadFrame(f"the messages for topic {name!r:.60} are not as many as their count says")
+        for each in carried or ():
+            check_headers(each)
         most = self._limits.value_bytes_max
         if len(body) > most and max(map(len, values)) > most:
             raise Refusal("size", f"a message has at most {most} bytes")
@@ -239,6 +248,10 @@ class Topics:
             if columns.GROUP in extras and extras[columns.GROUP][2] is not None:
                 self._get(extras[columns.GROUP][0])
             self.groups.apply(extras)
+        if not columns.OF_SCHEDULE.isdisjoint(extras):
+            for name, *_ in extras.get(columns.SCHEDULED, [0, ()])[1]:
+                self._get(name)
+            self.schedule.apply(extras)
         for name, below in extras.get(columns.TRIM, ()):
             if name in self.by_name:
                 topic = self.by_name[name]
@@ -256,6 +269,7 @@ class Topics:
             if gone is not None:
                 self.trimmed[gone.id] = ALL
                 self.groups.removed(name, gone.groups)
+                self.schedule.removed(name)
         # A topic may exist already, if another server that was active too hands over its record.
         elif name not in self.by_name:
             self.made += 1
@@ -317,6 +331,8 @@ class Topics:
 
     def check_all(self) -> None:
         """Assert every invariant."""
+        self.schedule.check_all()
+        assert self.schedule.by_topic.keys() <= self.by_name.keys(), "a scheduled message has a topic"
         for topic in self.by_name.values():
             assert 0 <= topic.first <= topic.next, "a topic's offsets are in order"
             assert topic.bytes == sum(size for _, size, _ in topic.marks), "a topic's marks add up to its bytes"

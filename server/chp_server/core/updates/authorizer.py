@@ -222,6 +222,7 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
         return _denied(rules, user, "write anything")
     named = [item[0] for item in extras.get(columns.PUBLISH, ())]
     named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
+    named += [item[0] for name in (columns.SCHEDULE, columns.CANCEL) for item in extras.get(name, ())]
     for topic in named:
         if not rights.write.covers(f"{TOPICS}{topic}/"):
             return _denied(rules, user, f"write topic {topic!r:.200}")
@@ -231,6 +232,19 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
     key = rights.read.first_not(_conditions(segment, extras))
     if key is not None:
         return _denied(rules, user, f"read {key!r:.200}, which the batch has a condition on")
+    return ""
+
+
+def unscheduled(granted: AccessState, user: str, topic: str, unless: str) -> str:
+    """Return why a message that a user has scheduled may not be published any more; "" if it may."""
+    rules = granted.rules
+    if rules is None:
+        return ""
+    rights = rules.rights(user)
+    if not rights.write.covers(f"{TOPICS}{topic}/"):
+        return _denied(rules, user, f"write topic {topic!r:.200}")
+    if unless and not rights.read.has(unless):
+        return _denied(rules, user, f"read {unless!r:.200}, which the message depends on")
     return ""
 
 
@@ -276,6 +290,7 @@ def _transactions(extras: dict[str, Any]) -> list[bytes]:
 def _conditions(segment: Segment, extras: dict[str, Any]) -> list[str]:
     """Return the keys whose revisions the answer may tell."""
     found = [key for key, _ in extras.get(columns.EXPECT, ())]
+    found += [entry[4] for entry in extras.get(columns.SCHEDULE, ()) if entry[4]]
     for name in (columns.CONDITIONS, columns.UNLESS_NEWER):
         found += [segment.keys[i] for i in extras[name][0]] if name in extras else []
     return found

@@ -22,6 +22,7 @@ from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
 from ..state.access_state import GROUP
 from ..state.record_log import Record, grouped, numbered
+from ..state.schedule import Place, ScheduledMessage, timed
 from ..state.staging import StagedCommit
 from ..state.state import deletes
 from ..state.verdicts import (
@@ -42,7 +43,7 @@ from .intake import StateView, judge, newer
 from .open_record import HEADER_BYTES_MAX, NOBODYS, OpenRecord
 from .refusals import NO_ROW, UnloggedRefusals
 from .resource_limits import ResourceLimits
-from .turn import Turn
+from .turn import CurrentTurn
 
 
 def in_parts(
@@ -108,32 +109,32 @@ class Committer:
 
     # -- sets of clients
 
-    def collect(self, frames: list[bytes], turn: Turn, now: float, wall_s: float) -> bool:
+    def collect(self, frames: list[bytes], turn: CurrentTurn) -> bool:
         """Take a KVSET, of CHP/2 `by_public_id` or of CHP/1; raise `BadInput` if it is malformed.
 
         Return True if it is plain: it has keys and values alone, and is done in the open record.
         """
-        open_record = self.open
+        open_record, now = self.open, turn.arrival
         if open_record.bytes and open_record.full(len(frames[-1])):
-            self.commit(turn, now, wall_s)
+            self.commit(turn)
         if open_record.chp1.keys and frames[0] == RESERVED_KEY:
             self.flush_chp1(now)
         verdict = judge(frames, self.view, open_record, now)
         if verdict is KEY_IN_OPEN_RECORD:
-            self.commit(turn, now, wall_s)
+            self.commit(turn)
             verdict = judge(frames, self.view, open_record, now)
         if type(verdict) is Accept:
             if frames[3]:
                 self._skip_to(verdict.batch, now)
-            self._accept(verdict, now, wall_s)
+            self._accept(verdict, now, turn.wall_s)
             return verdict.segment.extras is None
         if isinstance(verdict, Commit):
             if frames[3]:
                 self._skip_to(verdict.batch, now)
-            self._commit_staged(verdict, turn, now, wall_s)
+            self._commit_staged(verdict, turn)
         else:
             if isinstance(verdict, Refuse) and verdict.code == "access":
-                turn.fact("denied", "warning", user=signer(frames), what=verdict.detail)
+                turn.effects.fact("denied", "warning", user=signer(frames), what=verdict.detail)
             self._apply(verdict, now)
             self.acks.answer(verdict, self.committed.state.number)
         return False
@@ -154,6 +155,9 @@ class Committer:
                 state.staging.opened(extras[columns.STAGE][0], session_id[:CLIENT_BYTES])
             if columns.UNLEASE in extras:
                 self._delete_leased(extras[columns.UNLEASE], now)
+            if columns.SCHEDULE in extras:
+                segment = timed(segment, round(wall_s * 1000))
+                body = segment.encode()
             if columns.PUBLISH in extras and columns.STAGE not in extras:
                 segment, body = self._placed(segment, wall_s)
         else:
@@ -275,6 +279,22 @@ class Committer:
         for segment in deletes(keys, self.limits, ended=True):
             self.add_segment(segment, now)
 
+    def fire(self, due: list[tuple[Place, ScheduledMessage]], dropped: list[Place], turn: CurrentTurn) -> None:
+        """Publish scheduled messages that are due, and drop others; each is scheduled again if it is repeated."""
+        now_ms = round(turn.wall_s * 1000)
+        fired = [[*place, message.next_due(now_ms)] for place, message in due]
+        fired += [[*place, 0] for place in dropped]
+        # The mark of what time does: a record that another server replays has none of it.
+        extras: dict[str, Any] = {columns.FIRED: fired, columns.ENDED: True}
+        if due:
+            extras[columns.PUBLISH] = [[topic, 1, message.body] for (topic, _), message in due]
+            segment, body = self._placed(Segment([], [], extras), turn.wall_s)
+        else:
+            segment = Segment([], [], extras)
+            body = segment.encode()
+        self.flush_chp1(turn.arrival)
+        self._add(segment, body, turn.now)
+
     def end_lease(self, lease_id: bytes, now: float) -> None:
         """End a lease that has expired: delete its keys, then the lease."""
         self.delete_ended(lease_id, now)
@@ -317,16 +337,14 @@ class Committer:
             segment = self.open.chp1.take()
             self._add(segment, segment.encode(), now)
 
-    def recommit(
-        self, turn: Turn, segments: list[Segment], origins: list[list[Any]], now: float, wall_s: float
-    ) -> None:
+    def recommit(self, turn: CurrentTurn, segments: list[Segment], origins: list[list[Any]]) -> None:
         """Do again a batch that another history has done: in the open record, or in a record of its own."""
-        segments = list(segments)
+        segments, now, wall_s = list(segments), turn.arrival, turn.wall_s
         bodies, state = [segment.encode() for segment in segments], self.committed.state
         size, session_id = sum(map(len, bodies)), origins[0][0] if origins else b""
         large = size > self.limits.part_bytes
         if large or self.open.full(size) or any(self.open.crowds(session_id, s, state) for s in segments):
-            self.commit(turn, now, wall_s)
+            self.commit(turn)
         for segment in segments:
             if segment.extras and columns.UNLEASE in segment.extras:
                 self._delete_leased(segment.extras[columns.UNLEASE], now)
@@ -339,8 +357,8 @@ class Committer:
         if not large:
             self._note_done(new, now)
         if large:
-            self.commit(turn, now, wall_s)
-            self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now, wall_s)
+            self.commit(turn)
+            self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now)
             return
         batch = (session_id, new.get(session_id, 0)) if new else NOBODYS
         self.open.attribute(batch, 0)
@@ -351,77 +369,71 @@ class Committer:
 
     # -- records
 
-    def commit(self, turn: Turn, now: float, wall_s: float) -> None:
+    def commit(self, turn: CurrentTurn) -> None:
         """Make one record of what is open; its answers wait from then on."""
         open_record = self.open
         if open_record.chp1.keys:
-            self.flush_chp1(now)
+            self.flush_chp1(turn.arrival)
         if open_record.bodies or open_record.origins:
-            self._commit_open(turn, now, wall_s)
+            self._commit_open(turn)
         if open_record.whose:
             open_record.begin()
         if self.new_owners:
-            self.keep_access(turn, now, wall_s)
-        self.acks.commit(turn, self.committed.state.number)
+            self.keep_access(turn)
+        self.acks.commit(turn.effects, self.committed.state.number)
 
     def keep_access(
-        self,
-        turn: Turn,
-        now: float,
-        wall_s: float,
-        *,
-        user: str = "",
-        rules: dict[str, Any] | None = None,
-        secret: bytes = b"",
+        self, turn: CurrentTurn, *, user: str = "", rules: dict[str, Any] | None = None, secret: bytes = b""
     ) -> None:
         """Make a record of new rules or a new secret, if any, and of new owners; no record may be open."""
         owners = [[client, whose] for client, whose in self.new_owners.items()]
         self.new_owners = {}
         first = self.revision
-        told = headers.Access(first - 1, first, first, round(wall_s * 1000), user, owners, rules, secret)
-        self.committed.keep_access(told, now, turn)
+        told = headers.Access(first - 1, first, first, round(turn.wall_s * 1000), user, owners, rules, secret)
+        self.committed.keep_access(told, turn.arrival, turn.effects)
 
-    def _commit_open(self, turn: Turn, now: float, wall_s: float) -> None:
+    def _commit_open(self, turn: CurrentTurn) -> None:
         open_record, state, channels = self.open, self.committed.state, self.committed.channels
         origins, whose = open_record.told_whose()
         if len(open_record.bodies) > 1 and open_record.large:
             done = open_record.segments, open_record.bodies, open_record.weights
-            self._record_in_parts(turn, done, [origins, *whose], now, wall_s)
+            self._record_in_parts(turn, done, [origins, *whose], turn.arrival)
             return
         prev, first = state.number, state.number + 1
         last = prev + (open_record.items or 1)
-        header = headers.Batch(prev, first, last, round(wall_s * 1000), origins, False, *whose)
+        header = headers.Batch(prev, first, last, round(turn.wall_s * 1000), origins, False, *whose)
         body = encode(header, open_record.bodies)
         crc = crc32(body)
         record = Record(prev, first, last, body, link(state.digest, crc))
         record.messages = open_record.take_messages(last, header.wall_ms)
-        state.record_number(last, record.digest, origins, first, now)
-        self.committed.keep(record, turn)
+        state.record_number(last, record.digest, origins, first, turn.arrival)
+        effects = turn.effects
+        self.committed.keep(record, effects)
         if channels.chp1:
-            turn.publish += channels.kvpubs(open_record.segments, first, last)
-        turn.publish += channels.publish(header, body, crc, len(open_record.bodies))
+            effects.publish += channels.kvpubs(open_record.segments, first, last)
+        effects.publish += channels.publish(header, body, crc, len(open_record.bodies))
         self.counts["updates"] += open_record.items
         self.counts["records"] += 1
 
-    def _commit_staged(self, verdict: Commit, turn: Turn, now: float, wall_s: float) -> None:
+    def _commit_staged(self, verdict: Commit, turn: CurrentTurn) -> None:
         """Make staged updates one record, in as many parts as its size needs."""
-        staged, (session_id, no) = verdict.staged, verdict.batch
+        staged, (session_id, no), now = verdict.staged, verdict.batch, turn.arrival
         if verdict.owners:
             self.new_owners = verdict.owners | self.new_owners
         self._write_refusals(session_id, now)
-        self.commit(turn, now, wall_s)
+        self.commit(turn)
         revision = staged.done
         if revision is None:
-            revision = self._commit_parts(turn, staged, verdict.batch, now, wall_s)
+            revision = self._commit_parts(turn, staged, verdict.batch)
         else:
             self.counts["commits_repeated"] += 1
             done = Segment([], [], {columns.ABORT: staged.transaction_id})
             self._add(done, done.encode(), now, verdict.batch)
             self.open.origins[session_id] = no
         self.acks.acknowledge(session_id, no, revision)
-        self.commit(turn, now, wall_s)
+        self.commit(turn)
 
-    def _commit_parts(self, turn: Turn, staged: StagedCommit, batch: BatchId, now: float, wall_s: float) -> int:
+    def _commit_parts(self, turn: CurrentTurn, staged: StagedCommit, batch: BatchId) -> int:
         state = self.committed.state
         bodies = state.staging.bodies(staged.transaction_id, staged.parts)
         segments = state.staging.decoded(staged.transaction_id, staged.parts)
@@ -431,13 +443,13 @@ class Committer:
                 bodies[i] = segments[i].encode()
                 self.counts["older_skipped"] += older
             if segment.extras and columns.PUBLISH in segment.extras:
-                segments[i], bodies[i] = self._placed(segments[i], wall_s)
+                segments[i], bodies[i] = self._placed(segments[i], turn.wall_s)
         gone = self._replaced(staged.replace, segments)
         done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
         segments = [*gone, *segments, done]
         bodies = [*(segment.encode() for segment in gone), *bodies, done.encode()]
         self.counts["commits"] += 1
-        return self._keep_in_parts(turn, (segments, bodies), [list(batch)], now, wall_s)
+        return self._keep_in_parts(turn, (segments, bodies), [list(batch)], turn.arrival)
 
     def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
         """Return the deletes with which a commit replaces a subtree as a whole."""
@@ -448,25 +460,25 @@ class Committer:
             kept.update(segment.keys)
         return deletes([key for key in self.committed.state.under(prefix) if key not in kept], self.limits)
 
-    def commit_in_parts(self, turn: Turn, segments: list[Segment], now: float, wall_s: float) -> int:
+    def commit_in_parts(self, turn: CurrentTurn, segments: list[Segment]) -> int:
         """Make the server's own segments one record, however large, and return its revision; no record may be open."""
-        return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], now, wall_s)
+        return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], turn.now)
 
-    def _keep_in_parts(self, turn: Turn, done: Encoded, origins: list[Any], now: float, wall_s: float) -> int:
+    def _keep_in_parts(self, turn: CurrentTurn, done: Encoded, origins: list[Any], now: float) -> int:
         revision, deferred = self.revision, self.committed.is_much(done[0])
         self.committed.channels.writer = origins[0][0] if origins else b""
         for segment, body in zip(*done, strict=True):
             self.committed.apply(segment, body, revision, now, deferred=deferred)
         weights = [segment.weight for segment in done[0]]
-        self._record_in_parts(turn, (*done, weights), [origins], now, wall_s)
+        self._record_in_parts(turn, (*done, weights), [origins], now)
         return revision
 
-    def _record_in_parts(self, turn: Turn, done: Weighed, told: list[Any], now: float, wall_s: float) -> None:
+    def _record_in_parts(self, turn: CurrentTurn, done: Weighed, told: list[Any], now: float) -> None:
         """Make a record of what was applied, in as many parts as its size and weight need.
 
         The last part has what is `told`: the origins of the record, and whose each segment is.
         """
-        committed, state, wall_ms = self.committed, self.committed.state, round(wall_s * 1000)
+        committed, state, wall_ms = self.committed, self.committed.state, round(turn.wall_s * 1000)
         segments, bodies, weights = done
         items, revision = sum(len(s.keys) for s in segments), self.revision
         at = Record(0, 0, state.number, b"", state.digest)
@@ -478,9 +490,10 @@ class Committer:
         for part, group in zip(parts, groups, strict=True):
             most = None if part is last else sum(islice(batches, len(group)))
             part.messages = self.open.take_messages(last.last, wall_ms, most)
-            committed.keep(part, turn)
+            committed.keep(part, turn.effects)
         state.record_number(last.last, last.digest, told[0], revision, now)
-        turn.publish += committed.channels.kvpubs(segments, revision, last.last)
-        turn.publish += committed.channels.publish_parts(revision, last.last, wall_ms, told[0])
+        effects = turn.effects
+        effects.publish += committed.channels.kvpubs(segments, revision, last.last)
+        effects.publish += committed.channels.publish_parts(revision, last.last, wall_ms, told[0])
         self.counts["updates"] += items
         self.counts["records"] += 1

@@ -19,10 +19,13 @@ from chp.keys import CLIENT_BYTES, OLDEST_HELD, RESERVED_KEY, check_decoded
 from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
-from chp.versions import COLUMN_SINCE, OLDEST, SKIPS_SINCE, VERSION
+from chp.topics import has_headers
+from chp.versions import COLUMN_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
+from ..state.groups import check_positions, without_positions
 from ..state.leases import LeaseOwner
+from ..state.schedule import with_user
 from ..state.staging import StagedCommit
 from ..state.state import ReplicatedState
 from ..state.verdicts import (
@@ -50,7 +53,7 @@ from .resource_limits import ResourceLimits
 # Sparse columns that only a server may write.
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED}
+     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED, columns.SCHEDULED, columns.FIRED}
 )  # fmt: skip
 
 
@@ -146,13 +149,9 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             user = signer(frames)
             whose = LeaseOwner(batch[0][:CLIENT_BYTES], user, user if state.access.rules is not None else "")
             ending = _check(segment, extras, size, whose, view)
-            if columns.LEASE in extras:
-                segment = leases.with_owner(segment, whose)
-                body = segment.encode()
-            # The items of a staged batch are compared when it is committed.
-            if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
-                segment, older = newer(segment, state)
-                body = segment.encode()
+            recorded, older = _recorded(segment, extras, whose, state)
+            if recorded is not segment:
+                segment, body = recorded, recorded.encode()
             if columns.COMMIT in extras:
                 return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
     except Refusal as error:
@@ -162,6 +161,25 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
     if open_record.origins and open_record.crowds(batch[0], segment, state):
         return KEY_IN_OPEN_RECORD
     return Accept(batch, segment, body, older, owners, ending)
+
+
+def _recorded(
+    segment: Segment, extras: dict[str, Any], whose: LeaseOwner, state: ReplicatedState
+) -> tuple[Segment, int]:
+    """Return a client's segment as its record has it, and the number of items that are left out as they are older."""
+    older = 0
+    if columns.LEASE in extras:
+        segment = leases.with_owner(segment, whose)
+    if columns.SCHEDULE in extras:
+        # The commit makes times of the delays.
+        segment = with_user(segment, whose.user)
+    if columns.ACK in extras and any(len(each) > 4 for each in extras[columns.ACK]):
+        acks = without_positions(extras[columns.ACK])
+        segment = Segment(segment.keys, segment.values, {**(segment.extras or {}), columns.ACK: acks})
+    # The items of a staged batch are compared when it is committed.
+    if columns.UNLESS_NEWER in extras and columns.STAGE not in extras:
+        segment, older = newer(segment, state)
+    return segment, older
 
 
 # -- checks of a segment
@@ -198,6 +216,8 @@ def _check(segment: Segment, extras: dict[str, Any], size: int, whose: LeaseOwne
         ending += (Segment([], [], {columns.UNLEASE: lease_id}) for lease_id in gone)
     if not columns.OF_TOPICS.isdisjoint(extras):
         state.topics.check(extras, state.leases, whose)
+    if columns.ACK in extras:
+        check_positions(extras[columns.ACK], state.is_of_others)
     if columns.STAGE in extras:
         room = state.staging.room(extras[columns.STAGE][0], size, whose.client, whose.share, state.access.owners)
         if room.why:
@@ -214,6 +234,9 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
     if later := sorted(name for name in extras if COLUMN_SINCE.get(name, OLDEST) > version):
         raise BadFrame(f"the column {later[0]!r} needs version {COLUMN_SINCE[later[0]]} on both servers, and the "
                        f"pair works at {version}; upgrade the other one")  # fmt: skip
+    if version < HEADERS_SINCE and any(has_headers(body) for _, _, body in extras.get(columns.PUBLISH, ())):
+        raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
+                       f"{version}; upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:

@@ -21,7 +21,7 @@ it from the first field to the last:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..state.record_log import LoggedMessages, LoggedRow
@@ -183,3 +183,25 @@ class Turn:
     def fact(self, event: str, level: str = "info", **fields: Any) -> None:
         """Note something for the log."""
         self.facts.append(Fact(level, event, fields))
+
+
+@dataclass(slots=True)
+class CurrentTurn:
+    """The turn under way: its times, and the effects that it has so far.
+
+    The core begins and ends turns. Its parts share this object: they read the times, and add effects.
+    """
+
+    # The time when the turn began, by the monotonic clock.
+    now: float
+    # A time by which the message in hand had arrived; ttls count from it.
+    arrival: float = 0.0
+    # The wall clock when the turn began.
+    wall_s: float = 0.0
+    # The number that the journal had when the turn began.
+    written: int = 0
+    effects: Turn = field(default_factory=Turn)
+
+    def arrived(self, now: float) -> None:
+        """Note the time by which the next messages have arrived; it may be after the turn began."""
+        self.arrival = now

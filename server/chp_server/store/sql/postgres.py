@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ...core.state.journal import JournalDamaged, JournalError, JournalFull, JournalLocked, JournalReadOnly, Options
-from .database import Rows, Tables, errors, transaction
+from .database import Rows, Tables, Transaction, errors
 from .sql_tables import COLUMNS
 
 try:
@@ -208,7 +208,7 @@ class PostgresDatabase:
 
     def set_aside(self, floor: int, end: int, kept: Tables) -> int:
         """Move rows to the table `aside`; the kept rows stay where they are."""
-        with transaction(self, True):
+        with Transaction(self, True):
             moved = self.run(
                 "WITH gone AS (DELETE FROM rows WHERE first > ? OR first <= ? RETURNING *),"
                 " kept AS (INSERT INTO aside SELECT * FROM gone RETURNING 1) SELECT count(*) FROM kept",

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Generic, TypeVar
@@ -21,7 +20,7 @@ from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, 
 from ...core.state.missing_messages import Spans
 from ...core.state.record_log import LoggedMessages, LoggedRow
 from ..journal_rows import JournalMeta, StoredRow, chunk_crc, is_sound, numbers_in, stored
-from .database import Database, Tables, errors, transaction
+from .database import Database, Tables, Transaction, errors
 from .journal_mark import JournalMark
 from .sql_recovery import RecoverySource, everything, examine, identify, new_store, recover
 from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
@@ -35,6 +34,8 @@ _DEAD_CHUNKS = "SELECT id, length(body) FROM chunks WHERE id < ? OR (id >= ? AND
 
 # First, last, bytes of a row, and when it was written.
 Oldest = tuple[int, int, int, int]
+# The small values, the oldest row, and whether chunks are stale.
+Before = tuple[dict[str, bytes], Oldest | None, bool]
 
 
 class Cleaner:
@@ -42,7 +43,8 @@ class Cleaner:
 
     def __init__(self, database: Database, options: Options) -> None:
         self._database, self._options = database, options
-        self._shrinking = False
+        # True if the database may have room to give back: only deletes make some.
+        self._may_shrink, self._shrinking = True, False
         self.oldest: Oldest | None = None
         self.stale_chunks = True
 
@@ -53,14 +55,21 @@ class Cleaner:
     def clean(self, book: JournalMeta, building: int, now: int) -> None:
         """Delete a piece in the open transaction; chunks from serial `building` on belong to a snapshot under way."""
         if self.stale_chunks:
+            self._may_shrink = True
             self._delete_chunks(book.serial, building)
         elif self._goes(self.oldest, book, now):
+            self._may_shrink = True
             self._delete_rows(book, now)
 
+    def deletes(self) -> None:
+        """Note that something is deleted, so that the next sync looks for room to give back."""
+        self._may_shrink = True
+
     def shrink(self) -> None:
-        """Give room back after a sync."""
-        with errors(self._database):
-            self._shrinking = self._database.shrink()
+        """Give room back after a sync, if something was deleted since the last look."""
+        if self._may_shrink:
+            with errors(self._database):
+                self._may_shrink = self._shrinking = self._database.shrink()
 
     def wrote(self, rows: list[StoredRow]) -> None:
         """Note that rows were written; in an empty journal, the first of them is the oldest."""
@@ -145,7 +154,7 @@ class SqlJournal(Journal, Generic[D]):
                 self._found = RecoverySource(database, identify(database, options.store_id), self._mark, options)
                 highest = highest_serial(database)
             self._book = self._found.book()
-            self._kept = copy(self._book)
+            self._kept = self._book.copied()
             # The highest serial ever used here.
             self._serial = max(self._book.serial, highest)
             self._messages = self._found.messages
@@ -165,15 +174,16 @@ class SqlJournal(Journal, Generic[D]):
         self._forget_gathered()
         found = recover(self._found, self.save)
         book, database = found.book, self.database
-        self._book, self._kept, self._loaded = copy(book), copy(book), True
+        self._book, self._kept, self._loaded = book.copied(), book.copied(), True
         with errors(database):
             dead, dead_bytes = count(database, "first <=", book.floor)
         # These are deleted, but still to be cleaned up.
         self._book.rows += dead
         self._book.row_bytes += dead_bytes
-        self._kept = copy(self._book)
+        self._kept = self._book.copied()
         self._cleaner.look_at_oldest()
         if self._messages.open(book.last):
+            self._cleaner.deletes()
             with self._transaction(True):
                 self._messages.drop_after(book.last)
         self._mark.follow(self.store_id, book.last, found.marked)
@@ -224,12 +234,12 @@ class SqlJournal(Journal, Generic[D]):
         ready = stored(self._found.seed, self._book.last, int(time()), rows)
         if not ready:
             return
-        size = sum(len(row.body) for row in ready)
+        book, size = self._book, sum([len(row.body) for row in ready])
         self._gathered.rows += ready
-        self._book.last = ready[-1].last
-        self._book.rows += len(ready)
-        self._book.row_bytes += size
-        self._book.since_bytes += size
+        book.last = ready[-1].last
+        book.rows += len(ready)
+        book.row_bytes += size
+        book.since_bytes += size
         if self._building is not None:
             self._building.since_bytes += size
 
@@ -241,19 +251,31 @@ class SqlJournal(Journal, Generic[D]):
         )
         if not (to_write or self._messages.due or self._cleaner.due(self._book, now)):
             return
-        began = perf_counter()
-        with self._transaction(durable):
-            self._write_gathered()
-            # Without a value to write, the database would flush nothing.
-            if durable and self._unsynced:
-                gathered.meta["chp.synced"] = str(time()).encode()
-            self._write_meta(gathered.meta)
-            self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
-            if self._messages.due:
-                self._messages.clean()
+        began, before = perf_counter(), self._before()
+        # This is `_transaction`, which takes longer: each turn comes here.
+        try:
+            with Transaction(self.database, durable):
+                self._write(durable, now)
+                self._mark.move(self._book.last, committed=False)
+        except BaseException:
+            self._undo(before)
+            raise
+        self._committed(durable)
         self._cleaner.shrink()
         self._sync_s.append(perf_counter() - began)
         self._syncs += 1
+
+    def _write(self, durable: bool, now: int) -> None:
+        """Write all that is gathered in the open transaction, and clean a piece."""
+        self._write_gathered()
+        # Without a value to write, the database would flush nothing.
+        if durable and self._unsynced:
+            self._gathered.meta["chp.synced"] = str(time()).encode()
+        self._write_meta(self._gathered.meta)
+        self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
+        if self._messages.due:
+            self._cleaner.deletes()
+            self._messages.clean()
 
     def _must_be_durable(self) -> bool:
         if self._options.sync == "interval":
@@ -281,6 +303,7 @@ class SqlJournal(Journal, Generic[D]):
         after = at.first - 1 if at and at.last > number else number
         if self._building is not None and self._building.snapshot_number > number:
             self.abort_snapshot()
+        self._cleaner.deletes()
         with self._transaction(True):
             dropped, size = count(database, "first >", after)
             delete(database, "first >", after)
@@ -353,6 +376,7 @@ class SqlJournal(Journal, Generic[D]):
 
     def _drop_beyond(self, number: int) -> None:
         """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
+        self._cleaner.deletes()
         dropped, size = count(self.database, "last >", number)
         delete(self.database, "last >", number)
         self._book.rows -= dropped
@@ -439,31 +463,44 @@ class SqlJournal(Journal, Generic[D]):
     @contextmanager
     def _transaction(self, durable: bool) -> Iterator[None]:
         """Run a transaction: all or nothing is kept, in the database and in this object."""
-        cleaner = self._cleaner
-        before = dict(self._found.meta), cleaner.oldest, cleaner.stale_chunks
+        before = self._before()
         try:
-            with transaction(self.database, durable):
+            with Transaction(self.database, durable):
                 yield
                 self._mark.move(self._book.last, committed=False)
         except BaseException:
-            self._found.meta, cleaner.oldest, cleaner.stale_chunks = before
-            self._forget_gathered()
+            self._undo(before)
             raise
+        self._committed(durable)
+
+    def _before(self) -> Before:
+        """Return what a transaction that fails puts back."""
+        return self._found.meta, self._cleaner.oldest, self._cleaner.stale_chunks
+
+    def _undo(self, before: Before) -> None:
+        self._found.meta, self._cleaner.oldest, self._cleaner.stale_chunks = before
+        self._forget_gathered()
+
+    def _committed(self, durable: bool) -> None:
+        """Note that the database has all that was gathered, and move the mark."""
         self._gathered = Gathered()
         self._messages.gathered = []
-        self._kept = copy(self._book)
+        self._kept = self._book.copied()
         self._unsynced = not durable
-        self._last_durable = perf_counter() if durable else self._last_durable
+        if durable:
+            self._last_durable = perf_counter()
         self._mark.move(self._book.last, committed=True)
 
     def _write_meta(self, values: dict[str, bytes]) -> None:
-        write_meta(self.database, self._found.seed, values)
-        self._found.meta |= values
+        if values:
+            write_meta(self.database, self._found.seed, values)
+            # A transaction that fails puts the values before it back.
+            self._found.meta = self._found.meta | values
 
     def _forget_gathered(self) -> None:
         self._gathered = Gathered()
         self._messages.gathered = []
-        self._book = copy(self._kept)
+        self._book = self._kept.copied()
         self.abort_snapshot()
 
     def _usable(self) -> None:

@@ -23,7 +23,7 @@ from chp.numbers import describe, epoch_of
 
 from ...core.state.journal import JournalDamaged, Options, WrongStore, cut_short
 from ..journal_rows import FORMAT, Damage, JournalMeta, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
-from .database import Database, Tables, errors, transaction
+from .database import Database, Tables, Transaction, errors
 from .journal_mark import JournalMark
 from .sql_messages import MessageTable
 from .sql_tables import TOP, chunks, pages, read_meta, write_meta
@@ -91,7 +91,7 @@ def new_store(database: Database) -> None:
         return
     store = uuid4().bytes
     first = {"chp.store": store, "chp.book": JournalMeta().pack(), "chp.format": str(FORMAT).encode()}
-    with transaction(database, True):
+    with Transaction(database, True):
         write_meta(database, crc32(store), first)
 
 

@@ -4,7 +4,8 @@ Measured settings, and why:
 - WAL with synchronous=FULL for sync="always": one fsync of the log a commit. "interval" commits without an fsync, and
   asks for one every `interval_s`; "off" never asks.
 - Pages of 16 KiB: a row of 110 KB takes 7, one of 200 bytes rewrites little; 4 and 64 KiB were slower at one end each.
-- A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it.
+- A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it. The
+  next commit begins the log anew in the same file. A server reserves its full size at the start.
 - secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
 - auto_vacuum=incremental: when more than half the file is free, each sync gives a piece of it back.
 - No mmap: a file that is truncated must be an error, not the end of the process.
@@ -44,10 +45,16 @@ from .sqlite_files import (
     is_locked,
     lock,
     log_tail,
+    reserve_log,
     sync_directory,
     valid_frames,
 )
 
+# For each table the statement that adds a row with all columns.
+INSERTIONS = {
+    table: f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
+    for table, columns in COLUMNS.items()
+}
 # The number is "CHP2", in the file's header.
 APPLICATION_ID = 0x43485032
 # The log is checkpointed at this size.
@@ -81,12 +88,16 @@ class SqliteDatabase:
         self.options = options
         self.broken = self.note = ""
         self._shrinking = False
+        # The connection's setting for the next commit; "" if it is not known.
+        self._level = ""
         self._lock: int | None = lock(self.path) if writable else None
         self._db: sqlite3.Connection | None = None
         try:
             with errors(self):
                 self._look_first()
                 self._db = create(self.path) if writable else read_only(self.path)
+                if writable and options.reserve_log:
+                    reserve_log(self.path, LOG_BYTES)
                 if not writable:
                     if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'messages'").fetchall():
                         # The journal is from before there were messages.
@@ -191,7 +202,7 @@ class SqliteDatabase:
 
     def insert(self, table: str, rows: Rows) -> None:
         """Add rows by a statement that is prepared once."""
-        self.db.executemany(insertion(table), rows)
+        self.db.executemany(INSERTIONS[table], rows)
 
     def begin(self, durable: bool) -> None:
         """Begin a transaction; a setting of the connection says how its commit waits."""
@@ -199,7 +210,9 @@ class SqliteDatabase:
         if self._lock is None:
             raise self._holds_nothing()
         level = "FULL" if durable else "NORMAL" if self.options.sync == "interval" else "OFF"
-        self.db.execute(f"PRAGMA synchronous={level}")
+        if level != self._level:
+            self.db.execute(f"PRAGMA synchronous={level}")
+            self._level = level
         self.db.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
@@ -278,7 +291,7 @@ class SqliteDatabase:
         os.link(self.path, aside_path(self.path))
         os.replace(new, self.path)
         sync_directory(self.path)
-        self._db = create(self.path)
+        self._db, self._level = create(self.path), ""
 
     def close(self) -> None:
         """Close the database, and release the lock last."""
@@ -312,17 +325,11 @@ class SqliteDatabase:
         return [f"file structure: {text}" for text in found if text != "ok"]
 
 
-def insertion(table: str) -> str:
-    """Return the statement that adds a row with all columns."""
-    columns = COLUMNS[table]
-    return f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(columns.split(',')))})"
-
-
 def fill(db: sqlite3.Connection, tables: Tables) -> None:
     """Write all of a journal to an empty database."""
     db.execute("BEGIN")
     for table, rows in tables:
-        db.executemany(insertion(table), rows)
+        db.executemany(INSERTIONS[table], rows)
     db.execute("COMMIT")
 
 

@@ -15,6 +15,7 @@ follows from an old one that was left over.
 import fcntl
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from ...core.state.journal import JournalError, JournalLocked, JournalReadOnly
 
 # The size of the pages of our databases.
 PAGE = 16_384
+# The log is reserved if the disk has this many times its size free.
+RESERVED_OF = 16
 _WAL_HEADER = 32
 # Page, size of the database in a commit frame, salts, checksums.
 _FRAME_HEADER = struct.Struct(">IIIIII")
@@ -103,6 +106,9 @@ def log_tail(path: Path, valid: int) -> LogTail:
         page = int(struct.unpack(">I", header[8:12])[0])
         size = _FRAME_HEADER.size + (page if page in _PAGES else PAGE)
         first = file.read(_FRAME_HEADER.size)
+        # The log is reserved, and nothing was written yet.
+        if not any(header) and not any(first):
+            return LogTail(valid)
         sound = struct.pack(">II", *_checksum(header[:24], (0, 0), order)) == header[24:]
         salt = header[16:24] if sound else first[8:16]
         # The checksum of a commit frame, which the next frame is to follow.
@@ -135,6 +141,22 @@ def valid_frames(path: Path) -> int:
     # There is no such file if the log had no frames.
     except (OSError, struct.error):
         return 0
+
+
+def reserve_log(path: Path, size: int) -> None:
+    """Give an empty log its full size, so that no commit has to make the file longer and sync its new size.
+
+    The file is zeros then, which SQLite takes for an empty log. Where the disk has little room, or can't reserve any,
+    the log begins without.
+    """
+    with suppress(OSError):
+        disk = os.statvfs(path.parent)
+        if disk.f_bavail * disk.f_frsize < RESERVED_OF * size:
+            return
+        # "r+b" makes no file: SQLite has made it.
+        with open(f"{path}-wal", "r+b", buffering=0) as file:
+            if not os.fstat(file.fileno()).st_size:
+                os.posix_fallocate(file.fileno(), 0, size)
 
 
 def aside_path(path: Path) -> Path:

@@ -1,0 +1,244 @@
+"""What a server knows of its pair: its own state in it, and what the peer last said.
+
+    PairState           the object that the peer's link, the heartbeats and the core share
+    PairView            the little of it that the questions of port P may read
+    Peer                what the peer last said of itself
+    IncompatiblePeer    why a server can't be the peer
+
+`PairState` answers questions and keeps values; it decides nothing. The core alone enters a state (core.py). The link
+writes down what the peer says (peerlink.py). Pure: the time is that of the turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from chp.headers import State
+from chp.numbers import epoch_of
+
+from ..core_config import CoreConfig
+from ..state.epochs import Epochs
+from ..state.history import Position
+from ..updates.committed import Committed
+from ..updates.turn import CurrentTurn
+from .arbitration import Arbitration, Wish
+from .follow import Follower
+from .liveness import Liveness
+
+# Reading an attribute of an enum takes ten times as long as reading a global name of the module.
+ACTIVE, PASSIVE = State.ACTIVE, State.PASSIVE
+LONG_AGO = float("-inf")
+
+
+@dataclass(slots=True)
+class Peer:
+    """The peer: what it last said of itself, and when."""
+
+    state: State
+    at: Position
+    server: bytes
+    heard: float
+    name: str
+    primary: bool
+    in_sync: bool
+    # What an active says: it sends us its records.
+    follows: bool
+    version: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    # True if it has room to take sets.
+    room: bool = True
+    # True after its LEAVE: what it said before does not count.
+    left: bool = False
+    # How long its turn under way has taken, as its last BEAT said.
+    turn_ms: int = 0
+    # The secret of its run, which it tells to this server only.
+    secret: bytes = b""
+    # Our own secret, if it has heard us.
+    echo: bytes = b""
+
+    @property
+    def number(self) -> int:
+        """The peer's last number."""
+        return self.at.number
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the peer's last number."""
+        return epoch_of(self.at.number)
+
+
+@dataclass(slots=True)
+class IncompatiblePeer:
+    """A server that speaks on P+3 but can't be our peer, and why; `text` tells people the remedy."""
+
+    kind: str
+    text: str
+    name: str
+    store: bytes
+    active: bool
+    heard: float
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Return the facts for the status."""
+        return {
+            "kind": self.kind, "text": self.text, "name": self.name, "store": self.store.hex(), "active": self.active,
+            "silent_s": round(now - self.heard, 3),
+        }  # fmt: skip
+
+
+class PairView(Protocol):
+    """What the questions of port P may know of the pair."""
+
+    @property
+    def config(self) -> CoreConfig:
+        """The settings of the core."""
+
+    @property
+    def bstate(self) -> State:
+        """Binary Star's state of this server."""
+
+    @property
+    def serving(self) -> bool:
+        """True if this server takes sets: it is active, and not about to hand over."""
+
+    @property
+    def hold_until(self) -> float:
+        """The time before which this server acknowledges nothing."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The peer, as it was heard last."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """The epochs that this server has heard of."""
+
+    def in_sync(self) -> bool:
+        """Return True if the pair is in sync."""
+
+    def passive_has(self) -> int | None:
+        """Return the number that a passive in sync has in its journal; None without one."""
+
+
+class PairState:
+    """The state of this server in its pair, and what it knows of the other server."""
+
+    def __init__(self, config: CoreConfig, server: bytes, turn: CurrentTurn, committed: Committed) -> None:
+        self._turn, self._committed, now = turn, committed, turn.now
+        self.config = config
+        # The id of this run of the server: 16 random bytes.
+        self.server = server
+        # Binary Star's state, and what follows from it. Only `enter` and the two methods of a hand-over change them.
+        self.bstate = State.PRIMARY if config.primary else State.BACKUP
+        self.active = self.serving = False
+        # The times when the server started, and when its state last changed.
+        self.started = self.since = now
+        # Since this time the server would have heard a peer that lives. It begins anew after a pause of this server.
+        self.listens_since = now
+        self.peer: Peer | None = None
+        self.liveness = Liveness(config.peer_timeout_s)
+        self.epochs = Epochs(now)
+        self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
+        # The time when a stranger on P+3 last said that it has our store: see `note_possible_successor`.
+        self.possible_successor_at = LONG_AGO
+        # On the active: the passive.
+        self.follower: Follower | None = None
+        # Until this time the server takes no sets, because the passive is asked to take over.
+        self.handover_until: float | None = None
+        # After a pause of its own the server acknowledges nothing before this time: the peer may speak first.
+        self.hold_until = now
+        # While a state that was taken over is not in the journal yet: the number up to which the journal's messages are
+        # of this history.
+        self.replacing: int | None = None
+        # On the passive: the number that it confirmed last.
+        self.confirmed = 0
+        # The high-water mark of the journal. A journal that ends below it was cut short; only the peer has the rest.
+        self.high_water_mark = 0
+        # The reason why a server with such a journal can't go on; the shell then ends it.
+        self.cut_short = ""
+
+    # -- the state of this server
+
+    def enter(self, state: State) -> None:
+        """Enter a state of Binary Star."""
+        self.bstate, self.since = state, self._turn.now
+        self.active = state is ACTIVE
+        self.serving = self.active and self.handover_until is None
+
+    def begin_handover(self, until: float) -> None:
+        """Take no sets until a time, because the passive is asked to take over."""
+        self.handover_until, self.serving = until, False
+
+    def end_handover(self) -> None:
+        """Take sets again if this server is active: it no longer hands over."""
+        self.handover_until, self.serving = None, self.active
+
+    def is_handing_over(self) -> bool:
+        """Return True if the passive has everything, and is asked to take over."""
+        if self.handover_until is None or self.follower is None:
+            return False
+        return self.follower.confirmed == self._committed.state.number
+
+    def asks_arbiter(self) -> tuple[bool, Wish | None]:
+        """Return what to ask the arbiter: True to get or keep the lease, and the set of servers to write, or None."""
+        wish = self.arbitration.wish
+        if self.active:
+            # The peer can't take over before this server gives up the lease.
+            return not self.is_handing_over(), wish
+        return self.arbitration.wants_lease(self._turn.now, self._committed.state.number), wish
+
+    # -- the peer
+
+    def peer_lives(self) -> bool:
+        """Return True if the peer lives, by the rule of `Liveness`, and has not left."""
+        peer = self.peer
+        return peer is not None and not peer.left and self.liveness.is_heard(peer.heard, self._turn.now)
+
+    def peer_is_prompt(self) -> bool:
+        """Return True if the peer was heard within `peer_timeout_s`: the active waits no longer for confirmations."""
+        peer = self.peer
+        return peer is not None and self.peer_lives() and self._turn.now - peer.heard <= self.config.peer_timeout_s
+
+    def peer_hears_us(self) -> bool:
+        """Return True if the peer says that it hears this server."""
+        peer = self.peer
+        return peer is not None and self.peer_lives() and peer.echo == self.config.secret
+
+    def peer_may_serve(self) -> bool:
+        """Return True if the peer lives, or a server that may be its next run."""
+        return self.peer_lives() or self.liveness.is_heard(self.possible_successor_at, self._turn.now)
+
+    def note_possible_successor(self, who: Peer | IncompatiblePeer) -> None:
+        """Note a stranger on P+3 of our store: it may be the peer's next run, begun while this server was stopped.
+
+        The stranger is heard once the run before is silent. Until then this server opens no epoch beside the
+        stranger's.
+        """
+        if isinstance(who, Peer) and who.at.store == self._committed.state.store:
+            self.possible_successor_at = self._turn.now
+            self.epochs.hear(who.epoch)
+
+    def is_stale(self, number: int) -> bool:
+        """Return True if this server and the peer are both past a number."""
+        return self.peer is not None and number < self._committed.state.number < self.peer.number
+
+    # -- both servers
+
+    def in_sync(self) -> bool:
+        """Return True if the pair is in sync: the active knows it, and the passive believes the active."""
+        if self.active:
+            return self.follower is not None and self.follower.in_sync
+        return self.bstate is PASSIVE and self.peer is not None and self.peer.in_sync and self.peer_lives()
+
+    def passive_has(self) -> int | None:
+        """Return the number that a passive in sync has in its journal; None without one."""
+        follower = self.follower
+        return follower.confirmed if follower is not None and follower.in_sync else None
+
+    def passive_is_spare(self) -> bool:
+        """Return True if this passive is not needed for the data: it hears an active that has all of them."""
+        peer = self.peer
+        if self.bstate is not PASSIVE or peer is None or peer.state is not ACTIVE:
+            return False
+        return self.peer_hears_us() and peer.number >= self._committed.state.number

@@ -1,0 +1,51 @@
+"""What the arbiter needs of the store that keeps its lease and its set: zookeeper.py and etcd.py have one each.
+
+A store of another kind, such as a Lease object of Kubernetes, has the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from chp.errors import ChpError
+
+START_TIMEOUT_S = 10.0
+# A start looks so often whether the server is to end.
+START_LOOK_S = 0.1
+
+
+class ArbiterError(ChpError):
+    """The arbiter can't be used; the text says why and what to do."""
+
+
+class LeaseStore(Protocol):
+    """A store that keeps the lease and the set. One thread calls it; any error means that nothing is certain."""
+
+    # How long a lease lasts from a check on, as the store grants it.
+    lease_s: float
+
+    @property
+    def connected(self) -> bool:
+        """True if a check makes sense now."""
+
+    def start(self, doubt: Callable[[str], None], look: Callable[[], None], stopping: Callable[[], bool]) -> None:
+        """Connect; raise `ArbiterError` if the store does not answer in `START_TIMEOUT_S`, or if `stopping()` is true.
+
+        The store may call `doubt` when its connection fails, and `look` when the lease or the set has changed.
+        """
+
+    def hold(self) -> bool:
+        """Take the lease, or prove that it still lives; return False if another server has it."""
+
+    def release(self) -> bool:
+        """Give the lease back; return False if there was none of ours."""
+
+    def read(self, *, current: bool) -> tuple[int, bytes] | None:
+        """Return the version and the text of the set, or None; `current` sees all writes that ended before."""
+
+    def write(self, text: bytes, base: int) -> int | None:
+        """Write the set upon a version, -1 for none; return the new version, or None if the version is another."""
+
+    def close(self) -> None:
+        """Disconnect."""

@@ -1,0 +1,24 @@
+"""The file in which the rounds of a part are noted, so that a part that was stopped goes on behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OK, SKIPPED = "ok", "skipped"
+
+
+def note(file: Path, name: str, said: str = OK) -> None:
+    """Note a round, with "ok", "skipped" or what went wrong."""
+    with file.open("a") as out:
+        out.write(f"{name}\t{' '.join(said.split())}\n")
+
+
+def noted(file: Path) -> dict[str, str]:
+    """Return what was noted of each round; of a round that ran twice, what was noted last."""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return {name: said for name, _, said in (line.rpartition("\t") for line in lines)}
+
+
+def passed(file: Path) -> set[str]:
+    """Return the rounds that went well."""
+    return {name for name, said in noted(file).items() if said == OK}

@@ -1,0 +1,34 @@
+"""covers: topics and groups keep all their promises, whatever is done to the servers and the programs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .cluster import ProcessPair
+from .faults import killed
+from .topic_histories import Workers, judge, recorded, worker_killed
+
+pytestmark = pytest.mark.slow
+SEEDS = range(300, 308)
+
+
+def active_and_a_program_killed(workers: Workers, pair: ProcessPair, chance: random.Random) -> None:
+    killed(pair, chance)
+    worker_killed(workers, pair, chance)
+
+
+def test_the_active_and_a_program_are_killed(tmp_path: Path) -> None:
+    with ProcessPair(tmp_path) as pair:
+        told = judge(recorded(pair, 1, 1, (active_and_a_program_killed,), processes=2), tmp_path)
+    assert told["replicated"] > 30 and told["effects"] > 30 and told["read"] > 30, told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_many_rounds(tmp_path: Path, seed: int) -> None:
+    with ProcessPair(tmp_path) as pair:
+        judge(recorded(pair, 2, seed), tmp_path)

@@ -1,0 +1,172 @@
+"""Tests of a stream's micro-batches: how much each has, where it cuts a record, and which task gets which key.
+
+covers: spark/reading/admission.py, stream.py and messages.py, asked as Spark asks them, without a session
+"""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from chp_client import Clone
+from chp_client.spark import spark_api
+from chp_client.spark.datasource import ChpDataSource
+from chp_client.spark.options import parse
+from chp_client.spark.reading.admission import Admission
+from chp_server.testing import TestServer
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control"),
+]
+SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+Rows = list[tuple[str, bytes | None]]
+
+
+class Stream:
+    """A query as Spark runs it: it asks for the end of each batch, plans it, and reads its partitions."""
+
+    def __init__(self, server: TestServer, **options: object) -> None:
+        given = {"servers": server.address, "startingOffsets": "earliest"} | {k: str(v) for k, v in options.items()}
+        self.given = given
+        self._source = ChpDataSource(given)
+        self.again()
+        self.at: dict[str, Any] = self._reader.initialOffset()
+        self.ends = [self.at]
+
+    def again(self) -> None:
+        """Start again, as a query does from its checkpoint."""
+        self._reader: Any = self._source.streamReader(SCHEMA)
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Rows]:
+        """Return the rows of each task of a batch."""
+        found = []
+        for piece in self._reader.partitions(start, end):
+            batches = self._reader.read(pickle.loads(pickle.dumps(piece)))
+            found.append([(row["key"], row["value"]) for batch in batches for row in batch.to_pylist()])
+        return found
+
+    def next(self) -> Rows | None:
+        """Return the rows of the next batch; None if there is none yet."""
+        end = self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
+        if end == self.at:
+            return None
+        start, self.at = self.at, end
+        self.ends.append(end)
+        return [row for rows in self.tasks(start, end) for row in rows]
+
+    def all(self) -> Iterator[Rows]:
+        """Yield the batches up to the present end."""
+        while (rows := self.next()) is not None:
+            yield rows
+
+
+def test_a_record_above_the_bound_is_cut_and_each_row_comes_once(server: TestServer, clone: Clone) -> None:
+    clone.set("/a", b"first").wait(30)
+    clone.set_many({f"/other/{i}": b"" for i in range(50)}).wait(30)
+    clone.set_many({f"/{'n' if i % 2 else 'm'}/{i}": b"%d" % i for i in range(100)}).wait(30)
+    clone.set_many({"/n/x": b"", "/n/y": b""}).wait(30)
+    stream = Stream(server, subtree="/n/", maxRowsPerTrigger=20)
+    found = []
+    for rows in stream.all():
+        found.append(rows)
+        stream.again()
+    whole = [(f"/n/{i}", b"%d" % i) for i in range(1, 100, 2)] + [("/n/x", b""), ("/n/y", b"")]
+    assert [row for rows in found for row in rows] == whole
+    assert max(map(len, found)) == 20 and [len(rows) for rows in found if len(rows) > 2] == [20, 20, 10]
+    cut = [end for end in stream.ends if "row" in end]
+    assert [end["row"] for end in cut] == [20, 40] and cut[0]["sequence"] < cut[0]["record"]["sequence"]
+
+
+def test_a_batch_that_runs_again_has_the_same_rows(server: TestServer, clone: Clone) -> None:
+    clone.set_many({f"/{i}": b"x" * i for i in range(100)}).wait(30)
+    clone.set("/last", b"").wait(30)
+    stream = Stream(server, maxRowsPerTrigger=30)
+    found = list(stream.all())
+    assert [len(rows) for rows in found if rows] == [30, 30, 30, 10, 1], "the epoch itself has no row"
+    clone.set("/more", b"").wait(30)
+    stream.again()
+    for i, rows in enumerate(found):
+        assert stream.tasks(stream.ends[i], stream.ends[i + 1]) == [rows]
+
+
+def test_bytes_bound_a_batch(server: TestServer, clone: Clone) -> None:
+    for n in range(4):
+        clone.set(f"/{n}", bytes(400)).wait(30)
+    clone.set_many({f"/big/{i}": bytes(300) for i in range(5)}).wait(30)
+    clone.set("/huge", bytes(5000)).wait(30)
+    stream = Stream(server, maxBytesPerTrigger=1000)
+    sizes = [[len(value or b"") for _, value in rows] for rows in stream.all() if rows]
+    assert sizes == [[400, 400], [400, 400], [300] * 3, [300] * 2, [5000]]
+
+
+def test_a_cut_goes_on_after_a_failover(clone: Clone, server: TestServer) -> None:
+    """The offset of a cut names the record, and not what a process knows of it."""
+    clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
+    stream = Stream(server, maxRowsPerTrigger=4)
+    first = stream.next()
+    stream.at = pickle.loads(pickle.dumps(stream.at))
+    stream.again()
+    rest = [row for rows in stream.all() for row in rows]
+    assert (first or []) + rest == [(f"/{i}", b"") for i in range(10)]
+
+
+@pytest.mark.parametrize("most", [1000, 30])
+def test_each_key_is_of_one_task_and_in_order(server: TestServer, clone: Clone, most: int) -> None:
+    for n in range(5):
+        clone.set_many({f"/{i}": b"%d" % n for i in range(40)}).wait(30)
+    stream = Stream(server, partitions=3, maxRowsPerTrigger=most)
+    seen: dict[str, list[bytes | None]] = {}
+    while (start := stream.at) and stream.next() is not None:
+        tasks = stream.tasks(start, stream.at)
+        keys = [{key for key, _ in rows} for rows in tasks]
+        assert len(tasks) == 3 or not any(tasks)
+        assert sum(map(len, keys)) == len(set().union(*keys))
+        for rows in tasks:
+            for key, value in rows:
+                seen.setdefault(key, []).append(value)
+    assert len(seen) == 40 and set(map(tuple, seen.values())) == {(b"0", b"1", b"2", b"3", b"4")}
+
+
+def test_a_topic_by_rows_and_bytes(server: TestServer, clone: Clone) -> None:
+    clone.topic("t").publish_many([bytes(100)] * 25 + [bytes(900)] * 2).wait(30)
+    sizes = [len(rows) for rows in Stream(server, topic="t", maxRowsPerTrigger=10).all()]
+    assert sizes == [10, 10, 7]
+    sizes = [len(rows) for rows in Stream(server, topic="t", maxRowsPerTrigger=20, maxBytesPerTrigger=1000).all()]
+    assert sizes == [10, 10, 5, 1, 1]
+
+
+@pytest.mark.parametrize("topic", [False, True])
+def test_a_batch_waits_for_rows_or_for_the_delay(server: TestServer, clone: Clone, topic: bool) -> None:
+    def add(n: int) -> None:
+        if topic:
+            clone.topic("t").publish_many([b""] * n).wait(30)
+        else:
+            clone.set_many({f"/{i}": b"" for i in range(n)}).wait(30)
+
+    add(4)
+    now = [0.0]
+    options = {"topic": "t"} if topic else {}
+    stream = Stream(server, minRowsPerTrigger=10, maxTriggerDelay=60, **options)
+    reader: Any = stream._reader
+    reader._admission = Admission(parse(stream.given), lambda: now[0])
+    assert stream.next() is None
+    add(6)
+    assert len(stream.next() or []) == 10
+    add(3)
+    assert stream.next() is None
+    now[0] = 61.0
+    assert len(stream.next() or []) == 3
+    add(2)
+    assert stream.next() is None, "the delay begins anew"
+    reader.prepareForTriggerAvailableNow()
+    assert len(stream.next() or []) == 2, "the trigger availableNow waits for nothing"
+
+
+def test_a_limit_is_left_out_where_the_trigger_takes_all(server: TestServer, clone: Clone) -> None:
+    clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
+    stream = Stream(server, maxRowsPerTrigger=4)
+    end = stream._reader.latestOffset(stream.at, spark_api.ReadAllAvailable())
+    assert [len(rows) for rows in stream.tasks(stream.at, end)] == [10]
