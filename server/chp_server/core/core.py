@@ -75,7 +75,13 @@ class ServerCore:
         self._sets = SetShares(limits, self.committer)
         self._health, self._expiry = HealthCheck(room), Expiry(turn, self.committer, self._sets.queue)
         self.link = PeerLink(
-            turn, self.pair, self.committer, self._deadlines, pending=self._pending, health=self._health, sets=self._sets
+            turn,
+            self.pair,
+            self.committer,
+            self._deadlines,
+            pending=self._pending,
+            health=self._health,
+            sets=self._sets,
         )
         self.requests = Requests(turn, self.pair, self.committer, Authorizer(), self.link, status=self.status)
         self._changes = self.requests.changes
