@@ -59,6 +59,11 @@ PARTS = (
     Part("recipes", "an election whose candidates are killed", f"{NOTED} tests/process/test_recipes.py"),
     Part("lowest", "the lowest versions of what we depend on", f"{NOTED} tests/process/test_lowest_versions.py"),
     Part("gateway", "many readers of events, and generated requests", f"{NOTED} tests/wire"),
+    *(
+        Part(f"python-{version}", f"unit, scenario, wire and process tests on Python {version}, if it is installed",
+             f"{{python}} -m tests.interpreters {version} --done {{state}}/done")
+        for version in ("3.12", "3.13", "3.14", "3.14t")
+    ),
     Part("spark", "a cluster of Spark, and its secrets", f"{NOTED} tests/spark"),
     *(
         Part(
