@@ -50,8 +50,11 @@ CARRIED = frozenset({
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
     columns.GROUP, columns.ONCE, columns.SCHEDULED, columns.CANCEL,
 })  # fmt: skip
-# Segments with these columns are not replayed: staged updates, which are not visible yet, and deletes by expiry.
-NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})
+# Segments with these columns are not replayed: staged updates, which are not visible yet, deletes by expiry, and
+# messages that this server put aside, which the active's group gives again.
+NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED, columns.ASIDE})
+# Columns by which a batch depends on what the other history may not have.
+BOUND = frozenset({columns.ACK, columns.NACK, columns.EXPECT})
 # Columns that are replayed only if no part of their batch is in conflict.
 ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE, columns.SCHEDULED, columns.CANCEL})
 # Stands for the rules of access in the place of a key; no key is empty.
@@ -90,8 +93,8 @@ class SuffixPart:
 
     @property
     def bound(self) -> bool:
-        """True if it acknowledges messages, or has a condition on keys that it does not write."""
-        return any({columns.ACK, columns.EXPECT} & (segment.extras or {}).keys() for segment in self.segments)
+        """True if it acknowledges messages or gives them back, or has a condition on keys that it does not write."""
+        return any(BOUND & (segment.extras or {}).keys() for segment in self.segments)
 
     @property
     def version(self) -> tuple[str, int, bool] | None:
