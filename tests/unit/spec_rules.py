@@ -603,6 +603,10 @@ HELD: dict[str, dict[str, str]] = {
         "test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person": "A-22",
         "test_an_active_does_not_wait_for_a_passive_that_is_slow": "A-44 L-30",
     },
+    "tests/unit/test_set_shares.py": {
+        "test_a_passive_that_goes_on_confirming_stays_in_sync_however_long_the_writer_writes": "A-44",
+        "test_a_passive_that_confirms_too_little_for_long_is_given_up": "L-30",
+    },
     "tests/wire/test_peer_watch.py": {
         "test_a_connection_that_the_kernel_takes_is_none_without_a_handshake": "A-15",
     },

@@ -143,8 +143,8 @@ class TopicReaders:
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
         """Send readers what they get in this turn; `lacks`: our journal lacks messages that the peer may have."""
         turn, pair, committed = self._turn, self._pair, self._committed
-        at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), self._pair.passive_has()
         self.delivery.written = turn.written
+        at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), pair.safe_up_to(turn.written)
         if self:
             self.pages.keep(row for op in turn.effects.journal if isinstance(op, Append) for row in op.messages)
         if self.coordinator:
@@ -157,7 +157,7 @@ class TopicReaders:
 
     def ready(self, blocked: Container[bytes]) -> bool:
         """Return True if a reader could get messages in a turn that follows at once."""
-        confirmed = self._pair.passive_has()
+        confirmed = self._pair.safe_up_to(self.delivery.written)
         if self.coordinator and self.coordinator.ready(blocked, self.delivery.upto(confirmed)):
             return True
         return len(self.delivery) > 0 and self.delivery.ready(blocked, self._committed.state.topics, confirmed)
