@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_client import AlreadyThere, Clone, NoSuchGroup, Refused
+from chp_client import AlreadyThere, Clone, NoSuchGroup, NoSuchTopic, Refused
 from chp_server.testing import Pair, TestServer
 from tests.talk import until
 
@@ -35,6 +35,26 @@ def test_subscribe_get_and_unsubscribe_answer_as_they_should() -> None:
         news.subscribe("alice")
         with news.consumer("alice") as alice:
             assert alice.get(0.1) is None, "what was pending is lost"
+
+
+def test_a_get_says_that_nobody_has_subscribed() -> None:
+    with TestServer() as server, Clone([server.address], subtree=None) as clone:
+        news = clone.topic("news")
+        with pytest.raises(NoSuchTopic):
+            news.consumer("alice", create=False)
+        assert clone.topics() == [], "and nothing is made"
+        news.publish(b"1").wait(10)
+        with pytest.raises(NoSuchGroup):
+            news.consumer("alice", create=False)
+        news.subscribe("alice")
+        with news.consumer("alice", create=False) as alice:
+            assert alice.get(0.1) is None
+            news.unsubscribe("alice")
+            with pytest.raises(NoSuchGroup):
+                alice.get(10)
+            with pytest.raises(NoSuchGroup):
+                alice.get(10)
+        assert news.groups() == [], "and it is not made again"
 
 
 def test_what_a_subscriber_has_not_had_stays_and_then_goes() -> None:

@@ -69,7 +69,7 @@ class Consumer:
 
     def __init__(
         self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
-        prefetch: int, name: str | None,
+        prefetch: int, name: str | None, create: bool = True,
     ) -> None:  # fmt: skip
         if ack not in ("after", "before"):
             raise BadInput(f'ack={ack!r} is not "after" or "before" (the handler sees the messages)')
@@ -88,7 +88,7 @@ class Consumer:
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
-        self._start = start
+        self._start, self._creates = start, create
         self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
@@ -120,6 +120,9 @@ class Consumer:
                 self._be_member(self._lease)
                 return
             except (NoSuchGroup, NoSuchTopic):
+                if not self._creates:
+                    self._leave()
+                    raise
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
             except Refused as refused:
@@ -230,6 +233,11 @@ class Consumer:
                 if self._anew:
                     yield from self._pausing()
                     self._anew, self._hand, self._proof = False, [], None
+                if self._lease is None:
+                    # The last read ended with an error, or there was no room for a lease.
+                    self._anew = True
+                    self._join_again()
+                    continue
                 try:
                     yield from self._ask(port)
                 except Interrupted:
@@ -449,12 +457,18 @@ class Consumer:
             with suppress(ValueError):  # it is running, in another thread
                 self._found.close()
             self._found = None
-        lease, self._lease = self._lease, None
-        if lease is not None and not lease.closed and not self._writer.closed:
+        if (ticket := self._leave()) is not None:
             with suppress(Closed, Refused, TimeoutError):
-                ticket = lease.close()
-                if ticket is not None:
-                    ticket.wait(timeout)
+                ticket.wait(timeout)
+
+    def _leave(self) -> Ticket | None:
+        """End the lease by which this is a member; return the promise of it, or None if there is nothing to end."""
+        lease, self._lease = self._lease, None
+        if lease is None or lease.closed or self._writer.closed:
+            return None
+        with suppress(Closed, Refused):
+            return lease.close()
+        return None
 
     def __enter__(self) -> Consumer:
         return self

@@ -266,6 +266,7 @@ class Topic(metaclass=PublicNames):
         ack: str = "after",
         prefetch: int = CREDIT,
         name: str | None = None,
+        create: bool = True,
     ) -> Consumer:
         """Become a member of a group, which is made if it is not there; each message goes to one of its members.
 
@@ -275,13 +276,15 @@ class Topic(metaclass=PublicNames):
                   at most once. A refused acknowledgement does not end the loop in either mode
         prefetch  how many chunks, of about 256 KiB, it is given ahead
         name      what others are shown of it
+        create    False: never make the group. Then this raises `NoSuchGroup` or `NoSuchTopic` if it is not there, and
+                  so do `take`, `get` and the iterator once it was removed
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
         """
         check_topic(group)
         return Consumer(
             self._requests.writer, self._requests.servers(), self.name, group,
-            start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
+            start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name, create=create,
         )  # fmt: skip
 
     def subscribe(
