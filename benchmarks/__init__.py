@@ -11,6 +11,7 @@ Rules that keep the figures honest:
 - Who is compared runs in the same run, in turn (A B C A B C ...), several short rounds each; the figure is the median,
   and the spread is kept beside it. The machine's speed drifts, so the ratio says more than the rate.
 - Processor time is read from the kernel for each process, so a rate that was bought with a second core shows.
+- A run begins only at a load of at most 1. `--busy` measures at a higher one, and marks the results.
 - What was lost, healed or resent is in the data, not in a footnote.
 
 Results: `results/NAME.json` (the raw rounds too) and `results/NAME.png`, each with command, versions, machine and date.

@@ -16,6 +16,8 @@ from typing import Any
 
 from . import against, machine, plots, report
 
+# Beside more work than this, a figure tells more of the machine than of the program.
+LOAD_MAX = 1.0
 RESULTS = Path(__file__).resolve().parent / "results"
 NAMES = (
     "chp1",
@@ -46,10 +48,17 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="short rounds, for a first look; not for quoting")
     parser.add_argument("--list", action="store_true", help="show the names and what they measure")
     parser.add_argument("--against", metavar="COMMIT", help="this tree beside another commit, instead of beside peers")
+    parser.add_argument(
+        "--busy", action="store_true", help=f"measure at a load above {LOAD_MAX:g} too, and mark the results so"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory for results (default: %(default)s)")
     arguments = parser.parse_args()
     # SystemExit runs every `close`, so that no process is left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if not arguments.list and not arguments.busy and (why := too_busy(machine.load())):
+        parser.error(why)
+    # The benchmarks make a load themselves, so only that of the beginning counts.
+    arguments.busy = bool(too_busy(machine.load()))
     if arguments.against:
         return _against(parser, arguments)
     unknown = set(arguments.names) - set(NAMES)
@@ -61,6 +70,16 @@ def main() -> int:
             print(f"{name:10}{(importlib.import_module(f'benchmarks.{name}').__doc__ or '').splitlines()[0]}")
         return 0
     return max([_run(name, importlib.import_module(f"benchmarks.{name}").run, arguments) for name in names], default=0)
+
+
+def too_busy(load: float) -> str:
+    """Return why nothing is measured at a load, with the remedy; "" if the machine is quiet."""
+    if load <= LOAD_MAX:
+        return ""
+    return (
+        f"the load of this machine is {load:.1f}, and figures of a busy machine mislead: end what runs beside, "
+        f"wait for a load of at most {LOAD_MAX:g}, or give --busy, which marks the results"
+    )
 
 
 def _against(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -76,14 +95,15 @@ def _is_there(name: str) -> bool:
 def _run(name: str, benchmark: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
     quick, out = arguments.quick, arguments.out
     print(f"{name} ...", file=sys.stderr, flush=True)
-    begin = time.monotonic()
+    begin, cpu_s = time.monotonic(), machine.children_cpu_s()
     about = machine.describe(sys.argv[1:])
     try:
         result = benchmark(quick=quick)
     except Exception as error:
         print(f"{name} FAILED: {error}", file=sys.stderr, flush=True)
         return 1
-    result = {"name": name, "quick": quick, "took_s": round(time.monotonic() - begin, 1), **about, **result}
+    took = {"took_s": round(time.monotonic() - begin, 1), "cpu_s": round(machine.children_cpu_s() - cpu_s, 1)}
+    result = {"name": name, "quick": quick, "busy": arguments.busy, **took, **about, **result}
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     plots.plot(result, out / f"{name}.png")

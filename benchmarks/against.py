@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .latency import Awaited, Watched
-from .pair import durable_writer, wait_in_sync
+from .latency import Awaited, AwaitedOfPair, Watched
+from .pair import durable_writer
 from .roles import ROOT, Meter, Role, closing_all, programs_of
 from .rounds import Round, in_turn, ratio, summary
-from .servers import ChpPair
+from .servers import ChpPair, wait_in_sync
 from .sets import Lane
 from .sync import Filled
 
@@ -60,6 +60,10 @@ def _sets(how: str, n: int, sets: int) -> Callable[[], Any]:
     return lambda: Lane("chp", how, n, 100, sets)
 
 
+def _pair(**settings: Any) -> Callable[[], Any]:
+    return lambda: AwaitedOfPair(**settings)
+
+
 # group, name, how to start it, how to do one round of it; `share` is 5 for a first look
 CASES: list[tuple[str, str, Callable[[], Any], Callable[[Any, int], Round]]] = [
     ("sets", "one key a call, 1 watcher", _sets("keys", 1, 200_000), lambda lane, _: lane.round()),
@@ -67,7 +71,10 @@ CASES: list[tuple[str, str, Callable[[], Any], Callable[[Any, int], Round]]] = [
     ("sets", "set_many of 1,000, 20 watchers", _sets("many", 20, 50_000), lambda lane, _: lane.round()),
     ("pair", "set_many of 1,000 on both disks", Durable, lambda lane, share: lane.round(200_000 // share)),
     ("latency", "one set awaited", lambda: Awaited("chp"), lambda lane, share: lane.round(1000 // share)),
+    ("latency", "one set awaited on a memory pair", _pair(store="memory:"), lambda lane, n: lane.round(1000 // n)),
+    ("latency", "one set awaited on a durable pair", _pair(sync="always"), lambda lane, n: lane.round(1000 // n)),
     ("latency", "update to watcher at 1,000/s", lambda: Watched("chp"), lambda lane, share: lane.round(1000 // share)),
+    ("latency", "update to 10 watchers at 1,000/s", lambda: Watched("chp", 10), lambda lane, n: lane.round(1000 // n)),
     ("sync", "first sync of 100,000 keys", lambda: Filled("chp", 100_000), lambda lane, _: lane.round()),
 ]
 GROUPS = tuple(dict.fromkeys(group for group, *_ in CASES))

@@ -3,6 +3,9 @@
 A lone server, in memory. One client sets 200,000 keys a second, in batches of 10,000 of 100 bytes, over a thousand
 batches' worth of keys; meanwhile another sets one key and waits, again and again, and a third, which holds everything,
 notes how old an update is that a fourth makes every 5 ms when it sees it. The same is measured without the flood.
+
+A durable pair. One client fills flat out, in batches of 1,000 of 100 bytes; meanwhile another sets one key and waits,
+again and again. The ratios are to the waits without the flood, and to the flood's rate without the other client.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import select
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from .roles import Pipe, Role, closing_all
-from .rounds import Round, in_turn, summary
-from .servers import ChpServer
+from .roles import Meter, Pipe, Role, closing_all
+from .rounds import Round, in_turn, ratio, summary
+from .servers import ChpPair, ChpServer, status, wait_in_sync
 
 RATE, BATCH = 200_000, 10_000
 VALUE = b"v" * 100
@@ -29,7 +34,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         server = keep(ChpServer())
         roles = {
             "flood": keep(Role(flooding, port=server.port)),
-            "awaited": keep(Role(awaiting, port=server.port)),
+            "awaited": keep(Role(awaiting, addresses=[server.address])),
             "seen": keep(Role(watching, port=server.port)),
         }
         for role in roles.values():
@@ -41,7 +46,57 @@ def run(quick: bool = False) -> dict[str, Any]:
     for what, title in (("awaited", "one awaited set"), ("seen", "an update until one that holds everything sees it")):
         raw = {f"chp {name}": [each[what] for each in made] for name, made in results.items()}
         cases[title] = {"contenders": {name: summary(made) for name, made in raw.items()}, "raw": raw}
+    cases["one awaited set on a durable pair"] = durable(quick=quick)
     return {"title": "Fairness", "unit": "us", "cases": cases}
+
+
+QUIET, BESIDE, ALONE = "chp quiet", "chp beside a writer flat out", "the writer alone"
+
+
+def durable(*, quick: bool) -> dict[str, Any]:
+    """Return the waits of a client on a durable pair, without and beside a writer flat out, and that writer's rate."""
+    with closing_all() as keep:
+        pair = keep(ChpPair(sync="always"))
+        wait_in_sync(pair)
+        flood = keep(Role(filling, addresses=pair.addresses))
+        awaited = keep(Role(awaiting, addresses=pair.addresses))
+        for role in (flood, awaited):
+            role.hear()
+        seconds = SECONDS[quick]
+        acts: dict[str, Callable[[], Round]] = {
+            QUIET: lambda: _durable_round(pair, None, awaited, seconds),
+            BESIDE: lambda: _durable_round(pair, flood, awaited, seconds),
+            ALONE: lambda: _durable_round(pair, flood, None, seconds),
+        }
+        # The first round fills the map.
+        _durable_round(pair, flood, awaited, seconds)
+        results = in_turn(acts, 2 if quick else 5)
+    case: dict[str, Any] = {"contenders": {name: summary(made) for name, made in results.items()}, "raw": results}
+    case["ratio_p50_us"] = ratio(results, "p50_us", BESIDE, QUIET)
+    case["ratio_p99_us"] = ratio(results, "p99_us", BESIDE, QUIET)
+    case["ratio_rate"] = ratio(results, "flood_rate", BESIDE, ALONE)
+    return case
+
+
+def _durable_round(pair: ChpPair, flood: Role | None, awaited: Role | None, seconds: float) -> Round:
+    degraded = status(pair.servers[0].address)["counts"].get("degraded", 0)
+    if flood is not None:
+        flood.say(go=True)
+        time.sleep(0.5)
+    meter = Meter(active=pair.servers[0], passive=pair.servers[1])
+    figures: Round = {}
+    if awaited is not None:
+        figures = awaited.ask(seconds=seconds)
+    else:
+        time.sleep(seconds)
+    if flood is not None:
+        used = meter.read(1)
+        answer = flood.ask(go=False)
+        figures["flood_rate"] = answer["rate"]
+        figures |= {name.replace("_us", "_share"): us / seconds / 1e6 for name, us in used.items()}
+        figures["only_journaled"] = answer["only_journaled"]
+    figures["degraded"] = status(pair.servers[0].address)["counts"].get("degraded", 0) - degraded
+    return figures
 
 
 def _round(roles: dict[str, Role], seconds: float, *, flood: bool) -> dict[str, Round]:
@@ -82,15 +137,40 @@ def flooding(pipe: Pipe, port: int) -> None:
         clone.flush(timeout=60)
 
 
-def awaiting(pipe: Pipe, port: int) -> None:
+def filling(pipe: Pipe, addresses: list[str]) -> None:
+    """Set as fast as the window allows while told to; answers with the rate of what was acknowledged."""
+    from chp_client import Clone
+
+    clone = Clone(addresses, subtree=None)
+    work = [([f"/fill/{i * 1000 + j:08d}" for j in range(1000)], [VALUE] * 1000) for i in range(1000)]
+    n, pending = 0, deque[Any]()
+    pipe.say(up=True)
+    while True:
+        pipe.hear()
+        begin, done, only_journaled = time.monotonic(), 0, 0
+        while not pipe.waiting():
+            pending.append(clone.set_many(work[n % len(work)]))
+            n += 1
+            while pending and pending[0].done:
+                only_journaled += pending.popleft().wait(0).durability != "replicated"
+                done += 1
+        seconds = time.monotonic() - begin
+        pipe.hear()
+        clone.flush(timeout=60)
+        pending.clear()
+        pipe.say(rate=done * 1000 / seconds, only_journaled=only_journaled)
+
+
+def awaiting(pipe: Pipe, addresses: list[str]) -> None:
     """Set one key and wait, again and again."""
     from chp_client import Clone
 
-    clone = Clone(f"tcp://127.0.0.1:{port}", subtree="/awaited/")
+    clone = Clone(addresses, subtree="/awaited/")
     clone.wait_until_synced(timeout=60)
     pipe.say(up=True)
     while True:
-        until = time.monotonic() + pipe.hear()["seconds"]
+        seconds = pipe.hear()["seconds"]
+        until = time.monotonic() + seconds
         took = []
         while (begin := time.monotonic()) < until:
             clone.set("/awaited/x", VALUE).wait(60)
@@ -119,7 +199,8 @@ def watching(pipe: Pipe, port: int) -> None:
     pipe.say(up=True)
     i = 0
     while True:
-        until = time.monotonic() + pipe.hear()["seconds"]
+        seconds = pipe.hear()["seconds"]
+        until = time.monotonic() + seconds
         took.clear()
         while time.monotonic() < until:
             i += 1

@@ -14,9 +14,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .pair import wait_in_sync
 from .roles import Pipe, Role, closing_all
-from .servers import ChpPair, status
+from .servers import ChpPair, status, wait_in_sync
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 QUICK = (10_000, 100_000)

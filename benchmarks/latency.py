@@ -21,7 +21,7 @@ import zmq
 from .chp1 import relay_helpers
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round, in_turn, percentiles, summary
-from .servers import ChpServer, Redis, free_port, redis_program
+from .servers import ChpPair, ChpServer, Redis, free_port, redis_program, wait_in_sync
 from .writers import clone_of
 
 KEYS = [f"/one/{i:03d}" for i in range(100)]
@@ -157,27 +157,50 @@ def watched(quick: bool) -> dict[str, Any]:
     return {"contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results}
 
 
-class Watched:
-    """A server, a writer that keeps a pace, and a watcher."""
+class AwaitedOfPair:
+    """A pair in sync and one client; `settings` are those of the servers."""
 
-    def __init__(self, store: str) -> None:
-        self.server: Any = ChpServer() if store == "chp" else Redis()
-        self.watcher = Role(watcher, kind=store, port=self.server.port)
-        self.watcher.hear()
-        self.writer = Role(pacer, kind=store, port=self.server.port)
-        self.writer.hear()
+    def __init__(self, **settings: Any) -> None:
+        self.pair = ChpPair(**settings)
+        wait_in_sync(self.pair)
+        self.client = Role(awaiter, kind="chp", address=",".join(self.pair.addresses))
+        self.client.hear()
 
     def round(self, sets: int) -> Round:
-        """One measurement."""
-        meter = Meter(writer=self.writer, server=self.server, watcher=self.watcher)
-        self.watcher.say(sets=sets)
-        self.writer.ask(sets=sets)
-        took = self.watcher.hear()["took"]
+        """Return one measurement."""
+        meter = Meter(client=self.client, server=self.pair.servers[0], backup=self.pair.servers[1])
+        took = self.client.ask(sets=sets, size=len(VALUE))["took"]
         return {**percentiles(took), **meter.read(sets)}
 
     def close(self) -> None:
         """End all."""
-        for process in (self.writer, self.watcher, self.server):
+        self.client.close()
+        self.pair.close()
+
+
+class Watched:
+    """A server, a writer that keeps a pace, and watchers."""
+
+    def __init__(self, store: str, n: int = 1) -> None:
+        self.server: Any = ChpServer() if store == "chp" else Redis()
+        self.watchers = [Role(watcher, kind=store, port=self.server.port) for _ in range(n)]
+        for each in self.watchers:
+            each.hear()
+        self.writer = Role(pacer, kind=store, port=self.server.port)
+        self.writer.hear()
+
+    def round(self, sets: int) -> Round:
+        """Return one measurement; the processor time is that of the first watcher."""
+        meter = Meter(writer=self.writer, server=self.server, watcher=self.watchers[0])
+        for each in self.watchers:
+            each.say(sets=sets)
+        self.writer.ask(sets=sets)
+        took = [seconds for each in self.watchers for seconds in each.hear()["took"]]
+        return {**percentiles(took), **meter.read(sets)}
+
+    def close(self) -> None:
+        """End all."""
+        for process in (self.writer, *self.watchers, self.server):
             process.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def describe(argv: list[str]) -> dict[str, Any]:
             "cores": os.cpu_count(),
             "model": _model(),
             "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-            "load_before": round(os.getloadavg()[0], 2),
+            "load_before": round(load(), 2),
         },
         "versions": {
             "python": platform.python_version(),
@@ -36,6 +37,17 @@ def describe(argv: list[str]) -> dict[str, Any]:
             "redis-server": _redis(),
         },
     }
+
+
+def load() -> float:
+    """Return the load of the last minute."""
+    return os.getloadavg()[0]
+
+
+def children_cpu_s() -> float:
+    """Return the processor seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _version(name: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .roles import Pipe, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
-from .servers import ChpPair, ChpServer, Redis, redis_program, status
+from .servers import ChpPair, ChpServer, Redis, redis_program, status, wait_in_sync
 from .workload import batches
 
 RECOVERED = (1_000_000, 100_000)  # whole, quick
@@ -61,23 +61,6 @@ def durable(quick: bool) -> dict[str, Any]:
     if "redis MSET" in results:
         case["ratio_to_redis"] = ratio(results, "rate", "chp pair", "redis MSET")
     return case
-
-
-def wait_in_sync(pair: ChpPair, timeout_s: float = 60.0) -> None:
-    """Until one is active and the other is in sync with it."""
-    until = time.monotonic() + timeout_s
-    while True:
-        seen = []
-        for address in pair.addresses:
-            try:
-                seen.append(status(address, 1000))
-            except RuntimeError:
-                pass
-        if sorted(s["state"] for s in seen) == ["active", "passive"] and all(s["in_sync"] for s in seen):
-            return
-        if time.monotonic() > until:
-            raise RuntimeError(f"the pair is not in sync: {seen}")
-        time.sleep(0.05)
 
 
 def durable_writer(pipe: Pipe, kind: str, address: str) -> None:

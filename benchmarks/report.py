@@ -10,7 +10,9 @@ FIGURES = ("rate", "bytes_a_key", "us_a_key", "p50_us", "seconds")
 
 def table(result: dict[str, Any]) -> str:
     """The medians with their spread, a line each."""
-    lines = [f"\n{result['title']}  ({result['command']}, {result['took_s']} s)"]
+    took = f"{result['took_s']} s, {result['cpu_s']} s of processor time"
+    busy = "; AT A LOAD ABOVE 1, NOT FOR QUOTING" if result.get("busy") else ""
+    lines = [f"\n{result['title']}  ({result['command']}, {took}{busy})"]
     for name, case in result["cases"].items():
         lines.append(f"  {name}")
         for who, figures in case["contenders"].items():

@@ -142,3 +142,20 @@ def status(address: str, timeout_ms: int = 5000) -> dict[str, Any]:
         header = msgpack.unpackb(dealer.recv_multipart()[4])[0]
         answer: dict[str, Any] = header[2]
         return answer
+
+
+def wait_in_sync(pair: ChpPair, timeout_s: float = 60.0) -> None:
+    """Until one is active and the other is in sync with it."""
+    until = time.monotonic() + timeout_s
+    while True:
+        seen = []
+        for address in pair.addresses:
+            try:
+                seen.append(status(address, 1000))
+            except RuntimeError:
+                pass
+        if sorted(s["state"] for s in seen) == ["active", "passive"] and all(s["in_sync"] for s in seen):
+            return
+        if time.monotonic() > until:
+            raise RuntimeError(f"the pair is not in sync: {seen}")
+        time.sleep(0.05)

@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .pair import wait_in_sync
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round
-from .servers import ChpPair, ChpServer, status
+from .servers import ChpPair, ChpServer, status, wait_in_sync
 
 VALUE = b"v" * 100
 BATCH = 10_000

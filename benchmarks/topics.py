@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .pair import wait_in_sync
 from .roles import Meter, Process, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
-from .servers import ChpPair, Redis, redis_program
+from .servers import ChpPair, Redis, redis_program, wait_in_sync
 from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher
 
 

@@ -31,10 +31,10 @@ def writer(pipe: Pipe, kind: str, address: str) -> None:
 
 
 def clone_of(address: str) -> Any:
-    """A Clone of a server, or of those that a client file names; it is not waited for."""
+    """Return a Clone of a server, of two with a comma between, or of those in a client file; it is not waited for."""
     from chp_client import Clone
 
-    return Clone(client_file=address) if address.endswith(".toml") else Clone(address)
+    return Clone(client_file=address) if address.endswith(".toml") else Clone(address.split(","))
 
 
 def _clone(address: str) -> Any:

@@ -56,12 +56,19 @@ class Limits:
     turn_bytes_max: int = MIB // 2
     # Bytes of messages for topics count a fourth in a turn, as they are not published.
     turn_messages_share: int = 4
+    # A set of this many bytes is small: a turn does it before large sets, in a tenth of a millisecond.
+    small_set_bytes: int = 4096
+    # Large sets of all clients wait for their turn; one client has `window_bytes` of them at most. Beyond that the
+    # server reads no sets, and they wait in the sockets.
+    waiting_sets_bytes_max: int = 64 * MIB
     # An open record with this many items is closed, as its readers weigh it (unpacking.py).
     record_items_max: int = 32_768
     # An open record with this many segments is closed too.
     record_segments_max: int = 2048
-    # A turn looks at so many keys of a large map that is read: 5 to 15 ms.
-    gather_items_max: int = 16_384
+    # A turn looks at so many keys of a large map that is read: 1 to 4 ms.
+    gather_items_max: int = 4096
+    # A turn without records looks at so many times as many.
+    gather_quiet_times: int = 4
     # A turn deletes so many keys that expired with their ttl or lease: about 10 ms.
     ending_keys_max: int = 4096
     # Records are kept in memory for clients that come back.

@@ -59,6 +59,13 @@ PARTS = (
     Part("spark", "a cluster of Spark, and its secrets", f"{NOTED} tests/spark"),
     *(
         Part(
+            f"spark-{version}", f"batches, streams and topics on PySpark {version}",
+            f"{{python}} -m tests.spark.versions {version} -- -p tests.long.noted --done {{state}}/done",
+        )
+        for version in ("4.0", "4.1", "4.2")
+    ),
+    *(
+        Part(
             f"everything-{n}", f"everything together for 17 minutes, on the pair of the other two parts; faults {n}",
             f"{{python}} -m tests.process.everything --minutes 17 --seed {n} --base {{state}}", shares="everything",
         )

@@ -2,7 +2,7 @@
 
 Seeds run in several processes, without a transcript. The first failing seed runs again with one, in the notation of
 tests/scenarios, so that it becomes a scenario by copying it. With --shrink it is made short first. With --done FILE the
-seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long.py).
+seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long/noted.py).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,9 @@ def world_of(a_plan: Plan, *, tracing: bool) -> World:
     sizes = {"sync_chunk_items": a_plan.chunk_items, "part_bytes": a_plan.part_bytes}
     sizes["ending_keys_max"] = sizes["gather_items_max"] = a_plan.ending_keys
     sizes["pending_slice_bytes"] = a_plan.slice_bytes
+    # These are drawn apart from the plan, so that a seed has the plan that it always had.
+    chance = random.Random(~a_plan.seed)
+    sizes["small_set_bytes"], world.set_byte_s = chance.choice((0, 60, 4096)), chance.choice((0.0, 1e-5, 1e-4))
     world.limits = replace(world.limits, log_records_max=a_plan.log_records, **sizes)
     for node in world.servers:
         node.disk.snapshot_every = a_plan.snapshot_every

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.pair.throttle import Pace
 from chp_server.core.performing import ServerPort, Step, read_journal, recover, steps, take_inputs
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
@@ -35,6 +36,17 @@ POINTS = (*Step, "end")
 SPIN_TURNS = 2000
 MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
 KINDS = {ServerPort.PEER: "peer", ServerPort.UPDATES: "upd", ServerPort.COLLECTOR: "set", ServerPort.SNAPSHOT: "req"}
+
+
+class FixedPace(Pace):
+    """The time that a byte of sets takes, which no turn changes: a turn takes no time here, but for its sync."""
+
+    def __init__(self, byte_s: float) -> None:
+        super().__init__()
+        self.byte_s = byte_s
+
+    def took(self, size: int, seconds: float) -> None:
+        """Measure nothing."""
 
 
 class ServerNode:
@@ -131,7 +143,10 @@ class ServerNode:
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
             **self.world.server_settings,
         )  # fmt: skip
-        return ServerCore(config, server, now, self.world.limits)
+        made = ServerCore(config, server, now, self.world.limits)
+        if self.world.set_byte_s:
+            made.link.sets.pace = FixedPace(self.world.set_byte_s)
+        return made
 
     def recovered_anew(self) -> ServerCore:
         """Return a second core, recovered from the disk as a restart would do. It is kept until the next event."""

@@ -58,6 +58,8 @@ class World:
         self.delays = (0.0005, 0.02) if random_delays else (0.0, 0.0)
         self.turns = (0.0, 0.004) if random_delays else (0.0, 0.0)
         self.syncs = (0.0, 0.01) if random_delays else (0.0, 0.0)
+        # The time that a byte of large sets takes a server; 0 if turns do not bound them.
+        self.set_byte_s = 0.0
         self.reconnects = (0.02, 0.4) if random_delays else (0.05, 0.05)
         self.queues_while_down: set[str] = {"req"}
         # Without cuts, pauses and drift, the acknowledgements of a lone server count for linearizability.

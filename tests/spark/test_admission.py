@@ -124,6 +124,7 @@ def test_each_key_is_of_one_task_and_in_order(server: TestServer, clone: Clone, 
         keys = [{key for key, _ in rows} for rows in tasks]
         assert len(tasks) == 3 or not any(tasks)
         assert sum(map(len, keys)) == len(set().union(*keys))
+        assert sum(map(bool, tasks)) > 1 or not any(tasks), "the tasks share the keys"
         for rows in tasks:
             for key, value in rows:
                 seen.setdefault(key, []).append(value)

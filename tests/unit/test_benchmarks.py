@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import against, plots
-from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import LOAD_MAX, NAMES, too_busy
 from benchmarks.report import table
 from benchmarks.roles import ROOT, Process, programs_of
 from benchmarks.rounds import in_turn, percentiles, ratio, summary
@@ -63,7 +63,7 @@ def test_percentiles() -> None:
 def test_the_table_shows_median_spread_and_ratio() -> None:
     figures = summary([{"rate": 1.0e6}, {"rate": 1.2e6}, {"rate": 0.9e6}])
     case = {"contenders": {"chp": figures}, "ratio_to_x": 8.0}
-    result = {"title": "T", "command": "c", "took_s": 1, "cases": {"k": case}}
+    result = {"title": "T", "command": "c", "took_s": 1, "cpu_s": 2, "cases": {"k": case}}
     shown = table(result)
     assert "chp" in shown
     assert "rate 1,000,000 (900,000..1,200,000)" in shown
@@ -148,3 +148,8 @@ def test_each_benchmark_says_what_it_was_measured_on_and_its_words_are_a_strange
     assert (
         plots.named("chp, 3 in a row") == "chp-clone, 3 in a row" and plots.named("bare Starlette") == "bare Starlette"
     )
+
+
+def test_a_busy_machine_is_refused_with_the_remedy() -> None:
+    assert too_busy(LOAD_MAX) == ""
+    assert "--busy" in too_busy(LOAD_MAX + 0.5)

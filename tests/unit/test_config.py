@@ -25,7 +25,8 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     core = CoreConfig.of(config, secret=b"s", durability=1, disk_free_min=2)
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
-        "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "bootstrap", "scrub_s",
+        "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
+        "scrub_s",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -70,7 +71,8 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
             "arbiter_ca": "ca.pem", "arbiter_cert": "cert.pem", "arbiter_key": "key.pem",
         "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
         "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
-        "replica_timeout_s": "3", "pending_bytes_max": "2M", "scrub_s": "60", "metrics": "0.0.0.0:1",
+        "replica_timeout_s": "3", "slow_peer_s": "5", "pending_bytes_max": "2M", "scrub_s": "60",
+        "metrics": "0.0.0.0:1",
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
         "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp", "keys": "k", "plain_bind": "tcp://127.0.0.1:7100",

@@ -153,6 +153,17 @@ def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_
     assert late.in_sync
 
 
+def test_a_passive_that_goes_on_confirming_is_not_given_up_however_late_it_is() -> None:
+    log = log_of(10)
+    follower = Follower(DEFAULT, 0, 0, None)
+    follower.pump(log, 0.0)
+    for number in range(1, 9):
+        follower.confirm(number, float(number), 1000.0)
+    assert not follower.overdue(9.9, 2.0), "records 9 and 10 have waited for ten seconds"
+    follower.confirm(8, 10.0, 1000.0)
+    assert follower.overdue(10.1, 2.0), "the same number again is no progress"
+
+
 def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it() -> None:
     """With single records it had a store after the first one, and could take over with only that."""
     active, back = active_that_was_left(), server("B")

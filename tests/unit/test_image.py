@@ -20,7 +20,7 @@ from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates import channels as channels_module
 
 SLICE = 50
-SMALL = replace(DEFAULT, gather_items_max=SLICE)
+SMALL = replace(DEFAULT, gather_items_max=SLICE, gather_quiet_times=1)
 
 
 def filled(keys: int) -> ReplicatedState:

@@ -23,7 +23,7 @@ from chp_server.core.state.journal import Journal, JournalFull
 from chp_server.core.updates.turn import Frames, JournalOp
 from chp_server.store.store_url import open_journal
 
-LIMITS = replace(DEFAULT, sync_chunk_items=10)
+LIMITS = replace(DEFAULT, sync_chunk_items=10, gather_items_max=16_384)
 KEYS = [f"/{i:03}" for i in range(200)]
 CHUNKS = len(KEYS) // LIMITS.sync_chunk_items
 

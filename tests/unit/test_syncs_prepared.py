@@ -19,7 +19,7 @@ from .client_frames import n
 from .server_talk import ONE, TWO, Talk
 
 # One turn gathers four keys, so a copy of some hundred takes many turns.
-SLOW = replace(DEFAULT, gather_items_max=4)
+SLOW = replace(DEFAULT, gather_items_max=4, gather_quiet_times=1)
 KEYS = {f"/k/{i}": b"v" for i in range(200)}
 
 

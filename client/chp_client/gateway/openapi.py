@@ -69,7 +69,8 @@ GROUP_SEEN = obj({"topic": STRING, "group": STRING, "lag": WHOLE, "oldest_s": NU
 VERSION = obj({"revision": REF, "wall_ms": WHOLE}, by=STRING, value=STRING, base64=STRING, deleted=FLAG, expired=FLAG)
 VERSIONS = obj({"key": STRING, "versions": array(VERSION)})
 KEEP = {"type": "string", "enum": ["all", "acknowledged", "size", "time"]}
-SETTINGS = obj({}, keep=KEEP, max_messages=WHOLE, max_bytes=WHOLE, max_age_s=WHOLE)
+SETTINGS = obj({}, keep=KEEP, max_messages=WHOLE, max_bytes=WHOLE, max_age_s=WHOLE,
+               require_group=FLAG, expire_after_s=WHOLE)  # fmt: skip
 TOPIC = obj(
     {"name": STRING, "first": WHOLE, "next": WHOLE, "bytes": WHOLE, "groups": WHOLE},
     settings=SETTINGS, wall_ms=WHOLE, made=STRING,

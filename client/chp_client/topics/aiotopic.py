@@ -96,10 +96,15 @@ class AsyncTopic(metaclass=PublicNames):
         max_messages: int | None = None,
         max_bytes: int | None = None,
         max_age_s: int | None = None,
+        require_group: bool = False,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make the topic; see `Topic.create`."""
-        bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
+        bounds = {
+            "max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s,
+            "require_group": require_group, "expire_after_s": expire_after_s,
+        }  # fmt: skip
         with naming(self.name):
             return await self._waits(timeout).done(partial(self._requests.creation, keep, **bounds))
 

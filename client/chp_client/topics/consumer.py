@@ -88,7 +88,7 @@ class Consumer:
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
-        self._start, self._creates = start, create
+        self._start, self._create = start, create
         self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
@@ -111,7 +111,7 @@ class Consumer:
     # -- being a member
 
     def _join(self) -> None:
-        """Become a member, and make the group if it is not there."""
+        """Become a member, and make the group if it is not there and `create` allows that."""
         until = monotonic() + PATIENCE_S
         while True:
             if self._lease is None or self._lease.lost:
@@ -120,8 +120,8 @@ class Consumer:
                 self._be_member(self._lease)
                 return
             except (NoSuchGroup, NoSuchTopic):
-                if not self._creates:
-                    self._leave()
+                if not self._create:
+                    self._lease.end()
                     raise
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
@@ -457,18 +457,12 @@ class Consumer:
             with suppress(ValueError):  # it is running, in another thread
                 self._found.close()
             self._found = None
-        if (ticket := self._leave()) is not None:
-            with suppress(Closed, Refused, TimeoutError):
-                ticket.wait(timeout)
-
-    def _leave(self) -> Ticket | None:
-        """End the lease by which this is a member; return the promise of it, or None if there is nothing to end."""
         lease, self._lease = self._lease, None
-        if lease is None or lease.closed or self._writer.closed:
-            return None
-        with suppress(Closed, Refused):
-            return lease.close()
-        return None
+        if lease is not None and not lease.closed and not self._writer.closed:
+            with suppress(Closed, Refused, TimeoutError):
+                ticket = lease.close()
+                if ticket is not None:
+                    ticket.wait(timeout)
 
     def __enter__(self) -> Consumer:
         return self

@@ -47,10 +47,10 @@ class TopicRequests:
         """Send the columns of a batch without keys."""
         return self.writer.put_encoded(checks.batch_body(Segment([], [], extras).encode()), timeout)
 
-    def creation(self, keep: str, **bounds: int | None) -> Ticket:
+    def creation(self, keep: str, **settings: Any) -> Ticket:
         """Make the topic."""
-        settings = Settings.of({"keep": keep, **bounds})
-        return self.put({columns.TOPIC: [self.name, settings.to_map()]})
+        checked = Settings.of({"keep": keep, **settings})
+        return self.put({columns.TOPIC: [self.name, checked.to_map()]})
 
     def removal(self) -> Ticket:
         """Remove the topic."""
@@ -214,14 +214,22 @@ class Topic(metaclass=PublicNames):
         max_messages: int | None = None,
         max_bytes: int | None = None,
         max_age_s: int | None = None,
+        require_group: bool = False,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make it with other settings than the defaults, and wait until it is there; `AlreadyThere` if it was.
 
         keep   "all": beyond `max_messages` or `max_bytes` nothing more is taken; "size": the oldest go then; "time":
                what is older than `max_age_s` goes
+        require_group   a publish is `Refused` with the code "group" while the topic has no group
+        expire_after_s  the topic is removed when it was not used for so many seconds: no message came, and it has
+                        neither groups nor readers nor scheduled messages
         """
-        ticket = self._requests.creation(keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s)
+        ticket = self._requests.creation(
+            keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s,
+            require_group=require_group, expire_after_s=expire_after_s,
+        )  # fmt: skip
         with naming(self.name):
             return ticket.wait(timeout)
 
@@ -276,15 +284,15 @@ class Topic(metaclass=PublicNames):
                   at most once. A refused acknowledgement does not end the loop in either mode
         prefetch  how many chunks, of about 256 KiB, it is given ahead
         name      what others are shown of it
-        create    False: never make the group. Then this raises `NoSuchGroup` or `NoSuchTopic` if it is not there, and
-                  so do `take`, `get` and the iterator once it was removed
+        create    False: raise `NoSuchGroup` or `NoSuchTopic` if the group is not there, instead of making it
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
         """
         check_topic(group)
         return Consumer(
             self._requests.writer, self._requests.servers(), self.name, group,
-            start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name, create=create,
+            start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
+            create=create,
         )  # fmt: skip
 
     def subscribe(

@@ -37,6 +37,7 @@ from .pair.arbitration import Members
 from .pair.binary_star import PairEvent, step
 from .pair.pair_state import ACTIVE, PASSIVE, PairState
 from .pair.pending import PendingList, by_public_id
+from .pair.set_shares import SetShares
 from .peer.health import HealthCheck
 from .peer.peerlink import PeerLink
 from .questions.requests import Requests
@@ -70,9 +71,17 @@ class ServerCore:
         self.pair = PairState(config, server, turn, committed)
         self._config, self._committed, self._room = config, committed, room
         self._deadlines, self._pending = Deadlines(), PendingList(limits)
-        self._health, self._expiry = HealthCheck(room), Expiry(turn, self.committer)
+        # On the active: the sets that wait for their turn.
+        self._sets = SetShares(limits, self.committer)
+        self._health, self._expiry = HealthCheck(room), Expiry(turn, self.committer, self._sets.queue)
         self.link = PeerLink(
-            turn, self.pair, self.committer, self._deadlines, pending=self._pending, health=self._health
+            turn,
+            self.pair,
+            self.committer,
+            self._deadlines,
+            pending=self._pending,
+            health=self._health,
+            sets=self._sets,
         )
         self.requests = Requests(turn, self.pair, self.committer, Authorizer(), self.link, status=self.status)
         self._changes = self.requests.changes
@@ -80,6 +89,9 @@ class ServerCore:
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
         self._ending_keys_max = limits.ending_keys_max
+        self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
+        # True if this turn has done its share of the sets that wait.
+        self._shared = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
         # A message of the peer that waits for the journal, with its read.
@@ -153,6 +165,9 @@ class ServerCore:
         now = turn.now
         if not self.pair.active and (self.pair.bstate is not PASSIVE or self._config.has_arbiter):
             self._alone()
+        if self._sets.queue.sessions:
+            self._take_sets()
+        self._shared = False
         due = NOTHING if now < deadlines.first else deadlines.due(now)
         beats = now >= deadlines.next_beat
         if beats or EXPIRY in due:
@@ -175,7 +190,7 @@ class ServerCore:
             self.heartbeats.end_turn()
             self.requests.forget()
         if state.busy:
-            state.go_on()
+            state.go_on(self._quiet_times if state.number == turn.written else 1)
         if self.requests.awake:
             self.requests.pump()
         self.link.opens = False
@@ -196,7 +211,9 @@ class ServerCore:
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
         state = self._committed.state
-        goes_on = state.busy or state.deferred or self._pending.taken or self.link.ready
+        goes_on = bool(state.busy or state.deferred or self._pending.taken or self.link.ready)
+        if self._sets.queue.sessions:
+            goes_on = goes_on or self._sets.ready(self.pair.follower, self.turn.now)
         if goes_on or (self.requests.awake and self.requests.ready):
             return self.turn.now
         return self._deadlines.first
@@ -233,12 +250,25 @@ class ServerCore:
             self._health.failures += 1
             raise
 
-    def _collect(self, frames: list[bytes]) -> None:
+    def _take_sets(self) -> None:
+        """Do the sets that waited for their turn, as far as this turn may; once a turn."""
+        sets, pair, state = self._sets, self.pair, self._committed.state
+        if self._shared or state.deferred or state.listing:
+            return
+        self._shared = True
+        for frames in sets.take(pair.follower, self.turn.now) if pair.serving else sets.queue.take_all():
+            self._collect(frames, waited=True)
+
+    def _collect(self, frames: list[bytes], *, waited: bool = False) -> None:
+        """Do a set, keep it for the active, or let it wait for its turn unless it has `waited`."""
         turn, committer = self.turn, self.committer
         try:
             if not self.pair.serving:
                 if not self._pending.keep(frames, self._committed.state, turn.now):
                     committer.counts["pending_without_uuid"] += 1
+                return
+            may_wait = not waited and (len(frames[-1]) > self._small_set_bytes or self._sets.queue.sessions)
+            if may_wait and self._sets.queues(frames, self.pair.follower):
                 return
             if not committer.collect(frames, turn):
                 self._deadlines.set(EXPIRY, turn.now)
@@ -247,7 +277,12 @@ class ServerCore:
             self._garbage("collector", error)
 
     def request(self, frames: list[bytes]) -> None:
-        """Take a message of the snapshot port P: the identity of the connection, then the request."""
+        """Take a message of the snapshot port P: the identity of the connection, then the request.
+
+        Sets that came before it are done before it. It may begin a list of all keys, for which sets wait.
+        """
+        if self._sets.queue.sessions:
+            self._take_sets()
         self._deadlines.set(EXPIRY, self.turn.now)
         self.requests.authorizer.heed(frames)
         try:
@@ -393,6 +428,7 @@ class ServerCore:
         self._open_epoch(because)
         pair.arbitration.begin(turn.now)
         committed.state.renew_leases(turn.now)
+        pair.safe = held
         self.requests.readers.coordinator.begin()
         self.link.replay.own(held)
         taken = self._pending.take(turn.now)
@@ -444,6 +480,8 @@ class ServerCore:
         self.requests.clear()
         while pending.taken:
             self._collect(pending.taken.popleft())
+        for frames in self._sets.queue.take_all():
+            self._collect(frames)
         self.heartbeats.greet_all()
         turn.effects.fact("passive", number=describe(self._committed.state.number))
 

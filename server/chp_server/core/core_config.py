@@ -29,6 +29,7 @@ class CoreConfig:
     solo_wait_s: float | None = Config.solo_wait_s
     bootstrap: bool = Config.bootstrap
     replica_timeout_s: float = Config.replica_timeout_s
+    slow_peer_s: float = Config.slow_peer_s
     durability: int = 0
     scrub_s: float = Config.scrub_s
     keys_max: int | None = None

@@ -10,6 +10,9 @@ A lease may have a million keys, and a million ttls may be over at one moment. D
 client for seconds. So a turn deletes at most `ending_keys_max` keys, and the next turn follows at once. If ended leases
 have keys left, at least half of a turn's keys are theirs.
 
+A client whose sets wait for their turn lives, and the refresh of its lease may wait behind them. So its leases get
+their time again.
+
 What is left to delete is part of the state: keys past their deadline, and leases in `ending`. So a successor goes on
 where the active stopped, without a note in the journal.
 """
@@ -18,19 +21,21 @@ from __future__ import annotations
 
 from chp import columns
 from chp.batch import Segment
+from chp.keys import CLIENT_BYTES
 from chp.topics import Counts, add_counts
 
 from .state.schedule import Place
 from .updates.authorizer import unscheduled
 from .updates.commit import Committer
+from .updates.set_queue import SetQueue
 from .updates.turn import CurrentTurn
 
 
 class Expiry:
     """The deletion of what is over by time, in slices of a turn."""
 
-    def __init__(self, turn: CurrentTurn, committer: Committer) -> None:
-        self._turn, self._committer = turn, committer
+    def __init__(self, turn: CurrentTurn, committer: Committer, waiting: SetQueue) -> None:
+        self._turn, self._committer, self._waiting = turn, committer, waiting
         # True if the last slice was full, so that more is due at once.
         self.ready = False
 
@@ -108,10 +113,14 @@ class Expiry:
 
     def _leases(self, now: float) -> None:
         """End the leases whose time is over; each counts as one key of the slice."""
-        commits = self._committer
-        for lease_id in commits.committed.state.leases.expired(now, max(0, commits.ends_left)):
+        commits, leases = self._committer, self._committer.committed.state.leases
+        alive = {session_id[:CLIENT_BYTES] for session_id in self._waiting.sessions}
+        for lease_id in leases.expired(now, max(0, commits.ends_left)):
             if commits.ends_left <= 0:
                 break
+            if leases[lease_id].owner in alive:
+                leases.refresh(lease_id, now)
+                continue
             commits.ends_left -= 1
             commits.end_lease(lease_id, now)
             self._committer.counts["expired_leases"] += 1

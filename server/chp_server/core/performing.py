@@ -219,6 +219,8 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
     pair = core.pair
+    if core.link.sets.taken:
+        core.link.sets.took(ports.now() - core.turn.now)
     if pair.config.has_peer:
         core.link.beat_timer.done(pair.bstate, core.committer.committed.state.proof())
 
@@ -253,8 +255,11 @@ def _write(_core: ServerCore, turn: Turn, ports: Ports) -> None:
     ports.write(turn.journal, again=False)
 
 
-def _sync(_core: ServerCore, _turn: Turn, ports: Ports) -> None:
+def _sync(core: ServerCore, _turn: Turn, ports: Ports) -> None:
+    began = ports.now() if core.link.sets.taken else 0.0
     ports.sync()
+    if began:
+        core.link.sets.synced(ports.now() - began)
 
 
 def _open(_core: ServerCore, turn: Turn, ports: Ports) -> None:

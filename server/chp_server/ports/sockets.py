@@ -36,6 +36,7 @@ from ..access import zap
 from ..access.keyring import Keyring
 from ..access.subscription_authorizer import SubscriptionAuthorizer, key_of, signed, signed_from, user_of
 from ..access.zap import ZapHandler
+from ..core.updates.set_queue import turn_bytes
 from ..exits import CannotStart, Exit
 from ..settings.config import Config
 from . import connections
@@ -151,8 +152,6 @@ PEER_OUT_MAX = 100_000
 LOOK_AGAIN_S = 3.0
 # ZMTP and a topic have this many bytes beside the subtree.
 COMMAND_BYTES = 64
-# The body of a KVSET without keys begins so.
-WITHOUT_KEYS = b"\x93\x90\x90"
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _SRCFD = int(zmq.SRCFD)
@@ -408,12 +407,6 @@ def _size(frames: Frames) -> int:
     return sum(map(len, frames))
 
 
-def _counted(frames: Frames, messages_share: int) -> int:
-    """Return the bytes that a KVSET counts in a turn: a share if it has only messages, which are not published."""
-    size = _size(frames)
-    return size // messages_share if len(frames) > 4 and frames[4].startswith(WITHOUT_KEYS) else size
-
-
 def receive(
     socket: zmq.Socket[bytes],
     messages_max: int,
@@ -458,11 +451,7 @@ def receive(
 
 
 class Intake:
-    """The intake of a turn from a socket, to which libzmq gives a message of each connection in turn.
-
-    A message that would make the turn too long waits for the next turn: the messages before it are small, and clients
-    may wait for them.
-    """
+    """The intake of a turn from a socket, to which libzmq gives a message of each connection in turn."""
 
     def __init__(
         self,
@@ -474,22 +463,23 @@ class Intake:
     ) -> None:
         self._socket, self._limits, self._again = socket, limits, again
         self._zap_handler, self._came = zap_handler, came
-        self._weigh = partial(_counted, messages_share=limits.turn_messages_share)
-        # The message that waits, if one does.
-        self.waiting: list[Frames] = []
+        self._weigh = partial(turn_bytes, share=limits.turn_messages_share)
+        # True if messages were left because the server had no room for them.
+        self.left = False
 
-    def take(self) -> list[Frames]:
-        """Return the messages of this turn."""
-        taken, self.waiting = self.waiting, []
-        room = self._limits.turn_bytes_max - sum(map(self._weigh, taken))
-        if room > 0:
-            most, again = self._limits.turn_messages_max, self._again
-            taken += receive(
-                self._socket, most, room, again, self._came, zap_handler=self._zap_handler, weigh=self._weigh
-            )
-            if len(taken) > 1 and sum(map(self._weigh, taken)) > self._limits.turn_bytes_max:
-                self.waiting = [taken.pop()]
-        return taken
+    def take(self, room: int) -> list[Frames]:
+        """Return the messages of this turn; none if the server has no room for more."""
+        self.left = room <= 0
+        if self.left:
+            # The poller must not find the socket ready again and again. libzmq wants to be asked before that.
+            ask([(self._socket, POLLIN)], 0)
+            self._again.discard(self._socket)
+            return []
+        limits = self._limits
+        bounds = limits.turn_messages_max, min(room, limits.turn_bytes_max)
+        return list(
+            receive(self._socket, *bounds, self._again, self._came, zap_handler=self._zap_handler, weigh=self._weigh)
+        )
 
 
 def receive_by(

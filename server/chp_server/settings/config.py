@@ -134,6 +134,9 @@ class Config:
         "how long a starting server waits for its peer before it serves from its own journal; never waits for ever")
     replica_timeout_s: float = _setting(_TIME, "SECONDS", 2.0, read.seconds(0.01, 3600),
         "how long the active holds acknowledgements for a passive that does not confirm, before it goes on alone")
+    slow_peer_s: float = _setting(_TIME, "SECONDS", 10.0, read.seconds(0.1, 3600),
+        "how long the active waits with sets for a passive that confirms less than a tenth of what the active itself "
+        "could do, before it goes on alone")
     scrub_s: float = _setting(_TIME, "SECONDS", 600.0, read.seconds(0, 31_536_000),
         "time in which the two servers compare their contents once, key by key, while they serve; 0 turns that off")
     pending_bytes_max: int = _setting(_TIME, "BYTES", 64 * MIB, read.size(MIB),

@@ -255,7 +255,7 @@ class Server:
         due = self.core.next_deadline()
         if self.replies.has_waiting:
             due = min(due, now + BLOCKED_RETRY_S)
-        if self._snapshotter.busy or self._copies.busy or self.sockets.intake.waiting:
+        if self._snapshotter.busy or self._copies.busy:
             due = now
         return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
 
@@ -267,7 +267,7 @@ class Server:
         core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
         if self._config.peer is not None:
             sockets.look_at_peer(ready)
-        if sockets.intake.waiting:
+        if sockets.intake.left:
             ready.add(sockets.collector)
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
         now = self._now = time.monotonic()
@@ -389,7 +389,7 @@ class Server:
             self._guard(handle, [frames])
 
     def _take_sets(self, handle: Callable[[Frames], None]) -> None:
-        self._hand_over(self.sockets.intake.take(), handle)
+        self._hand_over(self.sockets.intake.take(self.core.link.sets.queue.room), handle)
 
     def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:

@@ -192,7 +192,8 @@ def _sync(v: ServerStatus, look: Look) -> str:
     if v.in_sync is None or not v.has_peer:
         return "-"
     since = v.fact("in_sync_since_s")
-    return ("yes" if v.in_sync else "NO") + ("" if since is None else f", for {show_duration(since)}")
+    shown = ("yes" if v.in_sync else "NO") + ("" if since is None else f", for {show_duration(since)}")
+    return shown + (", throttled by the passive" if v.fact("throttled") else "")
 
 
 def _peer(v: ServerStatus, look: Look) -> str:

@@ -98,7 +98,11 @@ def _when(wall_ms: int) -> str:
 @at_least_1("--max-messages", help="The most messages it has.")
 @click.option("--max-bytes", metavar="BYTES", help="The most bytes: 1000000, 500M, 10G.")
 @duration("--max-age", help="The greatest age of a message: 12h, 7d.")
-def create(settings: CliSettings, name: str, keep: str, max_bytes: str | None, **bounds: Any) -> None:
+@click.option("--require-group", is_flag=True, help="Take messages only while it has a group.")
+@duration("--expire-after", help="Remove it when it was not used for so long.")
+def create(
+    settings: CliSettings, name: str, keep: str, max_bytes: str | None, require_group: bool, **bounds: Any
+) -> None:
     """Make a topic with settings of its own.
 
     A topic that is made by its first message keeps all.
@@ -110,9 +114,12 @@ def create(settings: CliSettings, name: str, keep: str, max_bytes: str | None, *
         chp topic create audit --keep time --max-age 7d
     """
     age, most, size = bounds["max_age"], bounds["max_messages"], _bytes(max_bytes)
-    age_s = None if age is None else max(1, round(age))
+    age_s, unused_s = (None if each is None else max(1, round(each)) for each in (age, bounds["expire_after"]))
     with topic_of(settings, name) as found:
-        found.create(keep, max_messages=most, max_bytes=size, max_age_s=age_s, timeout=settings.timeout_s)
+        found.create(
+            keep, max_messages=most, max_bytes=size, max_age_s=age_s, require_group=require_group,
+            expire_after_s=unused_s, timeout=settings.timeout_s,
+        )  # fmt: skip
     settings.out.done({"created": name}, f"created {name}")
 
 

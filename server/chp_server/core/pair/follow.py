@@ -36,6 +36,7 @@ from ..state.missing_messages import packed
 from ..state.record_log import RecordLog
 from ..state.state import ReplicatedState
 from ..updates.turn import Frames
+from .throttle import Pace, Throttle
 
 STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
     b"STATE", b"WANT", b"RECORD", b"SYNC", b"END", b"MORE", b"CONFIRM", b"HANDOVER",
@@ -48,8 +49,16 @@ CREDIT = 16
 class Follower:
     """The passive as the active knows it: what was sent, what was confirmed, and whether it is in sync."""
 
-    def __init__(self, limits: Limits, position: int, goal: int, chunks: Iterator[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        position: int,
+        goal: int,
+        chunks: Iterator[bytes] | None = None,
+        throttle: Throttle | None = None,
+    ) -> None:
         self._limits = limits
+        self.throttle = throttle or Throttle(Pace(), inf)
         # The number up to which records were sent.
         self.position = position
         self.confirmed = 0
@@ -59,7 +68,12 @@ class Follower:
         # True if the log no longer reaches back to `position`.
         self.lost = False
         self._unconfirmed: deque[tuple[int, int, float]] = deque()
-        self._unconfirmed_bytes = 0
+        # The bytes of records that were sent and are not confirmed.
+        self.under_way = 0
+        # The bytes of all records that were confirmed.
+        self.confirmed_bytes = 0
+        # The time of the last confirmation of something new.
+        self._heard_at = -inf
         self._chunks = chunks
         self._rest: Iterator[bytes] = iter(())
         self._chunk_index = 0
@@ -96,7 +110,7 @@ class Follower:
         return out
 
     def _pump_records(self, log: RecordLog, now: float) -> list[Frames]:
-        room = self._limits.replica_bytes_max - self._unconfirmed_bytes
+        room = self._limits.replica_bytes_max - self.under_way
         if room <= 0:
             return []
         records = log.after(self.position, room)
@@ -108,8 +122,11 @@ class Follower:
                 # The passive is so far behind that the messages of this record are no longer in memory.
                 self.lost = True
                 return []
-            self._unconfirmed.append((record.last, record.weight, now))
-            self._unconfirmed_bytes += record.weight
+            weight = record.weight
+            if not self.under_way and now >= self.throttle.probe_at:
+                self.throttle.sent_alone(record.last, weight, now)
+            self._unconfirmed.append((record.last, weight, now))
+            self.under_way += weight
             self.position = record.last
         return [[RECORD, record.body, *([packed(record.messages)] if record.messages else [])] for record in records]
 
@@ -117,26 +134,44 @@ class Follower:
         """Note that the passive has everything up to `number` in its journal.
 
         The passive is in sync once it has confirmed the goal. But if a later record has waited so long that the passive
-        would soon be given up (`overdue`), all that was sent so far is the next goal.
+        would soon be late, all that was sent so far is the next goal.
         """
-        self.confirmed = max(self.confirmed, number)
+        if number > self.confirmed:
+            self.confirmed, self._heard_at = number, now
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
-            self._unconfirmed_bytes -= self._unconfirmed.popleft()[1]
+            weight = self._unconfirmed.popleft()[1]
+            self.under_way -= weight
+            self.confirmed_bytes += weight
+        if self.throttle.alone is not None:
+            self.throttle.confirmed(number, now)
         if self._chunks is None and self.confirmed >= self.goal and not self.in_sync:
-            self.in_sync = not self.overdue(now, timeout_s / 2)
+            self.in_sync = not self._is_late(now, timeout_s / 2)
             self.goal = self.position
 
-    def overdue(self, now: float, timeout_s: float) -> bool:
+    def _is_late(self, now: float, timeout_s: float) -> bool:
         """Return whether something that was sent has waited too long for its confirmation."""
         return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
 
+    def overdue(self, now: float, timeout_s: float) -> bool:
+        """Return whether something waits for its confirmation, and the passive has confirmed nothing for so long."""
+        return now > self.overdue_at(timeout_s)
+
     def overdue_at(self, timeout_s: float) -> float:
         """Return when `overdue` will be true; infinity if nothing is under way."""
-        return self._unconfirmed[0][2] + timeout_s if self._unconfirmed else inf
+        return max(self._unconfirmed[0][2], self._heard_at) + timeout_s if self._unconfirmed else inf
+
+    def holds(self, now: float) -> bool:
+        """Return True if the active takes no large sets, because enough is under way to a passive in sync."""
+        return self.in_sync and self.throttle.holds(self.under_way, now)
+
+    def is_slow(self, now: float, *, waits: bool) -> bool:
+        """Return True if a passive in sync is much slower than the active; `waits` says that sets wait."""
+        return self.in_sync and self.throttle.is_slow(now, self.confirmed_bytes, waits=waits)
 
     def excuse(self, now: float) -> None:
         """Count what is under way as sent now, because this server itself was not running."""
         self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)
+        self.throttle.excuse()
 
     @property
     def pump_ready(self) -> bool:

@@ -35,6 +35,8 @@ from ..pair.binary_star import PairEvent, peer_event
 from ..pair.follow import Follower, Loader, begins_snapshot
 from ..pair.pair_state import ACTIVE, PASSIVE, IncompatiblePeer, PairState, Peer
 from ..pair.pending import PendingList
+from ..pair.set_shares import SetShares
+from ..pair.throttle import Throttle
 from ..state.history import Position, common, from_list, to_list
 from ..state.missing_messages import FILL, LACK, Spans
 from ..state.record_log import LoggedMessages
@@ -73,10 +75,11 @@ class PeerLink:
         *,
         pending: PendingList,
         health: HealthCheck,
+        sets: SetShares,
     ) -> None:
         self._turn, self._pair, self._deadlines = turn, pair, deadlines
         self._committer, self._committed = committer, committer.committed
-        self.pending, self.health, config = pending, health, pair.config
+        self.pending, self.health, self.sets, config = pending, health, sets, pair.config
         self._handshake = Handshake(turn, pair, self._committed)
         beat_s = min(config.heartbeat_s, config.peer_timeout_s / 4)
         self.beat_timer = BeatTimer(config.secret or pair.server, turn.now, beat_s)
@@ -495,16 +498,17 @@ class PeerLink:
             turn.effects.fact("histories parted", "warning", common=shared, peer=at.describe(), number=number)
             committer.counts["parted"] += 1
             self.replay.await_suffix()
+        throttle = Throttle(self.sets.pace, pair.config.slow_peer_s)
         # An empty server gets the state as a whole, so that it never serves a part of it.
         begun = after > 0 or len(log) <= 1
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
-            pair.follower = Follower(committer.limits, after, state.number)
+            pair.follower = Follower(committer.limits, after, state.number, throttle=throttle)
         else:
             image = state.image("")
             segments = (segment.encode() for segment in image.chunks(committer.limits, lambda: turn.now))
             scheduled = state.topics.schedule.segments(round(turn.wall_s * 1000))
             chunks = chain(image.waiting(), segments, state.staging.segments(), scheduled)
-            pair.follower = Follower(committer.limits, state.number, state.number, chunks)
+            pair.follower = Follower(committer.limits, state.number, state.number, chunks, throttle)
             pair.follower.with_state(state.rest(turn.now))
         turn.effects.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
@@ -637,7 +641,8 @@ class PeerLink:
         turn, pair = self._turn, self._pair
         timeout_s = pair.config.replica_timeout_s
         overdue = follower.in_sync and follower.overdue(turn.now, timeout_s)
-        if follower.lost or overdue or not pair.peer_is_prompt():
+        slow = follower.is_slow(turn.now, waits=bool(self.sets.queue.sessions))
+        if follower.lost or overdue or slow or not pair.peer_is_prompt():
             self._degrade(follower)
             return
         if pair.is_handing_over():

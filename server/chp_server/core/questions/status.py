@@ -19,6 +19,8 @@ from .requests import Requests
 EPOCHS_SHOWN = 50
 # Each group takes three series of the metrics.
 GROUPS_SHOWN = 100
+# A server counts as throttled for so long.
+THROTTLED_S = 1.0
 
 
 def status_of(
@@ -62,6 +64,9 @@ def status_of(
         "waiting_acks": len(committer.acks.waiting),
         "in_sync": pair.in_sync(),
         "in_sync_since_s": round(turn.now - link.in_sync_since, 3),
+        "throttled": pair.active and turn.now - link.sets.throttled_at < THROTTLED_S,
+        "waiting_sets": len(link.sets.queue),
+        "waiting_sets_bytes": link.sets.queue.bytes,
         "waits_for": link.waits_for,
         "epochs": _epochs(committed),
         "room": committer.room.status(len(state.map)),

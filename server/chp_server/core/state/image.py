@@ -35,7 +35,7 @@ from .shares import above, by_directory
 
 # Slices of names that a turn lists. To take a reference needs some 20 ns; to look up a value and a revision needs 500
 # ns.
-LISTED = 16
+LISTED = 64
 # The number of prefixes up to which one pass over the slice for each prefix is as cheap as sorting it by directory.
 FEW = 4
 # Stands for a chunk until the image is complete.

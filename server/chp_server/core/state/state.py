@@ -208,9 +208,10 @@ class ReplicatedState:
         """True while there is work for the turns to come: an image to gather, or memory to free."""
         return bool(self._gathering or self.leaving.lists or self.leaving.dicts)
 
-    def go_on(self) -> None:
-        """Do a turn's share of that work."""
-        self.gather()
+    def go_on(self, shares: int = 1) -> None:
+        """Do some shares of that work; a turn with sets of clients does one."""
+        for _ in range(shares):
+            self.gather()
         self.leaving.step()
 
     @property

@@ -11,6 +11,7 @@ refusal waits too: otherwise a successor that never had the record might do what
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
@@ -106,6 +107,13 @@ class Acks:
         self.waiting.append((number, {}, []))
 
     # -- of records
+
+    def confirmed_by(self, number: int) -> Iterator[Runs]:
+        """Yield the acknowledgements that wait for a number up to `number`, by session."""
+        for wanted, sessions, _ in self.waiting:
+            if wanted > number:
+                return
+            yield sessions
 
     def release(self, turn: Turn, confirmed: int, number: int) -> None:
         """Send the answers that waited for a number up to `confirmed`, which the passive has."""

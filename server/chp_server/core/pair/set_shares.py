@@ -1,0 +1,92 @@
+"""The share of each session in the turns of the active: which sets a turn does, and which wait for another turn.
+
+    queues    a large set waits in the queue; a small one is done at once, unless its session has sets there
+    take      yields the sets of the queue that this turn does: for so long as a turn may take, in turn by session
+    ready     says whether another turn would do more of them
+
+While enough is under way to the passive (throttle.py), a turn takes nothing from the queue. Nor does a turn that has
+something for other sessions: small sets, or acknowledgements that the passive has just confirmed. Such a turn is short,
+and so is the wait of the others. The turn after it goes on with the queue.
+
+The shell measures how long the turns take (`took`, `synced`). Before the first measurement a turn takes all. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chp.limits import Limits
+
+from ..updates.commit import Committer
+from ..updates.set_queue import Frames, SetQueue, session_of
+from .follow import Follower
+from .throttle import Pace
+
+# So little under way is never a reason to let small sets wait.
+LITTLE_BYTES = 1 << 20
+
+
+class SetShares:
+    """The sets that wait, and the time that a turn has for them."""
+
+    def __init__(self, limits: Limits, committer: Committer) -> None:
+        self._limits, self._committer = limits, committer
+        self.queue, self.pace = SetQueue(limits), Pace()
+        # The time when sets last waited for the passive.
+        self.throttled_at = float("-inf")
+        # True if the last turn left the queue for the sake of other sessions.
+        self._put_off = False
+        # The bytes that this turn took from the queue, and the time of its sync.
+        self.taken = 0
+        self._sync_s = 0.0
+
+    def queues(self, frames: Frames, follower: Follower | None) -> bool:
+        """Return True if a set that came has to wait; it is in the queue then."""
+        sessions = self.queue.sessions
+        small = len(frames[-1]) <= self._limits.small_set_bytes and not (sessions and session_of(frames) in sessions)
+        if small and follower is not None and follower.under_way > LITTLE_BYTES:
+            small = not (follower.in_sync and follower.throttle.holds_all(follower.under_way))
+        if not small:
+            self.queue.add(frames)
+        return not small
+
+    def take(self, follower: Follower | None, now: float) -> Iterator[Frames]:
+        """Yield the waiting sets that this turn does."""
+        pace, before = self.pace, self.queue.bytes
+        if not pace.byte_s:
+            yield from self.queue.take_all()
+        elif not self._waits(follower, now):
+            yield from self.queue.take(min(pace.turn_bytes, self._limits.turn_bytes_max))
+        self.taken += before - self.queue.bytes
+
+    def _waits(self, follower: Follower | None, now: float) -> bool:
+        if follower is not None and follower.holds(now):
+            self.throttled_at = now
+            return True
+        self._put_off = not self._put_off and self._has_others(follower)
+        return self._put_off
+
+    def _has_others(self, follower: Follower | None) -> bool:
+        """Return True if this turn has something for sessions without waiting sets."""
+        waiting, committer = self.queue.sessions.keys(), self._committer
+        if not committer.open.origins.keys() <= waiting:
+            return True
+        if follower is None or not follower.in_sync:
+            return False
+        return any(not answers.keys() <= waiting for answers in committer.acks.confirmed_by(follower.confirmed))
+
+    def ready(self, follower: Follower | None, now: float) -> bool:
+        """Return True if another turn would do some of the sets that wait."""
+        return not (follower is not None and follower.holds(now))
+
+    # -- what the shell measures
+
+    def synced(self, seconds: float) -> None:
+        """Note that the sync of this turn took so long."""
+        self._sync_s = seconds
+        self.pace.synced(seconds)
+
+    def took(self, seconds: float) -> None:
+        """Note that this turn, which took sets from the queue, lasted so long."""
+        self.pace.took(self.taken, seconds - self._sync_s)
+        self.taken, self._sync_s = 0, 0.0

@@ -1,0 +1,147 @@
+"""The bound on what is under way to the passive, by time.
+
+    Pace        how long the sets of a turn take this server, by their bytes
+    Throttle    whether the active takes more sets, by what the passive has not confirmed yet
+
+Without a bound a client that writes much fills the way to the passive, and all other clients wait behind its sets. With
+it the active takes no more than the passive confirms, and the client's sets wait in the client's own window.
+
+What is under way is measured as the time that it takes the active. Full use of the passive needs one turn of it at
+work, another one on its way, and as much more as fits into the passive's latency: its sync, and the way there and
+back. So the active takes more sets while the bytes under way are worth less than `UNDER_WAY_S` and twice the latency.
+The latency is that of a record which was sent while nothing else was under way, less the work that the record takes.
+The lowest value of the last moments counts. If no record travelled alone for PROBE_S, the active lets the way drain
+once.
+
+Small sets are taken longer, up to `AHEAD` times as much, because their clients did not cause the wait.
+
+Pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+# One turn of a server that writes flat out, with one batch of 1,000 keys.
+UNDER_WAY_S = 0.001
+# A turn takes sets for so long, or for the time of its sync if that is longer.
+TURN_S = 0.001
+AHEAD = 20
+# The latency is measured anew after this many seconds.
+PROBE_S = 10.0
+# It is measured again at most so often.
+MEASURE_S = 0.1
+# For a measurement large sets wait so long at most.
+DRAIN_S = 0.05
+# A passive is too slow if it confirms less than this part of what the active could do.
+SLOW_PART = 0.1
+# The weight of the last turn in the average pace.
+NEWEST = 0.2
+# One turn counts at most this many times the average: the process may have been stopped in it.
+OUTLIER = 4.0
+
+
+class Pace:
+    """The time that a byte of sets takes this server, and the time that a sync takes."""
+
+    def __init__(self) -> None:
+        self.byte_s = 0.0
+        self.sync_s = 0.0
+
+    def took(self, size: int, seconds: float) -> None:
+        """Note that a turn with so many bytes of sets took so long, without its sync."""
+        if size > 0:
+            self.byte_s = _average(self.byte_s, max(0.0, seconds) / size)
+
+    def synced(self, seconds: float) -> None:
+        """Note that a sync took so long."""
+        self.sync_s = _average(self.sync_s, seconds)
+
+    @property
+    def turn_bytes(self) -> float:
+        """The bytes of sets that a turn takes."""
+        return max(TURN_S, self.sync_s) / self.byte_s if self.byte_s else float("inf")
+
+
+def _average(before: float, newest: float) -> float:
+    if not before:
+        return newest
+    return before + NEWEST * (min(newest, OUTLIER * before) - before)
+
+
+class Throttle:
+    """The bound on what is under way to one passive."""
+
+    def __init__(self, pace: Pace, slow_s: float) -> None:
+        self._pace, self._slow_s = pace, slow_s
+        # The record that travels alone: its number, its bytes, and when it was sent.
+        self.alone: tuple[int, int, float] | None = None
+        # From this time on, the next record that travels alone is measured.
+        self.probe_at = float("-inf")
+        # The lowest latency of this and of the last span of PROBE_S.
+        self._latency_s, self._latency_before_s = float("inf"), float("inf")
+        self._span_began = self._measured_at = float("-inf")
+        # Until this time the way to the passive drains; None if it does not.
+        self._drains_until: float | None = None
+        # The time since which sets wait for the passive, and what it had confirmed then.
+        self._waits_since: float | None = None
+        self._confirmed_then = 0
+
+    @property
+    def latency_s(self) -> float:
+        """The latency of the passive, beside its work; 0 as long as it is not known."""
+        latency_s = min(self._latency_s, self._latency_before_s)
+        return latency_s if latency_s < float("inf") else 0.0
+
+    def sent_alone(self, number: int, size: int, now: float) -> None:
+        """Note a record that was sent while nothing was under way, and its bytes."""
+        self.alone, self._drains_until = (number, size, now), None
+
+    def confirmed(self, number: int, now: float) -> None:
+        """Note that the passive has confirmed a number."""
+        if self.alone is not None and self.alone[0] <= number:
+            _, size, sent_at = self.alone
+            self.alone, self.probe_at = None, now + MEASURE_S
+            # The record took the active about as long before it left as it took the passive.
+            self._note(max(0.0, now - sent_at - 2 * size * self._pace.byte_s), now)
+
+    def _note(self, latency_s: float, now: float) -> None:
+        self._measured_at = now
+        if now - self._span_began > PROBE_S:
+            self._latency_before_s, self._latency_s, self._span_began = self._latency_s, latency_s, now
+        else:
+            self._latency_s = min(self._latency_s, latency_s)
+
+    def holds(self, under_way: int, now: float) -> bool:
+        """Return True if the active takes no large sets, with so many bytes under way."""
+        if not under_way:
+            return False
+        if self._drains_until is None and self.alone is None and now - self._measured_at > PROBE_S:
+            self._drains_until = now + DRAIN_S
+        if self._drains_until is not None:
+            if now < self._drains_until:
+                return True
+            # Small sets of many clients are always under way.
+            self._drains_until, self._measured_at = None, now
+        return under_way * self._pace.byte_s >= UNDER_WAY_S + 2 * self.latency_s
+
+    def holds_all(self, under_way: int) -> bool:
+        """Return True if the active takes no sets at all."""
+        return under_way * self._pace.byte_s >= AHEAD * (UNDER_WAY_S + 2 * self.latency_s)
+
+    def is_slow(self, now: float, confirmed: int, *, waits: bool) -> bool:
+        """Return True if sets have waited all the time, and the passive has confirmed much less than the active could.
+
+        `confirmed` counts the bytes of all that the passive has confirmed.
+        """
+        if not waits or self._waits_since is None:
+            self._waits_since, self._confirmed_then = (now if waits else None), confirmed
+            return False
+        waited_s = now - self._waits_since
+        if waited_s < self._slow_s:
+            return False
+        slow = (confirmed - self._confirmed_then) * self._pace.byte_s < SLOW_PART * waited_s
+        self._waits_since, self._confirmed_then = now, confirmed
+        return slow
+
+    def excuse(self) -> None:
+        """Measure the passive anew, because this server itself was not running."""
+        self._waits_since = self.alone = None
