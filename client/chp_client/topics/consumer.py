@@ -233,6 +233,11 @@ class Consumer:
                 if self._anew:
                     yield from self._pausing()
                     self._anew, self._hand, self._proof = False, [], None
+                if self._lease is None:
+                    # The last read ended with an error, or there was no room for a lease.
+                    self._anew = True
+                    self._join_again()
+                    continue
                 try:
                     yield from self._ask(port)
                 except Interrupted:
