@@ -108,8 +108,9 @@ def test_a_large_queued_batch_is_the_agents(asleep: Agent) -> None:
     assert is_rung(asleep)
 
 
-def test_a_queued_batch_with_messages_beside_its_sets_is_the_agents(asleep: Agent) -> None:
-    assert queue(asleep, "/a", b"1", **{columns.PUBLISH: [["topic", 1, b"1" * DIRECT_BYTES]]}) == []
+@pytest.mark.parametrize("column", [columns.PUBLISH, columns.SCHEDULE])
+def test_a_queued_batch_with_messages_beside_its_sets_is_the_agents(asleep: Agent, column: str) -> None:
+    assert queue(asleep, "/a", b"1", **{column: [["topic", 1, b"1" * DIRECT_BYTES]]}) == []
     assert is_rung(asleep)
 
 

@@ -40,6 +40,8 @@ IDLE_S_MAX = 60.0
 # The application's thread sends at most this many sets itself, and a queued batch of at most this size. For more, it
 # gains nothing.
 DIRECT_ITEMS, DIRECT_BYTES = 64, 65_536
+# The size of a batch does not count the messages in these columns, which may be large.
+MESSAGES = frozenset({columns.PUBLISH, columns.SCHEDULE})
 WIRE = {
     int(zmq.EVENT_CONNECTED): CONNECTED,
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): SPEAKS,
@@ -99,8 +101,7 @@ class Agent:
             pending = sealed[0]
             direct = len(sealed) == 1 and not batch.keys
             direct = direct and len(pending.keys) <= DIRECT_ITEMS and pending.size <= DIRECT_BYTES
-            # The size does not count messages that stand beside sets. They may be large.
-            direct = direct and columns.PUBLISH not in pending.extras
+            direct = direct and MESSAGES.isdisjoint(pending.extras)
         batch.sleeping, direct = False, direct and mailbox.stop_at is None and not mailbox.commands
         try:
             if direct and core.idle() and self.due <= (now := monotonic()) + core.timing.resend_s:
