@@ -59,6 +59,8 @@ INSERTIONS = {
 APPLICATION_ID = 0x43485032
 # The log is checkpointed at this size.
 LOG_BYTES = 8 * MIB
+# The cache of pages has room for the largest record. A journal appends, and reads little of what it wrote.
+CACHE_BYTES = 16 * MIB
 # One sync gives this many pages back, at most.
 SHRINK_PAGES = 256
 SHRINK_FROM = 16 * MIB // PAGE
@@ -353,7 +355,7 @@ def create(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA mmap_size=0")
         db.execute(f"PRAGMA wal_autocheckpoint={LOG_BYTES // PAGE}")
         db.execute(f"PRAGMA journal_size_limit={4 * LOG_BYTES}")
-        db.execute("PRAGMA cache_size=-32768")
+        db.execute(f"PRAGMA cache_size=-{CACHE_BYTES // 1024}")
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             db.executescript(
                 f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT}; {SCHEMA} COMMIT;"
