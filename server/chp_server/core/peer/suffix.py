@@ -333,7 +333,7 @@ class Ledger:
     @staticmethod
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
         """Return the code with which the active has refused the batches; "" if it did them."""
-        return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
+        return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
 
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]

@@ -122,7 +122,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
 def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
     session_id, no = batch
     state = view.committed.state
-    refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
+    refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
