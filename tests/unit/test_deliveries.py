@@ -219,6 +219,26 @@ def test_a_dead_letter_that_is_refused_is_tried_again_and_its_slot_waits() -> No
     assert [each["value"] for each in letters(talk)] == [b"0"] and [each[2] for each in one.got] == [b"0", b"1", b"1"]
 
 
+@pytest.mark.parametrize("told", [None, {"change": True, "max_deliveries": None}])
+def test_a_group_that_goes_while_its_letter_is_refused_leaves_nothing_to_do(told: dict[str, Any] | None) -> None:
+    talk = GroupTalk()
+    talk.group("t", "g", max_deliveries=1)
+    maker = talk.member("other")
+    assert maker.send(topic=[DEAD, {"max_messages": 1}]) == ""
+    talk.publish(DEAD, [b"full"])
+    talk.publish("t", [b"0"], ["a"])
+    talk.turn(0.0)
+    one = talk.member()
+    talk.turn(0.05)
+    assert one.give_back(0, "no") == ""
+    talk.turn(0.1)
+    due_at = talk.core.requests.readers.coordinator.due_at
+    assert due_at(0.0) is not None, "it is tried again"
+    assert maker.send(group=["t", "g", told]) == ""
+    talk.turn(0.1)
+    assert due_at(0.0) is None, "else each turn would follow at once"
+
+
 def letters_of(facts: list[Any]) -> list[Any]:
     return [each for each in facts if "dead letter refused" in str(each)]
 

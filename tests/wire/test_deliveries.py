@@ -91,6 +91,18 @@ def test_a_batch_gives_messages_back_with_what_it_commits(pair: Pair) -> None:
         assert facts(clone, "rejected") | {"name": "g", "failing": 0, "deliveries": 1} == facts(clone, "rejected")
 
 
+def test_what_was_acknowledged_before_is_put_aside_at_once(pair: Pair) -> None:
+    with Clone(pair.servers, subtree=None) as clone:
+        before = clone.topic("before")
+        before.subscribe("g", max_deliveries=9)
+        before.publish(b"1").wait(WAIT_S)
+        with before.consumer("g", ack="before") as consumer:
+            batch = consumer.take(WAIT_S)
+            assert batch is not None and batch.reject(0, "no") == []
+            batch.done().wait(WAIT_S)
+        assert [each["why"] for each in letters(clone, "before.g.dead")] == ["no"]
+
+
 def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
     run = partial(talk.run, "--servers", ",".join(pair.servers))
     with Clone(pair.servers, subtree=None) as clone:

@@ -161,7 +161,8 @@ class Batch:
         self._look()
         if not self.before and self._spans and offset < min(after for _, after in self._spans):
             raise BadInput(f"message {offset} is acknowledged already, or its acknowledgement is on its way")
-        if self.deliveries_max is None:
+        # What was acknowledged before can't be given back.
+        if self.deliveries_max is None or self.before:
             self._letters[offset] = self._letter(at, shown(why), tries)
             return []
         slots = slots_for_one(offset, self.keys[at] or "")

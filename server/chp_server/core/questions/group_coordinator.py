@@ -271,8 +271,14 @@ class GroupCoordinator:
 
     def due_at(self, now: float) -> float | None:
         """Return when messages that failed are to be looked at again; None if there are none."""
-        if self._passing or self._reads:
+        groups = self._state.topics.groups
+        if groups.unsettled and (self._passing or self._reads):
             return now
+        for which in list(self._refused_aside):
+            group = groups.get(*which)
+            if group is None or not group.dead:
+                # The group was removed or changed meanwhile.
+                del self._refused_aside[which]
         times = [until for holds in self._holds.values() for until in holds if until > now]
         times += [at for at, _ in self._refused_aside.values()]
         return min(times, default=None)
