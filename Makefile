@@ -1,4 +1,5 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
+#              make demo ARGS=topics: orders, a group that shares them, a dead letter, and kills
 # make test    everything, three test processes at a time, as most of a test is waiting; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
 #              make test-long: what takes hours, in parts of at most 20 minutes (make test-long PART=sim-3; ARGS=--list names them);

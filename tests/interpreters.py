@@ -19,6 +19,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.long.state import SKIPPED, note
+
 ROOT = Path(__file__).parents[1]
 # The extras that the tests need in any case, and those that they can do without.
 NEEDED, OPTIONAL = ("cli", "test"), ("metrics", "gateway", "parquet", "postgres", "zookeeper")
@@ -91,20 +93,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="3.12, 3.13, 3.14 or 3.14t")
     parser.add_argument("--python", help="the interpreter, if it is in no usual place")
-    parser.add_argument("words", nargs="*", help="for pytest, behind --")
+    parser.add_argument("--done", type=Path, help="the file of a long part, which goes on where it was")
+    parser.add_argument("words", nargs="*", help="for pytest, behind --; TESTS if none of them names tests")
     given = parser.parse_args()
     python = interpreter(given.version, given.python)
     if python is None:
         where = given.python or f"python{given.version} on PATH or in pyenv"
-        print(f"{where} is no Python {given.version} that runs; install it (pyenv install {given.version}), or name it "
-              "by --python", file=sys.stderr)  # fmt: skip
-        return NOT_THERE
+        remedy = f"install it (pyenv install {given.version}), or name it by --python"
+        print(f"{where} is no Python {given.version} that runs; {remedy}", file=sys.stderr)
+        if given.done is None:
+            return NOT_THERE
+        note(given.done, f"python{given.version}", SKIPPED)
+        return 0
     inside = environment(given.version, python)
-    path = f"{inside.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     argv = [str(inside), "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-q"]
-    argv += ["-m", "not spark and not long", *(given.words if any(w.startswith("tests") for w in given.words) else
-                                               [*TESTS, *given.words])]  # fmt: skip
-    return subprocess.run(argv, cwd=ROOT, env={**os.environ, "PATH": path, "PYTHONPATH": ""}, check=False).returncode
+    argv += ["-m", "not spark and not long", *given.words]
+    argv += [] if any(word.startswith("tests") for word in given.words) else TESTS
+    argv += [] if given.done is None else ["-p", "tests.long.noted", "--done", str(given.done.resolve())]
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    path = f"{inside.parent}{os.pathsep}{environ.get('PATH', '')}"
+    return subprocess.run(argv, cwd=ROOT, env={**environ, "PATH": path}, check=False).returncode
 
 
 if __name__ == "__main__":

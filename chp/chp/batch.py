@@ -474,6 +474,31 @@ def _assign_ok(column: object, n: int) -> bool:
     )  # fmt: skip
 
 
+def _nack_ok(column: object, n: int) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 4 and _topic_ok(each[0]) and _topic_ok(each[1]) and _id_ok(each[2])
+        and type(each[3]) is list and len(each[3]) <= 256
+        and all(
+            type(back) is list and len(back) == 4 and _slots_ok(back[0]) and all(map(_number_ok, back[1:3]))
+            and (back[3] is None or type(back[3]) is str)
+            for back in each[3]
+        )
+        for each in column
+    )  # fmt: skip
+
+
+def _of_slots_ok(column: object, *, why: bool) -> bool:
+    return type(column) is list and all(
+        type(each) is list and len(each) == 3 and _topic_ok(each[0]) and _topic_ok(each[1]) and type(each[2]) is list
+        and all(
+            type(one) is list and len(one) == 2 + why and _slots_ok(one[0]) and _number_ok(one[1])
+            and all(type(text) is str for text in one[2:])
+            for one in each[2]
+        )
+        for each in column
+    )  # fmt: skip
+
+
 def _when_ok(thing: object) -> bool:
     """Return True for a time in milliseconds; below 0 it is a delay from now."""
     return type(thing) is int and -TIME_MS_MAX <= thing <= TIME_MS_MAX
@@ -561,6 +586,9 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.JOIN: _join_ok,
     columns.ACK: _ack_ok,
     columns.ASSIGN: _assign_ok,
+    columns.NACK: _nack_ok,
+    columns.FAILED: lambda column, n: _of_slots_ok(column, why=True),
+    columns.ASIDE: lambda column, n: _of_slots_ok(column, why=False),
     columns.EXPECT: _expect_ok,
     columns.SCHEDULE: _schedule_ok,
     columns.CANCEL: _cancel_ok,

@@ -57,6 +57,12 @@ JOIN: Final = "join"
 ACK: Final = "ack"
 # The slots that each member has from now on.
 ASSIGN: Final = "assign"
+# A member gives messages back that it could not handle.
+NACK: Final = "nack"
+# Members ended, or lost slots, with messages in hand: the messages of these slots below an offset have failed.
+FAILED: Final = "failed"
+# A message that failed too often is put aside: its slots go on behind it.
+ASIDE: Final = "aside"
 # Messages that their topics hold back until their time, and those that are cancelled.
 SCHEDULE: Final = "schedule"
 CANCEL: Final = "cancel"
@@ -69,7 +75,7 @@ EXPECT: Final = "expect"
 # A batch is done only if that application has not done this version, or a later one.
 ONCE: Final = "once"
 
-OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN})
+OF_GROUPS = frozenset({GROUP, JOIN, ACK, ASSIGN, NACK, FAILED, ASIDE})
 OF_SCHEDULE = frozenset({SCHEDULE, CANCEL, SCHEDULED, FIRED})
 OF_TOPICS = frozenset({PUBLISH, TOPIC, PLACED, TRIM}) | OF_GROUPS | OF_SCHEDULE
 
@@ -103,6 +109,10 @@ def _assigned(topic: str, group: str, holders: list[list[Any]]) -> str:
     return f"assign={topic}/{group}:{whose}"
 
 
+def _of_slots(word: str, topic: str, group: str, told: list[list[Any]]) -> str:
+    return f"{word}={topic}/{group}:" + ",".join(str(each[-2] if type(each[-1]) is str else each[-1]) for each in told)
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     TTLS: lambda column: f"ttl={column if isinstance(column, int) else column[1]}",
     CONDITIONS: lambda column: "if=" + ",".join(map(describe, column[1])),
@@ -117,6 +127,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     JOIN: lambda column: f"join={column[0]}/{column[1]}:{_named(column[2])}",
     ACK: lambda column: " ".join(_acked(*each) for each in column),
     ASSIGN: lambda column: " ".join(_assigned(*each) for each in column),
+    NACK: lambda column: " ".join(f"nack={t}/{g}:{_named(m)}:{len(told)}" for t, g, m, told in column),
+    FAILED: lambda column: " ".join(_of_slots("failed", *each) for each in column),
+    ASIDE: lambda column: " ".join(_of_slots("aside", *each) for each in column),
     SCHEDULE: lambda column: " ".join(f"schedule={topic}/{name}" for topic, name, *_ in column),
     CANCEL: lambda column: " ".join(f"cancel={topic}/{name}" for topic, name in column),
     SCHEDULED: lambda column: " ".join(f"scheduled={topic}/{name}:{due}" for topic, name, due, *_ in column[1]),

@@ -239,6 +239,7 @@ COUNTS = {
     "subscribers_cut": "subscribers cut off, as they took less than was published",
     "connections_cut": "connections cut off, as their user had too many",
     "messages_without_an_end": "connections cut off in the middle of an endless message",
+    "dead_letters": "messages of groups that failed too often, and were put aside",
     "members_too_slow": "members of groups that lost their slots, as they acknowledged nothing",
     "slots_moved": "slots of groups that moved to another member",
     "peer_dropped": "messages to the peer that were dropped for want of room on the way",

@@ -261,7 +261,8 @@ class Messages(NamedTuple):
     The items are [first offset, how many, number, wall_ms, [messages, ...]]; `first` is the topic's oldest offset, and
     `topic_next` the offset of the next message. For a member of a group, `spans` are [slots, from], and `proof`
     (number, store, opener) proves the last record. An item then has a sixth field if it lacks some of those messages:
-    a byte for each message, 1 for those that are there.
+    a byte for each message, 1 for those that are there. If the group counts deliveries, `counted` has how often the
+    message failed before, and how often it may be given. A message that failed comes alone.
     """
 
     request: int
@@ -270,6 +271,7 @@ class Messages(NamedTuple):
     topic_next: int
     spans: list[Any] | None = None
     proof: list[Any] | None = None
+    counted: list[Any] | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `MESSAGES up to 17 of 42`."""

@@ -116,7 +116,12 @@ def public_client(client: bytes) -> bytes:
     return sha256(b"chp session" + client).digest()[:CLIENT_BYTES]
 
 
-@lru_cache(maxsize=DEFAULT.sessions_max)
+# The public ids of so many sessions are remembered: those of the clients that write now. Each takes 230 bytes, and
+# saves two microseconds for each KVSET.
+PUBLIC_MAX = 8192
+
+
+@lru_cache(maxsize=PUBLIC_MAX)
 def public_session(session: bytes) -> bytes:
     """Return the public id of a session, which stands for it everywhere but in a KVSET (SPEC.md, section 14)."""
     return public_client(session[:CLIENT_BYTES]) + session[CLIENT_BYTES:]

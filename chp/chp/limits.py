@@ -175,6 +175,12 @@ class Limits:
     topic_marks_max: int = 1000
     # Each group is some hundred bytes of every state, and of the answer about its topic.
     groups_max: int = 1000
+    # A message that failed so often fails for good.
+    deliveries_max: int = 1000
+    # The longest time for which a message that failed is held back: an operator sees its effect within an hour.
+    retry_s_max: float = 3600.0
+    # The bytes of a reason that a group keeps until its message is put aside: each slot may have one.
+    reason_bytes_max: int = 1024
     # Each member of a group has a slot at least.
     members_max: int = 256
     # A member tells this many ranges in hand: a frame of P holds them, and joined they are 256.

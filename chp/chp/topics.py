@@ -62,12 +62,17 @@ class Settings(NamedTuple):
     acknowledged  like all, without the messages that every group has acknowledged
     size          the latest messages, within the bounds
     time          the messages that are younger than `max_age_s`
+
+    With `require_group`, the topic takes messages only while it has a group. With `expire_after_s`, the topic is
+    removed after it was unused for so long.
     """
 
     keep: str = "all"
     max_messages: int | None = None
     max_bytes: int | None = None
     max_age_s: int | None = None
+    require_group: bool = False
+    expire_after_s: int | None = None
 
     def to_map(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults."""
@@ -83,8 +88,11 @@ class Settings(NamedTuple):
         if settings.keep not in KEEPS:
             raise BadInput(f"keep is one of {', '.join(KEEPS)}, not {settings.keep!r:.40}")
         for name, value in settings._asdict().items():
-            if name != "keep" and value is not None and (type(value) is not int or not 0 < value < NUMBERS_MAX):
+            plain = name in ("keep", "require_group") or value is None
+            if not plain and (type(value) is not int or not 0 < value < NUMBERS_MAX):
                 raise BadInput(f"{name} is a whole number above 0, or left out, not {value!r:.40}")
+        if type(settings.require_group) is not bool:
+            raise BadInput(f"require_group is true or false, not {settings.require_group!r:.40}")
         if (settings.keep == "time") != (settings.max_age_s is not None):
             raise BadInput('keep="time" and max_age_s go together: give both, or neither')
         if settings.keep == "size" and settings.max_messages is None and settings.max_bytes is None:

@@ -6,7 +6,7 @@ servers: requests that need the later one are REFUSED, since the other server wo
 
     1   RFC 12        2   0.1 of this project, never released        3   stores and histories are proved
     4   rules of access, which an older passive would not have
-    5   headers of messages, and groups that count deliveries
+    5   headers of messages, groups that count deliveries, and scheduled messages
 """
 
 VERSION = 5
@@ -17,10 +17,11 @@ ACCESS_SINCE = 4
 HEADERS_SINCE = 5
 # Groups that count how often a message was given.
 DELIVERIES_SINCE = 5
+SCHEDULE_SINCE = 5
 # A client that tells which batch is the oldest that it holds.
 SKIPS_SINCE = 4
 # Sparse columns that are newer than OLDEST, and the version of each.
-COLUMN_SINCE: dict[str, int] = {}
+COLUMN_SINCE: dict[str, int] = {"nack": DELIVERIES_SINCE, "schedule": SCHEDULE_SINCE, "cancel": SCHEDULE_SINCE}
 
 
 def spoken(version: object) -> bool:

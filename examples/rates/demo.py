@@ -31,6 +31,7 @@ from types import FrameType
 from chp_client import Clone
 from chp_client.port.admin import Admin, AdminReply
 
+from ..orders import demo as orders
 from .application import MARK
 from .display import Plain, display
 from .processes import Failed, Family, Process, free_ports, server_command
@@ -279,9 +280,13 @@ class Ended(BaseException):
 def main() -> int:
     """Run the demo; 0 if everything agrees, 1 if not, 128 + signal when it was interrupted."""
     text = __doc__ or ""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="make demo", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    )
+    parser.add_argument(
+        "what", nargs="?", choices=("rates", "topics"), default="rates", help="topics: orders, a group, and kills"
+    )
+    what = parser.parse_args().what
 
     def end(number: int, _frame: FrameType | None) -> None:
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -295,10 +300,11 @@ def main() -> int:
     last_line, status = "", 1
     try:
         with Family(folder) as family, display() as shown:
-            demo = Demo(family, folder, shown)
+            demo = Demo(family, folder, shown) if what == "rates" else orders.Demo(family, folder, Plain())
             status = demo.run()
             last_line = demo.last_line
-            demo.look()
+            if isinstance(demo, Demo):
+                demo.look()
     except Failed as error:
         print(error.said, file=sys.stderr)
         last_line = f"demo: failed: {error}"

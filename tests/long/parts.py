@@ -50,13 +50,28 @@ PARTS = (
     Part("histories", "rounds of kills, stops and switches, linearizable", f"{NOTED} tests/process/test_histories.py"),
     Part("topics", "topics and groups under kills and stops", f"{NOTED} tests/process/test_topic_histories.py"),
     Part("topics-cuts", "topics and groups under cut links", f"{NOTED} tests/net/test_topic_cuts.py"),
-    Part("groups", "members of groups that are killed", f"{NOTED} tests/process/test_consumers_killed.py"),
+    Part(
+        "groups", "members of groups that are killed, and messages that kill members",
+        f"{NOTED} tests/process/test_consumers_killed.py tests/process/test_consumers_die.py",
+    ),
     Part("subscribers", "subscribers that leave a stopped server", f"{NOTED} tests/process/test_subscribers.py"),
     Part("busy", "a pair on a machine without idle time", f"{NOTED} tests/process/test_busy_machine.py"),
     Part("recipes", "an election whose candidates are killed", f"{NOTED} tests/process/test_recipes.py"),
     Part("lowest", "the lowest versions of what we depend on", f"{NOTED} tests/process/test_lowest_versions.py"),
     Part("gateway", "many readers of events, and generated requests", f"{NOTED} tests/wire"),
+    *(
+        Part(f"python-{version}", f"unit, scenario, wire and process tests on Python {version}, if it is installed",
+             f"{{python}} -m tests.interpreters {version} --done {{state}}/done")
+        for version in ("3.12", "3.13", "3.14", "3.14t")
+    ),
     Part("spark", "a cluster of Spark, and its secrets", f"{NOTED} tests/spark"),
+    *(
+        Part(
+            f"spark-{version}", f"batches, streams and topics on PySpark {version}",
+            f"{{python}} -m tests.spark.versions {version} -- -p tests.long.noted --done {{state}}/done",
+        )
+        for version in ("4.0", "4.1", "4.2")
+    ),
     *(
         Part(
             f"everything-{n}", f"everything together for 17 minutes, on the pair of the other two parts; faults {n}",

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,10 +21,18 @@ from tests.talk import until
 class ServerProcess:
     """A server, with the same ports and data directory in all its runs."""
 
-    def __init__(self, directory: Path, role: str, address: str, peer: str | None, *flags: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        role: str,
+        address: str,
+        peer: str | None,
+        *flags: str,
+        program: Sequence[str] = ("chp_server.main",),
+    ) -> None:
         self.address, self.role, self.log = address, role, directory / f"{role}.log"
         self.data = directory / role
-        argv = [sys.executable, "-m", "chp_server.main", "--role", role, "--bind", address, "--data", str(self.data)]
+        argv = [sys.executable, "-m", *program, "--role", role, "--bind", address, "--data", str(self.data)]
         if peer is not None:
             argv += ["--peer", peer]
         self._argv = [*argv, *flags]
@@ -61,13 +70,20 @@ class ServerProcess:
 
 
 class ProcessPair:
-    """A primary and a backup with journals. Further flags go to both."""
+    """A primary and a backup with journals. Further flags go to both. `program` runs in the place of `chp-server`."""
 
-    def __init__(self, directory: Path, *flags: str, heartbeat_s: float = 0.1, peer_timeout_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *flags: str,
+        heartbeat_s: float = 0.1,
+        peer_timeout_s: float = 1.0,
+        program: Sequence[str] = ("chp_server.main",),
+    ) -> None:
         addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
         times = ["--heartbeat-s", str(heartbeat_s), "--peer-timeout-s", str(peer_timeout_s), *flags]
-        self.primary = ServerProcess(directory, "primary", addresses[0], addresses[1], *times)
-        self.backup = ServerProcess(directory, "backup", addresses[1], addresses[0], *times)
+        self.primary = ServerProcess(directory, "primary", addresses[0], addresses[1], *times, program=program)
+        self.backup = ServerProcess(directory, "backup", addresses[1], addresses[0], *times, program=program)
         self.both = (self.primary, self.backup)
         self.servers = addresses
 

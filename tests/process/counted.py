@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from chp_server.main import main
+from tests.talk import until
 
 from .puppets import rss_mb
 
 # A table of fewer entries is not told.
 LARGE = 1000
+# A difference tells this many types and tables.
+TOLD = 12
 TABLES = (dict, list, set, deque, frozenset, bytearray, tuple)
 
 
@@ -55,6 +58,8 @@ def count() -> dict[str, Any]:
     numbers, sizes, holders, tables = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     seen, names = set[int](), dict[int, str]()
     left: list[tuple[object, str]] = [(one, "") for one in gc.get_objects()]
+    # The tables of this count are none of the server's.
+    seen.update(map(id, (seen, names, left, numbers, sizes, holders, tables)))
     for one, _ in left:
         for attribute, value in _attributes(one):
             if isinstance(value, TABLES):
@@ -90,6 +95,26 @@ def _attributes(one: object) -> list[tuple[str, object]]:
                 continue
     own = getattr(one, "__dict__", None)
     return found + list(own.items()) if isinstance(own, dict) else found
+
+
+def ask(directory: Path, pid: int, n: int) -> dict[str, Any]:
+    """Return the `n`th count of the server with this process id."""
+    path = directory / f"objects-{pid}-{n}.json"
+    path.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR1)
+    until(path.exists, "a server's count of its objects")
+    counted: dict[str, Any] = json.loads(path.read_text())
+    return counted
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return what of two counts differs, with the values at both ends: the types and tables that grew most first."""
+    found: dict[str, Any] = {name: [before[name], after[name]] for name in ("rss_mb", "malloc_mb", "blocks")}
+    for kind in ("by_type", "tables"):
+        one, two = ({name: n if type(n) is int else n[0] for name, n in each[kind].items()} for each in (before, after))
+        names = sorted(one.keys() | two.keys(), key=lambda name: one.get(name, 0) - two.get(name, 0))
+        found[kind] = {name: [one.get(name, 0), two.get(name, 0)] for name in names[:TOLD]}
+    return found
 
 
 def _answer(directory: Path) -> None:

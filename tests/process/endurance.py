@@ -4,9 +4,11 @@
 
 The load is all that an application does, at a steady pace. It has batches and single sets, a counter that four threads
 raise by conditional sets, ttls and deletes. It has leases that are closed and others that expire, Clones that come and
-go, and one watcher. Every half minute the servers change sides. Samples are taken of the memory and descriptors of both
-servers and of the clients' process, and of the size of the journals. The first quarter is for warming up. After it, the
-median of the last third may exceed that of the third before by at most `GROWTH_MB_MAX`.
+go, one watcher, and a topic with a reader and a group. Every half minute the servers change sides. Samples are taken of
+the memory and descriptors of both servers and of the clients' process, and of the size of the journals. The first
+quarter is for warming up. After it, the median of the last third may exceed that of the third before by at most
+`GROWTH_MB_MAX`. From the tenth minute on the tables of a server are full, and its memory may grow by `STEADY_MB_MAX`.
+Both servers count their objects by type, at the tenth minute (or at half of a shorter run) and at the end.
 
 For servers the samples are resident memory. For clients they are the memory in use after a garbage collection. Nine
 Clones share this process, and a busy moment (a watch's queue, a backlog of records) leaves gaps in Python's allocator,
@@ -18,7 +20,6 @@ began. Of 225 MiB resident memory 128 stayed, of which malloc used 6. So the cli
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -32,16 +33,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from chp_client import Clone, Conflict, Lagging, Refused
+from chp_client import Clone, Conflict, Lagging, Refused, Unanswered
 from chp_client.clone.base import internals
 from chp_client.port.admin import Admin, AdminError
 from tests.talk import WAIT_S, join_all, until
 
+from . import counted
 from .cluster import ProcessPair
+from .counted import malloc_mb
 from .puppets import rss_mb
 
 GROWTH_MB_MAX = 8.0
+# From `STEADY_S` on a server grows by this much at most, in a run that lasts half as long again.
+STEADY_MB_MAX, STEADY_S = 1.0, 600.0
 # The number of descriptors that may be more at the end, since connections come and go.
 DESCRIPTORS_MAX = 16
 SWITCH_S, SAMPLE_S, HELD_S = 30.0, 2.0, 10.0
@@ -54,6 +60,7 @@ VISITED = 50
 # A lease of 5 s would rightly be lost if a busy machine stops its process, which is not tested here.
 LEASE_TTL_S = 30
 TOLD_EVERY_S = 60.0
+TOPIC = "endurance"
 
 
 @dataclass
@@ -83,9 +90,9 @@ class Load:
         jobs: list[tuple[Callable[[Clone, random.Random], None], float]] = [
             (self._batch, 1 / BATCHES_A_SECOND), (self._mortal, 0.05), (self._lease, 0.5), (self._visit, 1.0),
         ]  # fmt: skip
-        jobs += [(self._raise, 0.1)] * RAISERS
+        jobs += [(self._raise, 0.1)] * RAISERS + [(self._single, 0.02), (self._publish, 0.05)]
         threads = [threading.Thread(target=self._pace, args=(*job, seed)) for seed, job in enumerate(jobs)]
-        threads.append(threading.Thread(target=self._watch))
+        threads += [threading.Thread(target=job) for job in (self._watch, self._read, self._handle, self._handle)]
         for thread in threads:
             thread.start()
         return threads
@@ -145,6 +152,35 @@ class Load:
             return
         self._count("raised")
 
+    def _single(self, clone: Clone, chance: random.Random) -> None:
+        clone.set(f"/single/{chance.randrange(500)}", b"one").wait(WAIT_S)
+        self._count("singles")
+
+    def _publish(self, clone: Clone, chance: random.Random) -> None:
+        clone.topic(TOPIC).publish(os.urandom(100), key=f"{chance.randrange(100)}").wait(WAIT_S)
+        self._count("published")
+
+    def _read(self) -> None:
+        after = -1
+        with Clone(self.servers, subtree=None) as clone:
+            while not self.ending.wait(0.2):
+                for batch in clone.topic(TOPIC).read(after + 1, wait=False):
+                    after = batch.offsets[-1]
+                    self._count("read", len(batch.values))
+
+    def _handle(self) -> None:
+        """Run a member of a group, which begins anew when a change of sides ends it."""
+        with Clone(self.servers, subtree=None) as clone:
+            while not self.ending.is_set():
+                try:
+                    with clone.topic(TOPIC).consumer("group", ttl=LEASE_TTL_S) as consumer:
+                        while not self.ending.is_set():
+                            if (batch := consumer.take(1.0)) is not None:
+                                batch.commit(timeout=WAIT_S)
+                                self._count("handled", len(batch.values))
+                except (Refused, Unanswered, TimeoutError):
+                    self._count("begun anew")
+
     def _watch(self) -> None:
         with Clone(self.servers, subtree="/k/") as clone:
             clone.wait_until_synced(WAIT_S)
@@ -170,13 +206,14 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
 
     Go on from an earlier run that left its journals in `directory`.
     """
-    with ProcessPair(directory, "--sync", "always") as pair:
+    program = ("tests.process.counted", str(directory))
+    with ProcessPair(directory, "--sync", "always", program=program) as pair:
         with Clone(pair.servers) as first:
             first.wait_until_synced(WAIT_S)
             before = int(first.get("/counter", b"0"))
         load = Load(pair.servers)
         threads = load.start()
-        samples, switches = _look(pair, load, seconds)
+        samples, switches, objects = _look(pair, load, seconds, directory)
         load.ending.set()
         join_all(*threads)
         assert not load.errors, load.errors[:3]
@@ -188,7 +225,9 @@ def run(directory: Path, seconds: float) -> dict[str, object]:
         assert counter == raised, f"the counter is {counter}, raised {raised} times"
         # The ttls and leases of the load still expire.
         until(partial(_equal, pair), "both servers to hold the same")
-    return {"seconds": round(seconds), "switches": switches, **load.counts, **_growth(samples)}
+    return {
+        "seconds": round(seconds), "switches": switches, **load.counts, "objects": objects, **_growth(samples),
+    }  # fmt: skip
 
 
 def _equal(pair: ProcessPair) -> bool:
@@ -198,9 +237,12 @@ def _equal(pair: ProcessPair) -> bool:
     return one == two
 
 
-def _look(pair: ProcessPair, load: Load, seconds: float) -> tuple[list[Sample], int]:
+def _look(
+    pair: ProcessPair, load: Load, seconds: float, directory: Path
+) -> tuple[list[Sample], int, dict[str, dict[str, Any]]]:
     began, samples, switches, held, looked = time.monotonic(), [], 0, held_mb(), 0.0
     switched = told = began
+    before: dict[str, dict[str, Any]] = {}
     while (now := time.monotonic()) < began + seconds and not load.errors:
         if now - looked > HELD_S:
             looked, held = now, held_mb()
@@ -208,11 +250,18 @@ def _look(pair: ProcessPair, load: Load, seconds: float) -> tuple[list[Sample], 
         if now - told > TOLD_EVERY_S:
             told = now
             _tell(samples[-1], switches, load)
+        if not before and now > began + min(STEADY_S, seconds / 2):
+            before = _objects(pair, directory, 1)
         if now - switched > SWITCH_S:
             switched = now
             switches += _switch(pair)
         time.sleep(SAMPLE_S)
-    return samples, switches
+    after = _objects(pair, directory, 2)
+    return samples, switches, {role: counted.difference(before[role], after[role]) for role in before}
+
+
+def _objects(pair: ProcessPair, directory: Path, n: int) -> dict[str, dict[str, Any]]:
+    return {each.role: counted.ask(directory, each.process.pid, n) for each in pair.both if each.process}
 
 
 def _tell(sample: Sample, switches: int, load: Load) -> None:
@@ -240,20 +289,10 @@ def _switch(pair: ProcessPair) -> bool:
     return True
 
 
-class MallInfo(ctypes.Structure):
-    """The result of glibc's `mallinfo2`, over all arenas."""
-
-    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
-                                                     "fsmblks", "uordblks", "fordblks", "keepcost")]  # fmt: skip
-
-
 def held_mb() -> float:
     """Return the memory in use by Python's allocator and malloc in MiB, without the gaps."""
     gc.collect()
-    mallinfo2 = ctypes.CDLL(None).mallinfo2
-    mallinfo2.restype = MallInfo
-    said = mallinfo2()
-    return float(sys.getallocatedblocks() * BLOCK_BYTES + said.uordblks + said.hblkhd) / (1 << 20)
+    return sys.getallocatedblocks() * BLOCK_BYTES / (1 << 20) + malloc_mb()
 
 
 def _sample(pair: ProcessPair, at: float, held: float) -> Sample:
@@ -288,11 +327,23 @@ def _growth(samples: list[Sample]) -> dict[str, object]:
         - round(statistics.median(s.descriptors[name] for s in before))
         for name in warm[0].descriptors
     }
+    steady = [s for s in samples if s.at >= STEADY_S]
+    third = len(steady) // 3
+    servers = [name for name in warm[0].mb if name != "clients"]
     spent = {name: samples[-1].cpu_s[name] - samples[0].cpu_s[name] for name in warm[0].cpu_s}
     largest = {name: round(max(s.mb[name] for s in samples), 1) for name in warm[0].mb}
     return {
         "growth_mb": growth,
         "largest_mb": largest,
+        "steady_mb": {name: _each_minute(steady, name) for name in servers},
+        "steady_growth_mb": {
+            name: round(
+                statistics.median(s.mb[name] for s in steady[-third:])
+                - statistics.median(s.mb[name] for s in steady[:third]),
+                1,
+            )
+            for name in (servers if samples[-1].at >= 1.5 * STEADY_S else ())
+        },
         "resident_mb": [round(statistics.median(s.resident_mb for s in part), 1) for part in (before, after)],
         "more_descriptors": more,
         "cores": {name: round(cpu_s / (samples[-1].at - samples[0].at), 2) for name, cpu_s in spent.items()},
@@ -300,11 +351,22 @@ def _growth(samples: list[Sample]) -> dict[str, object]:
     }
 
 
+def _each_minute(samples: list[Sample], name: str) -> list[float]:
+    """Return the median memory of a process in each minute, in MiB."""
+    minutes: dict[int, list[float]] = {}
+    for sample in samples:
+        minutes.setdefault(int(sample.at // 60), []).append(sample.mb[name])
+    return [round(statistics.median(of_one), 1) for of_one in minutes.values()]
+
+
 def check(result: dict[str, object]) -> None:
     """Raise AssertionError if memory or descriptors grew."""
     growth, more = result["growth_mb"], result["more_descriptors"]
     assert isinstance(growth, dict) and isinstance(more, dict)
     assert max(growth.values()) <= GROWTH_MB_MAX, f"memory grew: {result}"
+    steady = result["steady_growth_mb"]
+    assert isinstance(steady, dict)
+    assert max(steady.values(), default=0.0) <= STEADY_MB_MAX, f"a server whose tables are full grew: {result}"
     assert max(more.values()) <= DESCRIPTORS_MAX, f"descriptors are not given back: {result}"
 
 

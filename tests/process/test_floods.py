@@ -189,6 +189,20 @@ def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: byt
     assert growth.most < most, "whatever was sent: 400 here"
 
 
+@pytest.mark.parametrize("endless", [True, False], ids=["frames", "frame"])
+def test_a_hostile_peer_that_ends_no_message_takes_little(server: ServerProcess, endless: bool) -> None:
+    """On P+3 a frame may have 256 MiB. A stranger is cut off after two usual frames of 17 MiB, here at 40 MiB/s."""
+    first = b"\x03" + MIB.to_bytes(8, "big") if endless else b"\x02" + (250 * MIB).to_bytes(8, "big")
+    later = first if endless else b""
+    with Growth(server) as growth, raw_connection(port(server, 3), b"DEALER") as raw, suppress(ConnectionError):
+        for i in range(200):
+            raw.sendall((later if i else first) + bytes(MIB))
+            time.sleep(1 / 40)
+    until(lambda: (server.status() or {"counts": {}})["counts"].get("messages_without_an_end"), "the cut")
+    serves(server)
+    assert growth.most < 64, "42 to 46; whatever is sent, without the cut"
+
+
 def test_more_connections_than_descriptors(server: ServerProcess) -> None:
     """A server without free descriptors once ended with exit 70. A shell allows 1,024, and a client needs three."""
     assert server.process is not None

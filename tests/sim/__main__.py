@@ -2,7 +2,7 @@
 
 Seeds run in several processes, without a transcript. The first failing seed runs again with one, in the notation of
 tests/scenarios, so that it becomes a scenario by copying it. With --shrink it is made short first. With --done FILE the
-seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long.py).
+seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long/noted.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.long.state import OK, note, noted
 
 from .run import Result, run_plan, shrink
-from .schedule import Plan, plan, with_arbiter, with_consumers, with_schedules, with_splits
+from .schedule import Plan, plan, with_arbiter, with_consumers, with_deaths, with_schedules, with_splits
 
 # A world has some megabytes.
 COLLECT_EVERY = 8
@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true", help="list every failing seed, print no transcript")
     parser.add_argument("--arbiter", action="store_true", help="give every seed an arbiter")
     parser.add_argument("--consumers", action="store_true", help="programs share a topic in groups")
+    parser.add_argument("--deaths", action="store_true", help="programs die of messages of a topic")
     parser.add_argument("--schedules", action="store_true", help="programs schedule messages, and cancel some")
     parser.add_argument("--splits", action="store_true", help="clients hear one server each while the pair is cut")
     args = parser.parse_args()
@@ -108,6 +109,7 @@ def planned(seed: int, args: argparse.Namespace) -> Plan:
     """Return the plan of a seed, with the additions that the command line asks for."""
     a_plan = plan(seed)
     a_plan = with_consumers(a_plan) if args.consumers else a_plan
+    a_plan = with_deaths(a_plan) if args.deaths else a_plan
     a_plan = with_schedules(a_plan) if args.schedules else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
     return with_arbiter(a_plan) if args.arbiter else a_plan

@@ -4,12 +4,17 @@
                        message that it gets, it publishes `g:OFFSET:VALUE` to the topic "done" with the acknowledgement.
     leave c1           The members of c1 leave. They come back with its next start.
 
+Group `p` counts deliveries (`max_deliveries` is 3). A seventh of the messages is bad: its members die of it, or give it
+back by name.
+
 What must hold once all is healed:
 
     effects    Each offset of t has at most one effect for each group, and exactly one if no disk was lost. So no
                message is lost or done twice, whatever process was stopped, killed or cut off meanwhile.
     order      The effects of a slot are in the order of its offsets.
     drained    A group with a living member reaches the end, even if full disks refused its acknowledgements before.
+    dead       Of group p, each bad message is in the dead topic once and has no effect. A good message is there only if
+               members of the group ended by accident often enough.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ from __future__ import annotations
 from collections import deque
 from itertools import compress
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgpack
 
 from chp.topics import pack_messages, slots_of
+from chp.versions import VERSION
 
 from .network import Frames
 
@@ -34,6 +41,9 @@ IDS = 1 << 31
 DONE = "done"
 # A lease is refreshed less often than `settle` looks whether all is quiet.
 ASK_S, TTL_MS = 1.2, 3400
+# The group that counts deliveries, its dead topic, and how often its messages are given.
+COUNTING, DEAD, MOST = "p", "t.p.dead", 3
+DYING_TTL_MS = 1500
 ALL = bytes([255]) * 32
 # (the steps; offset, slot and value of each message; the position)
 Given = tuple[list[list[Any]], list[tuple[int, int, bytes]], list[Any]]
@@ -56,6 +66,7 @@ class Member:
         self._acking: deque[list[list[Any]]] = deque()
         self._proof: list[Any] | None = None
         self._not_before = float("-inf")
+        self._counts = group == COUNTING
 
     # -- what it says
 
@@ -68,7 +79,7 @@ class Member:
     def _ask(self, now: float) -> None:
         self._request = self.node.next_request()
         self._heard = now
-        options: dict[str, Any] = {"chp": 4, "id": self._request, "topic": self.topic, "group": self.group}
+        options: dict[str, Any] = {"chp": VERSION, "id": self._request, "topic": self.topic, "group": self.group}
         options |= {"member": self.lease, "credit": 3}
         if self._proof is not None:
             options |= {"have": self._in_hand(), "proof": self._proof}
@@ -112,11 +123,14 @@ class Member:
         if "access" in codes or "full" in codes:
             self._not_before = now + 1.0
         if "lease" in codes:
+            self._ended_by_accident()
             self._new_lease()
-        self.node.hold_lease(self.lease, TTL_MS)
+        ttl_ms = DYING_TTL_MS if self._counts else TTL_MS
+        self.node.hold_lease(self.lease, ttl_ms)
+        counts = {"max_deliveries": MOST, "retry_after_ms": 100} if self._counts else {}
         self._waits = [
-            self._put({"group": [self.topic, self.group, {"start": 0}]}),
-            self._put({"lease": [self.lease, TTL_MS]}),
+            self._put({"group": [self.topic, self.group, {"start": 0, **counts}]}),
+            self._put({"lease": [self.lease, ttl_ms]}),
             self._put({"join": [self.topic, self.group, self.lease, self.node.name]}),
         ]
         return True
@@ -133,6 +147,7 @@ class Member:
         self._acking.clear()
         self._proof = None
         self._request = 0
+        self._ended_by_accident()
         if code in ("lease", "member", "group"):
             self.joined = False
             if code == "lease":
@@ -142,6 +157,20 @@ class Member:
             self._not_before = now + (1.0 if code in ("access", "full") else 0.0)
             self._heard = float("-inf")
 
+    def _ended_by_accident(self) -> None:
+        """Note that messages in hand may have failed once more, though nobody meant it."""
+        if self._counts:
+            self.node.world.accidents += 1
+
+    def _die(self, now: float) -> None:
+        """End as a process that is killed: the lease is not refreshed any more. A new member comes soon."""
+        self._chunks.clear()
+        self._acks.clear()
+        self._acking.clear()
+        self._proof, self._request, self.joined = None, 0, False
+        self._new_lease()
+        self._not_before = now + 0.3
+
     def _in_hand(self) -> list[list[Any]]:
         """Return the steps that the member has in hand. Every other time it joins consecutive steps into one."""
         steps = [move for moves in (*self._acking, *(moves for moves, *_ in self._chunks)) for move in moves]
@@ -149,14 +178,43 @@ class Member:
 
     def _work(self, moves: list[list[Any]], found: list[tuple[int, int, bytes]], position: list[Any]) -> None:
         """Do the work of some messages, and publish its effects with their acknowledgement."""
+        if self._counts and (bad := next((each for each in found if is_bad(each[2])), None)):
+            if self.node.world.rng.random() < 0.5 and not self._acks:
+                self._give_back(moves, found, bad)
+            else:
+                self._die(self.node.clock.mono())
+            return
         made = [b"%s:%d:%s" % (self.group.encode(), offset, value) for offset, _, value in found]
         extras: dict[str, Any] = {"ack": [[self.topic, self.group, self.lease, moves, [position]]]}
         extras["publish"] = [[DONE, len(made), pack_messages(None, made)]]
         self._acking.append(moves)
         self._acks.append(self._put(extras))
         self.node.say(
-            "req", self._server, [b"ICANHAZ?", b"", msgpack.packb({"chp": 4, "id": self._request, "more": 1})]
+            "req", self._server, [b"ICANHAZ?", b"", msgpack.packb({"chp": VERSION, "id": self._request, "more": 1})]
         )
+
+    def _give_back(
+        self, moves: list[list[Any]], found: list[tuple[int, int, bytes]], bad: tuple[int, int, bytes]
+    ) -> None:
+        """Acknowledge a chunk but for the slot of a bad message, and give this message back by name."""
+        offset, slot, _ = bad
+        one = (1 << slot).to_bytes(32, "little")
+        rest = [[bytes(a & ~b for a, b in zip(slots, one, strict=True)), after, upto] for slots, after, upto in moves]
+        (after,) = [after for slots, after, _ in moves if slots[slot // 8] >> slot % 8 & 1]
+        moves = [move for move in rest if any(move[0])] + ([[one, after, offset]] if after < offset else [])
+        done = [each for each in found if each[1] != slot or each[0] < offset]
+        if any(is_bad(value) for _, _, value in done):
+            self._die(self.node.clock.mono())
+            return
+        made = [b"%s:%d:%s" % (self.group.encode(), at, value) for at, _, value in done]
+        whose = [self.topic, self.group, self.lease]
+        extras: dict[str, Any] = {"nack": [[*whose, [[one, after, offset + 1, "bad"]]]]}
+        extras |= {"ack": [[*whose, moves]]} if moves else {}
+        extras |= {"publish": [[DONE, len(made), pack_messages(None, made)]]} if made else {}
+        self._acking.append(moves)
+        self._acks.append(self._put(extras))
+        more = {"chp": VERSION, "id": self._request, "more": 1}
+        self.node.say("req", self._server, [b"ICANHAZ?", b"", msgpack.packb(more)])
 
     # -- what it hears
 
@@ -178,7 +236,7 @@ class Member:
         return True
 
     def _take(self, header: list[Any], items: list[Any]) -> None:
-        _, _, upto, _, _, spans, proof = header
+        _, _, upto, _, _, spans, proof, *_ = header
         found: list[tuple[int, int, bytes]] = []
         for first, n, _, _, bodies, *mask in items:
             found += _messages(first, n, bodies, mask[0] if mask else b"\x01" * n)
@@ -218,6 +276,11 @@ def _messages(first: int, n: int, bodies: list[bytes], mask: bytes) -> list[tupl
     return list(zip(offsets, slots, values, strict=True))
 
 
+def is_bad(value: bytes) -> bool:
+    """Return True if members of the group that counts die of a message."""
+    return crc32(value) % 7 == 0
+
+
 def _code(op: Op) -> str:
     """Return the code of a refusal, or "" if the operation was done or its object exists already."""
     result = op.result or ()
@@ -241,6 +304,9 @@ class Consuming:
 
     def begin(self) -> None:
         """Make the members again when the program starts."""
+        for member in self.members:
+            if member.joined and not member._left:
+                member._ended_by_accident()
         self.members = [Member(self.node, *wanted, n) for n, wanted in enumerate(self.wanted)]
 
     def want(self, topic: str, group: str) -> None:
@@ -288,9 +354,27 @@ class GroupChecks:
                 return f"group {group} of {name} is at {found.floor()} of {topic.next}: {found.places}"
         return ""
 
-    def check(self, core: Any, done: dict[int, bytes], *, whole: bool) -> None:
-        """Check the effects. `done` has the messages of their topic by offset."""
+    def _letters(self, letters: dict[int, bytes]) -> set[int]:
+        """Check the dead topic of the group that counts, and return the offsets of its messages."""
+        fail, dead = self._world.checks.fail, set[int]()
+        for data in letters.values():
+            letter = msgpack.unpackb(data)
+            at, tries = letter["offset"], letter["tries"]
+            if at in dead:
+                fail(f"message {at} of group {COUNTING} was put aside twice")
+            if tries < MOST:
+                fail(f"message {at} of group {COUNTING} was put aside after {tries} tries")
+            if not is_bad(letter["value"]) and tries > 1 + self._world.accidents:
+                fail(f"message {at} of group {COUNTING} is good, and was put aside: {letter}")
+            dead.add(at)
+        return dead
+
+    def check(
+        self, core: Any, done: dict[int, bytes], letters: dict[int, bytes], messages: dict[int, bytes], *, whole: bool
+    ) -> None:
+        """Check the effects. `done`, `letters` and `messages` have the messages of their topics by offset."""
         fail = self._world.checks.fail
+        dead = self._letters(letters)
         effects: dict[tuple[str, int], int] = {}
         last: dict[tuple[str, int], int] = {}
         for at in sorted(done):
@@ -301,6 +385,8 @@ class GroupChecks:
                     f"message {which[1]} of group {which[0]} was done twice: at {effects[which]} and at {at} of {DONE}"
                 )
             effects[which] = at
+            if which[0] == COUNTING and which[1] in dead:
+                fail(f"message {which[1]} of group {COUNTING} was done, and put aside")
             slot = which[0], slots_of(None, which[1], 1)[0]
             if last.get(slot, -1) > which[1]:
                 fail(f"group {slot[0]} did {which[1]} of slot {slot[1]} after {last[slot]}")
@@ -309,5 +395,9 @@ class GroupChecks:
             for name, group in self._groups():
                 topic = core.state.topics.by_name.get(name)
                 missing = set(range(topic.next if topic else 0)) - {at for g, at in effects if g == group}
+                if group == COUNTING:
+                    missing -= dead
+                    if left := {at for at, value in messages.items() if is_bad(value)} - dead:
+                        fail(f"group {group} never put {sorted(left)} aside")
                 if missing:
                     fail(f"group {group} never did {sorted(missing)} of {name}")

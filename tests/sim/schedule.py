@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, replace
 
 SETTLE_S = 15
+# Members that die of messages die some times for each of them, which takes their ttl.
+DEATHS_S = 240
 # A healthy pair that loses a server must serve all clients again within this time.
 FAIL_S = 10
 KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
@@ -452,6 +454,20 @@ def with_refused_groups(made: Plan) -> Plan:
         out += [f"publish {rng.choice(members)} t {rng.choice((1, 5))}" for _ in range(rng.randint(1, 3))]
         out += [f"tick {rng.choice((0.1, 0.2)):.1f}", *_full_at_both(rng), f"settle {SETTLE_S}"]
     return replace(made, commands=out)
+
+
+def with_deaths(made: Plan) -> Plan:
+    """Return the plan with a group of topic t that counts deliveries, whose members die of some messages."""
+    made = with_consumers(made)
+    names = sorted({command.split()[1] for command in made.commands if command.startswith("client")})
+    out = [
+        f"consume {command.split()[1]} t p" if command.startswith("consume ") else command for command in made.commands
+    ]
+    settled = [f"settle {DEATHS_S}" if command.startswith("settle") else command for command in out]
+    rng = random.Random(made.seed * 104_729 + 83)
+    more = [f"publish {rng.choice(names)} t {rng.choice((2, 5))}" for _ in range(4)]
+    at = next((i for i, command in enumerate(settled) if command.startswith("settle")), len(settled))
+    return replace(made, commands=[*settled[:at], *more, *settled[at:]])
 
 
 def _full_at_both(rng: random.Random) -> list[str]:

@@ -108,3 +108,21 @@ def test_a_server_whose_disk_went_back_is_not_in_the_set_any_more() -> None:
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(3, frozenset({"primary", "backup"}), 50))
     assert not a.holds(1.0, 49) and a.holds(1.0, 50)
+
+
+def test_readers_of_topics_see_nothing_that_another_server_may_undo() -> None:
+    """The passive is gone, and until the set names this server alone the passive may take over without its messages."""
+    world = run(START, ("publish c1 t 1", "tick 0.5", "cut P>B", "cut B>P", "doubt P", "tick 0.9"))
+    core = world.nodes["P"].core
+    pair, held = core.pair, core.state.number
+    world.do("publish c1 t 1")
+    world.do("tick 0.1")
+    assert core.active and pair.passive_has() is None and not pair.arbitration.alone
+    assert core.state.topics.by_name["t"].next == 2, "it has taken the second message"
+    bound = pair.safe_up_to(core.state.number)
+    assert bound is not None and bound <= held, "and shows it to nobody"
+    world.do("trust P")
+    world.do("tick 1")
+    assert core.active and pair.arbitration.alone and pair.safe_up_to(core.state.number) is None, (
+        "until the set has this server alone"
+    )

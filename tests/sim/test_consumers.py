@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from chp_server.core.questions.group_coordinator import GroupCoordinator
 from chp_server.core.state.groups import Group
 
 from . import consumers
 from .clients import Op
 from .run import run_plan
-from .schedule import TEMPERS, plan, with_consumers, with_refused_groups
+from .schedule import TEMPERS, plan, with_consumers, with_deaths, with_refused_groups
 
 # In seeds 21 and 24, groups once passed over messages that only the other server had, and got stuck.
 SEEDS = (
@@ -79,3 +82,60 @@ def test_a_member_that_leaves_what_was_refused_is_found(monkeypatch: pytest.Monk
     refusals_unheeded(monkeypatch)
     said = [run_plan(with_refused_groups(plan(seed))).error for seed in REFUSED_SEEDS]
     assert any("group g of t is at" in each or "group h of t is at" in each for each in said), said
+
+
+# Seeds in which members die of messages, with faults of several kinds.
+DEATHS_SEEDS = (6, 9, 26, 45, 55)
+
+
+@pytest.mark.parametrize("seed", DEATHS_SEEDS)
+def test_messages_that_kill_are_put_aside_and_no_others(seed: int) -> None:
+    assert run_plan(with_deaths(plan(seed))).error == ""
+
+
+def given_together(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a message that failed is given with others."""
+    mp.setattr(GroupCoordinator, "_alone", lambda *_, **__: b"")
+
+
+def put_nowhere(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a message that failed too often is acknowledged without a letter."""
+    mp.setattr(GroupCoordinator, "_letters", lambda *_: [])
+
+
+def never_put_aside(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a message that failed too often waits for ever."""
+    mp.setattr(GroupCoordinator, "_put_aside", lambda *_: True)
+
+
+def closing_counts(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: all that is not acknowledged fails when a member leaves, for whatever reason."""
+    leave = Group.leave
+
+    def counting(self: Group, member: bytes) -> None:
+        for offset, slots in list(self.places.get(member, {}).items()):
+            self.fail(slots, offset + 1, "left")
+        leave(self, member)
+
+    mp.setattr(Group, "leave", counting)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word", "seeds"),
+    [
+        (given_together, "is good, and was put aside", (21, 38, 53)),
+        (put_nowhere, "never put", (0, 14, 15)),
+        (never_put_aside, "group p of t is at", (14, 15)),
+        (closing_counts, "is good, and was put aside", (0, 2, 20)),
+    ],
+)
+def test_a_planted_bug_of_deaths_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], word: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    said = []
+    for seed in seeds:
+        said.append(run_plan(with_deaths(plan(seed))).error)
+        if word in said[-1]:
+            return
+    raise AssertionError(f"{word!r} was not found: {set(said)}")

@@ -13,7 +13,7 @@ from tests.sim.__main__ import show
 from tests.sim.run import run_seed
 from tests.sim.schedule import plan
 
-SEEDS = int(os.environ.get("CHP_SIM_SEEDS", "350"))
+SEEDS = int(os.environ.get("CHP_SIM_SEEDS", "150"))
 PER_TEST = 50
 
 

@@ -18,7 +18,7 @@ from chp.topics import pack_messages
 from chp_server.core.state.record_log import LoggedMessages
 
 from .clients import STAGED, ClientNode, Op
-from .consumers import DONE, GroupChecks
+from .consumers import DEAD, DONE, GroupChecks
 from .scheduled import ScheduleChecks
 
 if TYPE_CHECKING:
@@ -108,7 +108,12 @@ class TopicChecks:
             self._together(there, names)
         done = one.core.state.topics.by_name.get(DONE)
         if done is not None:
-            self.groups.check(one.core, {**held(two, done), **held(one, done)}, whole=not self._lost)
+            topics = one.core.state.topics.by_name
+            letters, messages = [
+                {**held(two, topics[name]), **held(one, topics[name])} if name in topics else {} for name in (DEAD, "t")
+            ]
+            effects = {**held(two, done), **held(one, done)}
+            self.groups.check(one.core, effects, letters, messages, whole=not self._lost)
 
     def _one_order(self, topic: Any, one: dict[int, bytes], two: dict[int, bytes]) -> set[bytes]:
         fail, offsets = self._world.checks.fail, range(topic.first, topic.next)

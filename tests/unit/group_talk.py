@@ -18,7 +18,7 @@ from chp.headers import Messages, Refused
 from chp.keys import public_session
 from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
-from chp.topics import pack_messages, unpack_messages
+from chp.topics import pack_messages, pack_slots, slots_of, unpack_messages, unpack_slots
 from chp.versions import VERSION
 from chp_server.core.updates.turn import ReadMessages, Turn
 from chp_server.store.memory_store import MessageShelf
@@ -56,13 +56,19 @@ class Hand:
         self.got: list[tuple[int, str, bytes]] = []
         self.refused: list[str] = []
         self.proof: list[Any] | None = None
+        # The detail of the last refusal.
+        self.detail: Any = None
+        # How often the message of each chunk failed before, and how often it may be given; None if nothing counts.
+        self.counted: list[list[Any] | None] = []
 
     def send(self, **extras: Any) -> str:
         """Send a batch, and return the code of its refusal, or ""."""
         self.no += 1
         self.talk.set(self.session, self.no, {}, **extras)
         self.talk.turn(0.0)
-        return next((code for no, code, _ in self.talk.refusals(self.session) if no == self.no), "")
+        found = ((code, detail) for no, code, detail in self.talk.refusals(self.session) if no == self.no)
+        code, self.detail = next(found, ("", None))
+        return str(code)
 
     def join(self, ttl_ms: int = 1_000_000) -> str:
         """Open the lease, and become a member."""
@@ -89,6 +95,7 @@ class Hand:
             found = messages_of(items, header.spans)
             self.chunks.append((moves, found))
             self.got += found
+            self.counted.append(header.counted)
             self.proof = header.proof
 
     @property
@@ -100,6 +107,23 @@ class Hand:
         """Acknowledge the first chunk in hand."""
         moves, _ = self.chunks.pop(0)
         code = self.send(ack=[[self.topic, self.group, self.lease, moves]], **more)
+        self.grant()
+        return code
+
+    def give_back(self, offset: int | None = None, why: str | None = None, **more: Any) -> str:
+        """Give back the first chunk in hand; or a message of it by name, and acknowledge what is before it."""
+        moves, messages = self.chunks.pop(0)
+        whose, acks = [self.topic, self.group, self.lease], []
+        back = [[slots, after, upto, None] for slots, after, upto in moves]
+        if offset is not None:
+            key = next(key for at, key, _ in messages if at == offset)
+            slot = 1 << slots_of([key], offset, 1)[0]
+            (after,) = [after for slots, after, _ in moves if unpack_slots(slots) & slot]
+            rest = [[pack_slots(unpack_slots(slots) & ~slot), after, upto] for slots, after, upto in moves]
+            acks = [move for move in rest if any(move[0])]
+            acks += [[pack_slots(slot), after, offset]] if after < offset else []
+            back = [[pack_slots(slot), after, offset + 1, why]]
+        code = self.send(**({"ack": [[*whose, acks]]} if acks else {}), nack=[[*whose, back]], **more)
         self.grant()
         return code
 

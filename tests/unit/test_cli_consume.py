@@ -29,6 +29,7 @@ class Given:
     upto_: list[int] = field(default_factory=list)
     put_aside: list[tuple[int, str, int]] = field(default_factory=list)
     missed: int = 0
+    deliveries_max: int | None = None
 
     def __iter__(self) -> Any:
         return iter(self.messages)

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 import chp_client
+from chp import columns
 from chp_client.agent import sockets
 from chp_client.agent.agent import DIRECT_BYTES, DIRECT_ITEMS, Agent
 from chp_client.agent.dispatch import Dispatcher
@@ -84,13 +85,13 @@ def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:
     assert is_rung(asleep)
 
 
-def queue(agent: Agent, key: str, value: bytes) -> list[int]:
+def queue(agent: Agent, key: str, value: bytes, **extras: object) -> list[int]:
     """Queue a batch of its own, as a conditional set does; the numbers of the batches under way then."""
     mailbox, batch = agent.mailbox, agent.mailbox.batch
     batch.wake = agent.wake_or_send
     with mailbox.lock:
         pending = batch.new()
-        pending.keys, pending.values = [key], [value]
+        pending.keys, pending.values, pending.extras = [key], [value], extras
         batch.push(pending)
     return list(mailbox.core.outbox.batches)
 
@@ -104,6 +105,11 @@ def test_a_small_queued_batch_is_sent_by_the_thread_that_queued_it(asleep: Agent
 
 def test_a_large_queued_batch_is_the_agents(asleep: Agent) -> None:
     assert queue(asleep, "/a", b"1" * DIRECT_BYTES) == []
+    assert is_rung(asleep)
+
+
+def test_a_queued_batch_with_messages_beside_its_sets_is_the_agents(asleep: Agent) -> None:
+    assert queue(asleep, "/a", b"1", **{columns.PUBLISH: [["topic", 1, b"1" * DIRECT_BYTES]]}) == []
     assert is_rung(asleep)
 
 

@@ -64,6 +64,7 @@ def test_each_column_of_the_programs_is_there() -> None:
     assert known == COLUMNS | {columns.REFUSED}
     assert {columns.KEY_BYTES, columns.VALUE_BYTES} <= set(SCHEMA.entries["packed-columns"])
     servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign", "scheduled", "fired"}
+    servers |= {"failed", "aside"}
     assert of_clients == COLUMNS - servers
 
 
@@ -71,6 +72,7 @@ HEADERS: list[list[Any]] = [
     *(fields for fields, _ in SAMPLES if isinstance(fields, list) and fields[-1:] != [[]]),
     [11, 7, 2, 0, 2],
     [11, 7, 2, 0, 2, [[bytes(32), 0]], [9, b"", b""]],
+    [11, 7, 2, 0, 2, [[bytes(32), 0]], [9, b"", b""], [1, 5]],
     [12, 1, 2, 2, 1795, "root", [[bytes(12), "ann"]]],
     [12, 1, 2, 2, 1795, "root", [], {"users": {}}, bytes(32)],
 ]

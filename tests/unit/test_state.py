@@ -3,7 +3,9 @@
 import tracemalloc
 from dataclasses import replace
 
-from chp.batch import ACK, REFUSED, Segment
+import pytest
+
+from chp.batch import ACK, REFUSED, Segment, split
 from chp.limits import DEFAULT
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.open_record import HEADER_BYTES_MAX
@@ -51,6 +53,33 @@ def test_a_session_of_one_batch_takes_little() -> None:
     finally:
         tracemalloc.stop()
     assert taken / n < 800
+
+
+def test_the_latest_refusals_are_remembered_in_few_bytes() -> None:
+    """As objects they took 500 bytes each."""
+    state, n = ReplicatedState(replace(DEFAULT, refusals_max=2000)), 3000
+    session = b"s" * 16
+    tracemalloc.start()
+    try:
+        for i in range(n):
+            state.apply(Segment([], [], {"refused": [session, i, "conflict", {"revision": 1 << 48 | i}]}), i + 1, 0.0)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / 2000 < 320
+    assert list(state.refusals) == [(session, i) for i in range(1000, 3000)] and len(state.refusals) == 2000
+    assert state.refusals.get(session, 999) is None
+    assert state.refusals.get(session, 2999) == ("conflict", {"revision": 1 << 48 | 2999})
+
+
+@pytest.mark.parametrize("detail", [None, "a text " * 500, 3, {"a": 1 << 62}, [1, [2, b"x"]], (1 << 64) - 1])
+def test_a_refusal_keeps_its_detail(detail: object) -> None:
+    state = ReplicatedState(DEFAULT)
+    state.refusals.add(b"s" * 16, (1 << 64) - 1, "code", detail)
+    assert state.refusals.get(b"s" * 16, (1 << 64) - 1) == ("code", detail)
+    loaded = ReplicatedState(DEFAULT)
+    loaded.load_rest(split(list(state.rest(0.0))[-1])[1], 0.0)
+    assert loaded.refusals.to_list() == state.refusals.to_list() == [[b"s" * 16, (1 << 64) - 1, "code", detail]]
 
 
 def test_a_batch_that_would_not_fit_a_frame_beside_its_header_is_refused() -> None:

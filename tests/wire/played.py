@@ -30,6 +30,7 @@ from chp.columns import (
     JOIN,
     LEASE,
     LEASED,
+    NACK,
     ONCE,
     PUBLISH,
     REFRESH,
@@ -44,7 +45,7 @@ from chp.headers import KIND_NAMES
 from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
-from chp.topics import pack_messages
+from chp.topics import ALL_SLOTS, pack_messages, pack_slots, slots_of, unpack_slots
 from chp.versions import VERSION
 from chp_client.core.core import ClientCore
 from chp_client.core.events import State
@@ -228,7 +229,8 @@ def vectors() -> dict[str, Frames]:
     )  # fmt: skip
     told = {f"session-{i}-{name}": f for i, (name, f) in enumerate(zip(names, session(), strict=True), 1)}
     of_clients = {**told, **_of_a_pair(), **_questions(), **_of_a_large_record(), **_of_steps()}
-    return {**of_clients, **dict(_of_the_link()), **_of_a_journal(), **_of_a_topic(), **_of_a_group()}
+    of_topics = {**_of_a_topic(), **_of_a_group(), **_of_a_group_that_counts()}
+    return {**of_clients, **dict(_of_the_link()), **_of_a_journal(), **of_topics}
 
 
 def _questions() -> dict[str, Frames]:
@@ -473,6 +475,29 @@ def _of_a_topic() -> dict[str, Frames]:
         "messages-for-a-reader": messages,
         "messages-none-now": none_now,
     }  # fmt: skip
+
+
+def _of_a_group_that_counts() -> dict[str, Frames]:
+    """Return the messages of a group that counts deliveries, to a member that gives one back and gets it again."""
+    lone, topic = Servers(), ["orders", "billing"]
+    told = pack_messages(["alice", "carol"], [b"3 apples", b"1 pear"])
+    for frames in (
+        kvset(1, [], [], {GROUP: [*topic, {"start": 0, "max_deliveries": 5}]}),
+        kvset(2, [], [], {LEASE: [LEASE_ID, 10_000], JOIN: [*topic, LEASE_ID, "host:1"]}),
+        kvset(3, [], [], {PUBLISH: [["orders", 2, told]]}),
+    ):
+        lone.turn(lambda core, frames=frames: core.collect(frames))  # type: ignore[misc]
+    options = {"chp": VERSION, "id": 7, "topic": "orders", "group": "billing", "member": LEASE_ID, "credit": 8}
+    asked = [WHO, b"ICANHAZ?", b"", packb(options)]
+    lone.turn(lambda core: core.request(asked))
+    lone.turn()
+    slot = pack_slots(1 << slots_of(["carol"], 1, 1)[0])
+    others, whose = pack_slots(ALL_SLOTS & ~unpack_slots(slot)), [*topic, LEASE_ID]
+    back = kvset(4, [], [], {ACK: [[*whose, [[others, 0, 2]]]], NACK: [[*whose, [[slot, 0, 2, "no stock"]]]]})
+    told_of = answers(lone.turn(lambda core: core.collect(back)))
+    told_of = [*told_of, *(f for _ in range(4) for f in answers(lone.turn()))]
+    messages = next(f for f in told_of if len(split(f[-1])) > 1)
+    return {"kvset-a-message-that-a-member-gives-back": back, "messages-for-a-member-that-counts": messages}
 
 
 def _of_a_group() -> dict[str, Frames]:

@@ -337,6 +337,9 @@ ACTS = [
         sets(group, lambda u: {"group": [u, "g", {"start": 0, "again": True}]})),
     Act("remove a group", CONSUMERS, {columns.GROUP, "DELETE /v1/topics/{topic}/groups/{group}"},
         sets(group, lambda u: {"group": [u, "g", None]}), request("DELETE", G, group)),
+    Act("change a group", CONSUMERS, {columns.GROUP, "POST /v1/topics/{topic}/groups/{group}/settings"},
+        sets(group, lambda u: {"group": [u, "g", {"change": True, "ack_timeout_s": 9}]}),
+        request("POST", f"{G}/settings?ack_timeout_s=9", group)),
     Act("join a group", CONSUMERS, {columns.JOIN, "POST /v1/topics/{topic}/groups/{group}/receive"},
         join_by_its_own,
         request("POST", f"{G}/receive?member=m", group)),
@@ -345,6 +348,9 @@ ACTS = [
         sets(member, lambda u: {"ack": [[u, "g", lease_of(u), [[ALL, 0, 1]]]]}), of_alice("POST", f"{G}/ack")),
     Act("give back what she has", "alice", {"POST /v1/topics/{topic}/groups/{group}/nack"},
         sets(member, lambda u: {"refresh": lease_of(u), "unlease": lease_of(u)}), of_alice("POST", f"{G}/nack")),
+    Act("give messages of hers back", "alice", {columns.NACK},
+        sets(member, lambda u: {"nack": [[u, "g", lease_of(u), [[ALL, 0, 1, "no"]]]]}),
+        of_alice("POST", f"{G}/nack", messages=[{"offset": 0}])),
     Act("keep what she has", "alice", {"POST /v1/topics/{topic}/groups/{group}/extend"},
         sets(member, lambda u: {"refresh": lease_of(u)}), of_alice("POST", f"{G}/extend", ttl=30)),
     Act("take the messages of her member", "alice", {"option member", "option have", "option proof", "option group"},
@@ -421,6 +427,7 @@ SERVERS: dict[str, Any] = {
     columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
+    columns.FAILED: [["t", "g", [[ALL, 1, ""]]]], columns.ASIDE: [["t", "g", [[ALL, 0]]]],
 }  # fmt: skip
 # Rows that other files have: name -> the test.
 ELSEWHERE: dict[str, Callable[..., object]] = {

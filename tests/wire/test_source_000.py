@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chp_client import AlreadyThere, Clone, NoSuchGroup, Refused
+from chp_client import AlreadyThere, Clone, NoSuchGroup, NoSuchTopic, Refused
 from chp_server.testing import Pair, TestServer
 from tests.talk import until
 
@@ -35,6 +35,21 @@ def test_subscribe_get_and_unsubscribe_answer_as_they_should() -> None:
         news.subscribe("alice")
         with news.consumer("alice") as alice:
             assert alice.get(0.1) is None, "what was pending is lost"
+
+
+def test_get_of_a_subscriber_that_is_not_subscribed_is_an_error_of_its_own(clone: Clone[bytes]) -> None:
+    news = clone.topic("news")
+    with pytest.raises(NoSuchTopic):
+        news.consumer("alice", create=False)
+    news.subscribe("bob")
+    with pytest.raises(NoSuchGroup, match="no group 'alice' of topic 'news'"):
+        news.consumer("alice", create=False)
+    assert [group["name"] for group in news.groups()] == ["bob"], "nothing was made"
+    with news.consumer("bob", create=False) as bob:
+        assert bob.get(0.1) is None
+        news.unsubscribe("bob")
+        with pytest.raises(NoSuchGroup, match="no group 'bob'"):
+            until(lambda: bob.get(0.1), "the group to be missed")
 
 
 def test_what_a_subscriber_has_not_had_stays_and_then_goes() -> None:

@@ -22,6 +22,8 @@ from time import monotonic
 
 import zmq
 
+from chp import columns
+
 from ..core.events import Ack, Effects, State
 from ..core.rate_limited_log import RateLimitedLog
 from ..core.server_view import AWAY, CONNECTED, SPEAKS
@@ -97,6 +99,8 @@ class Agent:
             pending = sealed[0]
             direct = len(sealed) == 1 and not batch.keys
             direct = direct and len(pending.keys) <= DIRECT_ITEMS and pending.size <= DIRECT_BYTES
+            # The size does not count messages that stand beside sets. They may be large.
+            direct = direct and columns.PUBLISH not in pending.extras
         batch.sleeping, direct = False, direct and mailbox.stop_at is None and not mailbox.commands
         try:
             if direct and core.idle() and self.due <= (now := monotonic()) + core.timing.resend_s:

@@ -69,7 +69,8 @@ GROUP_SEEN = obj({"topic": STRING, "group": STRING, "lag": WHOLE, "oldest_s": NU
 VERSION = obj({"revision": REF, "wall_ms": WHOLE}, by=STRING, value=STRING, base64=STRING, deleted=FLAG, expired=FLAG)
 VERSIONS = obj({"key": STRING, "versions": array(VERSION)})
 KEEP = {"type": "string", "enum": ["all", "acknowledged", "size", "time"]}
-SETTINGS = obj({}, keep=KEEP, max_messages=WHOLE, max_bytes=WHOLE, max_age_s=WHOLE)
+SETTINGS = obj({}, keep=KEEP, max_messages=WHOLE, max_bytes=WHOLE, max_age_s=WHOLE,
+               require_group=FLAG, expire_after_s=WHOLE)  # fmt: skip
 TOPIC = obj(
     {"name": STRING, "first": WHOLE, "next": WHOLE, "bytes": WHOLE, "groups": WHOLE},
     settings=SETTINGS, wall_ms=WHOLE, made=STRING,
@@ -82,9 +83,13 @@ MESSAGES = obj({"messages": array(MESSAGE), "next": {"type": ["integer", "null"]
 PUBLISHED = obj({"count": WHOLE, "revision": REF}, durability=DURABILITY)
 GROUP = obj(
     {"name": STRING, "position": WHOLE, "lag": WHOLE, "members": array(obj({"name": STRING, "slots": WHOLE}))},
-    oldest_ms={"type": ["integer", "null"]}, ack_timeout_s={"type": ["integer", "null"]},
+    oldest_ms={"type": ["integer", "null"]}, ack_timeout_s={"type": ["integer", "null"]}, failing=WHOLE,
+    max_deliveries={"type": ["integer", "null"]}, retry_after_s={"type": ["number", "null"]}, deliveries=WHOLE,
 )  # fmt: skip
-GIVEN = obj({"messages": array(MESSAGE), "receipt": STRING, "member": STRING, "missed": WHOLE, "behind": WHOLE})
+GIVEN = obj(
+    {"messages": array(MESSAGE), "receipt": STRING, "member": STRING, "missed": WHOLE, "behind": WHOLE},
+    deliveries=WHOLE, max_deliveries=WHOLE,
+)  # fmt: skip
 READY = obj({"status": STRING, "number": REF, "write": FLAG})
 PROBLEM = obj(
     {**dict.fromkeys(("type", "title", "code", "detail"), STRING), "status": WHOLE},
@@ -102,7 +107,7 @@ GROUPS_SEEN = obj({"groups": array(GROUP_SEEN)})
 RECEIPT = {"receipt": STRING}
 ROWS = array({"type": "object"})
 ACK = obj(RECEIPT, upto=WHOLE, sets=ROWS, publish=ROWS, **{"except": ROWS})
-NACK = obj(RECEIPT, delay=NUMBER)
+NACK = obj(RECEIPT, delay=NUMBER, messages=ROWS, why=STRING)
 EXTEND = obj(RECEIPT, ttl=NUMBER)
 NAME = {**STRING, "pattern": "^[A-Za-z0-9._-]{1,200}$"}
 BYTES = {"type": "string", "format": "binary"}

@@ -81,6 +81,12 @@ DELETE = (MATCH, NONE, ONCE)
 LIMIT = Field("limit", "keys of the page", {**api.WHOLE, "minimum": 1, "maximum": 10_000})
 MAX = Field("max", "messages of the answer", api.WHOLE)
 
+GROUP_SETTINGS = (
+    Field("ack_timeout_s", "a member that acknowledges nothing for so long loses its messages", api.WHOLE),
+    Field("max_deliveries", "a message that was given so often is put aside", api.WHOLE),
+    Field("retry_after_s", "a message that failed is held back for so long, and twice as long each time", api.NUMBER),
+)
+
 # -- bodies
 
 VALUE = {keys.OCTETS: api.BYTES}
@@ -150,8 +156,9 @@ ROUTES: tuple[Route, ...] = (
           status={200: "position, lag, members"}),
     Route("PUT", _G, groups.make_group, CONSUME, "make a group",
           (Field("start", "begin, end (the default) or an offset", api.STRING),
-           Field("ack_timeout_s", "a member that acknowledges nothing for so long loses its messages", api.WHOLE),
-          ONCE), api.DONE, status={201: "made"}, kind="write"),
+           *GROUP_SETTINGS, ONCE), api.DONE, status={201: "made"}, kind="write"),
+    Route("POST", f"{_G}/settings", groups.change_group, CONSUME, "change settings of a group; an empty one is none",
+          (*GROUP_SETTINGS, ONCE), api.DONE, kind="write"),
     Route("DELETE", _G, groups.remove_group, REMOVE, "remove a group with its positions", (ONCE,), api.DONE,
           kind="write"),
     Route("POST", f"{_G}/receive", groups.receive, CONSUME, "the next messages of a member",
@@ -161,7 +168,8 @@ ROUTES: tuple[Route, ...] = (
           status={200: "messages and a `receipt`", 204: "no message came"}),
     Route("POST", f"{_G}/ack", groups.acknowledge, CONSUME, "messages are done, with the keys and messages that result",
           (ONCE,), api.DONE, {JSON: api.ACK}),
-    Route("POST", f"{_G}/nack", groups.give_back, CONSUME, "give the messages back, and leave", (ONCE,), api.DONE,
+    Route("POST", f"{_G}/nack", groups.give_back, CONSUME, "give all messages back and leave, or some of them",
+          (ONCE,), api.DONE,
           {JSON: api.NACK}),
     Route("POST", f"{_G}/extend", groups.extend, CONSUME, "keep the messages for longer", (ONCE,), api.DONE,
           {JSON: api.EXTEND}),

@@ -196,7 +196,7 @@ OPTIONS = (
     Option("endingRevision", "read", _revision, None, "1.42", "with a start: the last revision that is read; default: what there is when the query is planned"),
     Option("endingTimestamp", "read", _moment, None, "a day or time", "in place of endingRevision: what is of then or later is left out"),
     Option("maxOffsetsPerTrigger", "stream", _count, None, "number", "how many messages a micro-batch has at most; about how many changes, as it ends with a whole record"),
-    Option("maxRowsPerTrigger", "stream", _count, None, "number", "how many rows a micro-batch has at most; a record of changes that has more is cut"),
+    Option("maxRowsPerTrigger", "stream", _count, None, "number", "how many rows a micro-batch has at most; a record of changes that has more is cut; of a subtree the driver counts them"),
     Option("maxBytesPerTrigger", "stream", _count, None, "number", "how many bytes of keys and values a micro-batch has at most, but one row at least; the driver reads them too"),
     Option("minRowsPerTrigger", "stream", _count, None, "number", "a micro-batch waits until there are so many messages, or changes of the store"),
     Option("maxTriggerDelay", "stream", _seconds, 900.0, "seconds", "how long it waits for them at most"),

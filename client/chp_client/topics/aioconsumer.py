@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from chp.dead_letters import Outgoing
 from chp.numbers import Revision
 from chp.topics import Headers
 
@@ -16,7 +17,6 @@ from ..agent.writer import Items
 from ..core.events import Ack
 from .batch import Batch, Published
 from .consumer import Consumer
-from .dead_letter_format import Outgoing
 from .reader import Message
 from .transaction import Transaction
 
@@ -60,6 +60,11 @@ class AsyncBatch:
         return self.batch.headers
 
     @property
+    def deliveries(self) -> int:
+        """How often its message was given; 1 for messages that did not fail."""
+        return self.batch.deliveries
+
+    @property
     def missed(self) -> int:
         """The number of messages before this batch that are not kept any more; see `Batch.missed`."""
         return self.batch.missed
@@ -83,6 +88,10 @@ class AsyncBatch:
         """The steps that acknowledge it."""
         return self.batch.moves()
 
+    def given_back(self) -> list[list[Any]]:
+        """The messages that it gives back to a group that counts deliveries."""
+        return self.batch.given_back()
+
     def sent(self, ticket: Ticket) -> None:
         """They are on their way."""
         self.batch.sent(ticket)
@@ -103,9 +112,9 @@ class AsyncBatch:
         """Acknowledge the batch together with other changes; see `Batch.commit`."""
         return await self.batch.committing(sets, deletes=deletes, publish=publish)
 
-    def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
-        """Put a message aside; see `Batch.reject`."""
-        self.batch.reject(message, why, tries)
+    def reject(self, message: Message | int, why: str, tries: int = 1) -> list[int]:
+        """Put a message aside, or give it back; see `Batch.reject`."""
+        return self.batch.reject(message, why, tries)
 
 
 class AsyncTransaction:

@@ -18,7 +18,7 @@ from ..core.events import Ack
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
-from .groups import naming
+from .groups import KEEP, Keep, naming
 from .reader import PATIENCE_S, MessageBatch
 from .schedule import Scheduled, ScheduledMessage, naming_message
 from .topic import Topic, requests_of
@@ -96,10 +96,15 @@ class AsyncTopic(metaclass=PublicNames):
         max_messages: int | None = None,
         max_bytes: int | None = None,
         max_age_s: int | None = None,
+        require_group: bool = False,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make the topic; see `Topic.create`."""
-        bounds = {"max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s}
+        bounds = {
+            "max_messages": max_messages, "max_bytes": max_bytes, "max_age_s": max_age_s,
+            "require_group": require_group, "expire_after_s": expire_after_s,
+        }  # fmt: skip
         with naming(self.name):
             return await self._waits(timeout).done(partial(self._requests.creation, keep, **bounds))
 
@@ -129,12 +134,33 @@ class AsyncTopic(metaclass=PublicNames):
         return await AsyncConsumer.join(partial(self._topic.consumer, group, **options))
 
     async def subscribe(
-        self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+        self,
+        group: str,
+        start: TopicStart = "end",
+        *,
+        ack_timeout_s: int | None = None,
+        max_deliveries: int | None = None,
+        retry_after_s: float | None = None,
+        timeout: float | None = None,
     ) -> Ack:
         """Make a group; see `Topic.subscribe`."""
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
         with naming(self.name, group):
-            act = partial(self._requests.subscription, group, start, ack_timeout_s=ack_timeout_s)
-            return await self._waits(timeout).done(act)
+            return await self._waits(timeout).done(partial(self._requests.subscription, group, start, **settings))
+
+    async def configure(
+        self,
+        group: str,
+        *,
+        max_deliveries: int | Keep | None = KEEP,
+        retry_after_s: float | Keep | None = KEEP,
+        ack_timeout_s: int | Keep | None = KEEP,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Change settings of a group; see `Topic.configure`."""
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
+        with naming(self.name, group):
+            return await self._waits(timeout).done(partial(self._requests.configuration, group, **settings))
 
     async def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
         """Remove a group with its positions; see `Topic.unsubscribe`."""

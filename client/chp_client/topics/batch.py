@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any
 
+from chp.dead_letters import Outgoing, cut, letter
 from chp.errors import BadInput
+from chp.limits import DEFAULT
 from chp.topics import NO_HEADERS, Headers, dead_topic, pack_slots, unpack_slots
 
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
 from .chunk import ChunkPart
-from .dead_letter_format import Letters, Outgoing, cut, letter, portions, reason, shown, why_max
+from .dead_letter_format import Letters, portions, reason, shown, slots_for_one, why_max
 from .reader import Message
 from .transaction import Transaction
 
@@ -31,14 +33,16 @@ class Batch:
     offsets, keys, values, times, revisions      columns, of one length
     headers                                      another column; None if no message has any
     missed                                       messages before them that are not kept any more
+    deliveries                                   how often it was given; above 1 it is of one message, which failed
+    deliveries_max                               how often it may be; None if the group counts no deliveries
 
     A message whose value the codec can't take is in none of the columns: it is put aside with the batch.
     """
 
     __slots__ = (
-        "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto", "_why_max", "_writer",
-        "before", "dead_topic", "headers", "keys", "missed", "offsets", "position", "revisions", "times", "values",
-        "whose",
+        "_back", "_given", "_held", "_letters", "_on_way", "_raw", "_spans", "_ticket", "_undo", "_upto",
+        "_why_max", "_writer", "before", "dead_topic", "deliveries", "deliveries_max", "headers", "keys", "missed",
+        "offsets", "position", "revisions", "times", "values", "whose",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +67,9 @@ class Batch:
         self.dead_topic = dead_topic(*whose[:2])
         self.offsets, self.keys, self._raw, self.times, self.revisions = part[3:8]
         self.headers: list[Headers] | None = part.headers
+        self.deliveries, self.deliveries_max = part.deliveries, part.deliveries_max
+        # The messages that are given back with the next acknowledgement: the slots that each may be of, and the reason.
+        self._back: dict[int, tuple[int, str]] = {}
         self._why_max = why_max(len(self._raw))
         self.values: list[Any] = self._raw if writer.decode is None else []
         if writer.decode is not None:
@@ -93,6 +100,8 @@ class Batch:
     def __iter__(self) -> Iterator[Message]:
         plain = self.offsets, self.keys, self.values, self.revisions, self.times
         columns = zip(*plain, strict=True) if self.headers is None else zip(*plain, self.headers, strict=True)
+        if self.deliveries > 1:
+            return (Message(*fields)._replace(deliveries=self.deliveries) for fields in columns)
         return (Message(*fields) for fields in columns)
 
     # -- acknowledging
@@ -136,18 +145,32 @@ class Batch:
             transaction.publish_many(topic, values)
         return transaction.send()
 
-    def reject(self, message: Message | int, why: str, tries: int = 1) -> None:
-        """A message of it can't be done: as the batch is acknowledged it goes, with it, to the group's dead topic.
+    def reject(self, message: Message | int, why: str, tries: int = 1) -> list[int]:
+        """Take a message out of the batch, as it can't be done; the next acknowledgement of the batch says so.
 
-        That is `TOPIC.GROUP.dead`, or `dead_topic`. There its value is a msgpack map: topic, group, offset, revision,
-        key, value, tries and why (cut to 4 KiB). A value that is too large for that is the next message there.
+        The message goes to the group's dead topic then. That is `TOPIC.GROUP.dead`, or `dead_topic`. There its value is
+        a msgpack map: topic, group, offset, revision, key, value, tries and why (cut to 4 KiB). A value that is too
+        large for that is the next message there.
+
+        A group with `max_deliveries` gets the message back, and gives it again until it was given so often. Only then
+        does it go to the dead topic. It comes again with the messages behind it that share its slot, to keep their
+        order. The offsets of these are returned, so do them again, and not now. `tries` has no meaning there.
         """
         offset = message if isinstance(message, int) else message.offset
         at = self._at(offset)
         self._look()
         if not self.before and self._spans and offset < min(after for _, after in self._spans):
             raise BadInput(f"message {offset} is acknowledged already, or its acknowledgement is on its way")
-        self._letters[offset] = self._letter(at, shown(why), tries)
+        if self.deliveries_max is None:
+            self._letters[offset] = self._letter(at, shown(why), tries)
+            return []
+        slots = slots_for_one(offset, self.keys[at] or "")
+        self._back[offset] = slots, cut(shown(why), DEFAULT.reason_bytes_max)
+        return [each for each in self.offsets[at + 1 :] if self.shares_slot(each, slots)]
+
+    def shares_slot(self, offset: int, slots: int) -> bool:
+        """Return True if a message may be of one of these slots."""
+        return bool(slots_for_one(offset, self.keys[self._at(offset)] or "") & slots)
 
     def _at(self, offset: int) -> int:
         at = bisect_left(self.offsets, offset)
@@ -201,9 +224,14 @@ class Batch:
             raise BadInput("this batch is acknowledged already, or its acknowledgement is on its way")
         return self._steps()[0]
 
+    def given_back(self) -> list[list[Any]]:
+        """Return what the next acknowledgement gives back."""
+        return self._steps()[2]
+
     def sent(self, ticket: Ticket) -> None:
         """Note that the acknowledgement is on its way."""
-        steps, spans = self._steps()
+        steps, spans, _ = self._steps()
+        self._back = {offset: each for offset, each in self._back.items() if offset >= self._upto}
         letters = {offset: self._letters.pop(offset) for offset in list(self._letters) if offset < self._upto}
         self._ticket, self._undo = ticket, (self._spans, letters)
         self._on_way.append(steps)
@@ -216,17 +244,40 @@ class Batch:
             self._spans, letters = self._undo
             self._letters, self._undo = letters | self._letters, None
 
-    def _steps(self) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Return the steps of the next acknowledgement, and the steps that are left behind it."""
+    def _steps(self) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]]]:
+        """Return the steps of the next acknowledgement, the steps that are left behind it, and what is given back."""
         self._look()
         held, at = self._held
-        steps, left = [], []
-        for slots, after in self._parted(held):
+        steps: list[list[Any]] = []
+        left: list[list[Any]] = []
+        back: list[list[Any]] = []
+        spans: Iterable[list[Any]] = self._parted(held)
+        if self._back:
+            spans = list(self._without_given_back(steps, left, back))
+        for slots, after in spans:
             upto = min(self._upto, at) if held and unpack_slots(slots) & held else self._upto
             if after < upto:
                 steps.append([slots, after, upto])
             left.append([slots, max(after, upto)])
-        return steps, left
+        return steps, left, back
+
+    def _without_given_back(
+        self, steps: list[list[Any]], left: list[list[Any]], back: list[list[Any]]
+    ) -> Iterator[list[Any]]:
+        """Yield the spans without the slots of which a message is given back; add the steps of those slots."""
+        for packed, after in self._spans:
+            slots = unpack_slots(packed)
+            for offset, (some, why) in sorted(self._back.items()):
+                both = slots & some
+                if not both or not after <= offset < self._upto:
+                    continue
+                slots &= ~both
+                if after < offset:
+                    steps.append([pack_slots(both), after, offset])
+                back.append([pack_slots(both), offset, offset + 1, why])
+                left.append([pack_slots(both), self._given])
+            if slots:
+                yield [pack_slots(slots), after]
 
     def _parted(self, held: int) -> Iterator[list[Any]]:
         for slots, after in self._spans:
@@ -244,7 +295,12 @@ class Batch:
     @property
     def is_done(self) -> bool:
         """True if the whole batch is acknowledged, or its acknowledgement is on its way."""
-        return not self.failed and not self._letters and all(after >= self._given for _, after in self._spans)
+        return (
+            not self.failed
+            and not self._letters
+            and not self._back
+            and all(after >= self._given for _, after in self._spans)
+        )
 
     @property
     def failed(self) -> bool:

@@ -32,6 +32,9 @@ class ChunkPart(NamedTuple):
     revisions: list[Revision]
     # The headers of each message; None if no message has any.
     headers: list[Headers] | None
+    # How often a message was given that comes alone; and how often it may be, or None if its group counts nothing.
+    deliveries: int = 1
+    deliveries_max: int | None = None
 
 
 def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
@@ -40,6 +43,9 @@ def parts_of(header: Messages, items: list[Any]) -> list[ChunkPart]:
     missed = max(0, header.first - min((after for _, after in spans), default=header.first))
     size = sum(len(body) for item in items for body in item[4])
     whole = ChunkPart(spans, header.upto, missed, *_columns(items))
+    if header.counted:
+        times, most = header.counted
+        whole = whole._replace(deliveries=times + 1, deliveries_max=most)
     if len(whole.values) <= PART_MESSAGES and size <= PART_BYTES:
         return [whole]
     places = [0, *_cuts(whole), len(whole.values)]
@@ -112,5 +118,6 @@ def _slice(whole: ChunkPart, start: int, end: int) -> ChunkPart:
     first = whole.offsets[start] if start else 0
     upto = whole.offsets[end] if end < len(whole.values) else whole.upto
     spans = [[slots, max(after, first)] for slots, after in whole.spans if after < upto]
-    columns: Any = (column and column[start:end] for column in whole[3:])
-    return ChunkPart(spans, upto, 0 if start else whole.missed, *columns)
+    columns: Any = (column and column[start:end] for column in whole[3:9])
+    part = ChunkPart(spans, upto, 0 if start else whole.missed, *columns)
+    return part._replace(deliveries=whole.deliveries, deliveries_max=whole.deliveries_max)

@@ -43,7 +43,7 @@ from ..port.ask import LATER, Interrupted, QuestionPort
 from .batch import Batch
 from .chunk import joined, parts_of
 from .dead_letter import PAUSE_MAX_S, PAUSE_S, put_aside
-from .dead_letter_format import reason
+from .dead_letter_format import reason, slots_for_one
 from .groups import begin, naming
 from .reader import AGAIN_S, PATIENCE_S, SILENCE_S, Message
 
@@ -69,7 +69,7 @@ class Consumer:
 
     def __init__(
         self, writer: Writer, servers: Sequence[str], topic: str, group: str, *, start: int, ttl: checks.Ttl, ack: str,
-        prefetch: int, name: str | None,
+        prefetch: int, name: str | None, create: bool = True,
     ) -> None:  # fmt: skip
         if ack not in ("after", "before"):
             raise BadInput(f'ack={ack!r} is not "after" or "before" (the handler sees the messages)')
@@ -88,7 +88,7 @@ class Consumer:
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
-        self._start = start
+        self._start, self._create = start, create
         self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
@@ -111,7 +111,7 @@ class Consumer:
     # -- being a member
 
     def _join(self) -> None:
-        """Become a member, and make the group if it is not there."""
+        """Become a member, and make the group if it is not there and `create` allows that."""
         until = monotonic() + PATIENCE_S
         while True:
             if self._lease is None or self._lease.lost:
@@ -120,6 +120,9 @@ class Consumer:
                 self._be_member(self._lease)
                 return
             except (NoSuchGroup, NoSuchTopic):
+                if not self._create:
+                    self._lease.end()
+                    raise
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
             except Refused as refused:
@@ -230,6 +233,11 @@ class Consumer:
                 if self._anew:
                     yield from self._pausing()
                     self._anew, self._hand, self._proof = False, [], None
+                if self._lease is None:
+                    # The last read ended with an error, or there was no room for a lease.
+                    self._anew = True
+                    self._join_again()
+                    continue
                 try:
                     yield from self._ask(port)
                 except Interrupted:
@@ -350,6 +358,9 @@ class Consumer:
         workers   threads, each with keys of its own
         tries     how often a message is tried for which it raises; then it is put aside, in the topic `dead_topic`
 
+        A group with `max_deliveries` counts instead, over all consumers and their ends: a message for which the handler
+        raises is given back at once, and `tries` and `backoff_s` have no meaning.
+
         What a batch of messages comes to is acknowledged when all of them are done. If a message can't be put aside, as
         the dead topic is full, say, a warning names it; that is tried again until it can, and nothing is handled twice.
         """
@@ -360,21 +371,42 @@ class Consumer:
         with ThreadPoolExecutor(workers, thread_name_prefix="chp-consumer") as pool:
             for batch in self:
                 shares: list[list[Message]] = [[] for _ in range(workers)]
+                counts = batch.deliveries_max is not None
                 for i, message in enumerate(batch):
-                    place = i if message.key is None else crc32(message.key.encode()) >> 8
+                    # A group that counts gives a message again with those behind it in its slot.
+                    if counts:
+                        place = slots_for_one(message.offset, message.key or "").bit_length()
+                    else:
+                        place = i if message.key is None else crc32(message.key.encode()) >> 8
                     shares[place % workers].append(message)
-                tried = [pool.submit(self._handle, handler, share, tries, backoff_s) for share in shares if share]
+                how = (1, 0.0, batch) if counts else (tries, backoff_s, None)
+                tried = [pool.submit(self._handle, handler, share, *how) for share in shares if share]
                 for failed in [each for share in tried for each in share.result()]:
                     batch.reject(*failed)
                 if self.put_aside(batch, _log.warning) and not batch.is_done:
                     batch.done()
 
     def _handle(
-        self, handler: Callable[[Message], object], messages: Iterable[Message], tries: int, backoff_s: float
+        self,
+        handler: Callable[[Message], object],
+        messages: Iterable[Message],
+        tries: int,
+        backoff_s: float,
+        counts: Batch | None,
     ) -> list[tuple[Message, str, int]]:
-        """Handle messages, and return those that failed, with the last error of each."""
-        each = ((message, self.attempt(handler, message, tries, backoff_s)) for message in messages)
-        return [(message, why, tries) for message, why in each if why]
+        """Handle messages, and return those that failed, with the last error of each.
+
+        If the batch's group `counts` deliveries, messages behind one that failed in its slot are left for later.
+        """
+        failed: list[tuple[Message, str, int]] = []
+        slots = 0
+        for message in messages:
+            if slots and counts is not None and counts.shares_slot(message.offset, slots):
+                continue
+            if why := self.attempt(handler, message, tries, backoff_s):
+                failed.append((message, why, tries))
+                slots |= slots_for_one(message.offset, message.key or "")
+        return failed
 
     def put_aside(self, batch: Batch, warn: Callable[[str], object], *, patient: bool = True) -> bool:
         """Put rejected messages aside, and wait. Return False if that failed, and the messages will be given again."""

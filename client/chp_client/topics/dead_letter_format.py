@@ -1,21 +1,13 @@
-"""Letters: what goes to a group's dead topic of a message that can't be handled (docs/topics.md).
+"""Letters of one batch: the messages that a consumer puts aside, and how many of them fit one record. Pure.
 
-A letter is a msgpack map of topic, group, offset, revision, key, value, tries and why. It is a message, of 16 MiB at
-most: where it would be larger its value is nil, `bytes` says of how many, and the next message of the dead topic is
-that value. Why it could not be handled is text that came from anywhere: it is cut, and what is no UTF-8 is written
-out. Pure.
+`chp.dead_letters` has the form of a letter.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from chp.dead_letters import Outgoing, cut
+from chp.topics import slots_of
 
-from chp.batch import packb
-from chp.limits import DEFAULT
-from chp.topics import Headers, slots_of
-
-# A message to be published: its key or "", its value and its headers.
-Outgoing = tuple[str, bytes, Headers]
 # For each offset of a message that is put aside, its letters.
 Letters = dict[int, list[Outgoing]]
 # The longest reason, as the text of an exception may hold a whole document.
@@ -35,12 +27,6 @@ def shown(thing: object) -> str:
     return cut(text, WHY_BYTES_MAX)
 
 
-def cut(text: str, most: int) -> str:
-    """Return the beginning of a text, of at most `most` bytes of UTF-8."""
-    data = text.encode("utf-8", "backslashreplace")
-    return text if len(data) == len(text) <= most else data[:most].decode("utf-8", "ignore")
-
-
 def why_max(messages: int) -> int:
     """Return the longest reason for each of `messages` messages, if all of them are put aside."""
     return min(WHY_BYTES_MAX, WHYS_BYTES_MAX // max(1, messages))
@@ -49,14 +35,6 @@ def why_max(messages: int) -> int:
 def reason(error: Exception) -> str:
     """Return the text that tells why a handler failed."""
     return shown(f"{type(error).__name__}: {shown(error)}")
-
-
-def letter(told: dict[str, Any], key: str, value: bytes, headers: Headers) -> list[Outgoing]:
-    """Return a letter as messages: one, or two if the value is too large to be in it. Both have the headers."""
-    packed = packb({**told, "value": value})
-    if len(packed) <= DEFAULT.value_bytes_max:
-        return [(key, packed, headers)]
-    return [(key, packb({**told, "value": None, "bytes": len(value)}), headers), (key, value, headers)]
 
 
 def portions(letters: Letters) -> list[list[int]]:

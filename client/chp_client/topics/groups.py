@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from chp import columns
+from chp.errors import BadInput
+from chp.limits import DEFAULT
 from chp.topics import check_topic
 
 from .. import checks
@@ -16,6 +19,31 @@ from ..port.ask import QuestionPort
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:
     """The column that makes a group, or moves it."""
     return {columns.GROUP: [topic, check_topic(group), {"start": start, **settings}]}
+
+
+class Keep(Enum):
+    """The type of `KEEP`."""
+
+    KEEP = "as it is"
+
+
+# Stands for a setting that stays as it is.
+KEEP = Keep.KEEP
+
+
+def counting(**settings: Any) -> dict[str, Any]:
+    """Return the settings of a group as they travel; raise `BadInput` for a time that can't be one."""
+    if "retry_after_s" in settings:
+        after_s = settings.pop("retry_after_s")
+        if after_s is not None and (type(after_s) not in (int, float) or not 0.001 <= after_s <= DEFAULT.retry_s_max):
+            raise BadInput(f"retry_after_s is 0.001 to {DEFAULT.retry_s_max:g} seconds, not {after_s!r:.40}")
+        settings["retry_after_ms"] = None if after_s is None else round(after_s * 1000)
+    return settings
+
+
+def change(topic: str, group: str, **settings: Any) -> dict[str, Any]:
+    """The column that changes settings of a group that exists."""
+    return {columns.GROUP: [topic, check_topic(group), {"change": True, **settings}]}
 
 
 def end(topic: str, group: str) -> dict[str, Any]:
@@ -30,7 +58,14 @@ def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[s
     with naming(topic), QuestionPort(servers, timeout) as port:
         while page := port.ask("", topic=topic, groups=found[-1]["name"] if found else "")["groups"]:
             found += page
-    return found
+    return list(map(_told, found))
+
+
+def _told(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a group, also those that a server leaves out of a group that counts no deliveries."""
+    after_ms = facts.pop("retry_after_ms", None)
+    counted = {"max_deliveries": None, "failing": 0, "deliveries": 1}
+    return {**counted, **facts, "retry_after_s": None if after_ms is None else after_ms / 1000}
 
 
 class naming:  # used as a function is

@@ -32,7 +32,8 @@ AGAIN_S = 0.1
 class Message(NamedTuple):
     """One message: `revision` is that of the record that brought it, `time` the active's clock then, in seconds.
 
-    `headers` are those of its publisher, by name.
+    `headers` are those of its publisher, by name. `deliveries` counts how often a group gave the message to consumers
+    that did not do it, and this time; it is 1 unless the group has `max_deliveries`.
     """
 
     offset: int
@@ -41,6 +42,7 @@ class Message(NamedTuple):
     revision: Revision
     time: float
     headers: Headers = NO_HEADERS
+    deliveries: int = 1
 
 
 @dataclass(frozen=True, slots=True)

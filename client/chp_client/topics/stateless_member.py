@@ -54,20 +54,29 @@ def staying(member: bytes, ttl_ms: int) -> dict[str, Any]:
     return {columns.REFRESH: member, columns.LEASE: [member, ttl_ms, columns.ANYBODY]}
 
 
-def leaving(member: bytes) -> dict[str, Any]:
-    """Return the columns by which a member leaves. Its messages go to other members."""
-    return {columns.REFRESH: member, columns.UNLEASE: member}
+def leaving(topic: str, group: str, member: bytes, *, counts: bool) -> dict[str, Any]:
+    """Return the columns by which a member leaves. Its messages go to other members, and if the group counts failed."""
+    back = {columns.NACK: [[topic, group, member, []]]} if counts else {}
+    return {columns.REFRESH: member, columns.UNLEASE: member, **back}
 
 
 class Receipt(NamedTuple):
-    """A receipt for messages: the member that received them, the steps that acknowledge them, and their position."""
+    """A receipt for messages: the member that received them, the steps that acknowledge them, and their position.
+
+    It also says whether the group counts deliveries.
+    """
 
     name: str
     moves: list[list[Any]]
     position: list[Any] | None = None
+    counts: bool = False
 
     def __str__(self) -> str:
-        told = [self.name, self.moves] if self.position is None else [self.name, self.moves, self.position]
+        told: list[Any] = [self.name, self.moves]
+        if self.position is not None or self.counts:
+            told.append(self.position)
+        if self.counts:
+            told.append(True)
         return urlsafe_b64encode(packb(told)).decode().rstrip("=")
 
     @staticmethod
@@ -77,7 +86,8 @@ class Receipt(NamedTuple):
             if not isinstance(text, str) or len(text) > RECEIPT_MAX:
                 raise BadInput("no text, or too long")
             name, moves, *more = unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and _is_position(more)
+            good = type(name) is str and all(map(_is_move, moves)) and bool(moves) and more[1:] in ([], [True])
+            good = good and (more[:1] == [None] or _is_position(more[:1]))
         except (ChpError, ValueError, TypeError):
             good = False
         if not good:
@@ -99,6 +109,18 @@ class Receipt(NamedTuple):
         if not moves:
             raise BadInput("nothing else came with this receipt; `nack` gives all of it back")
         return self._replace(moves=moves)
+
+    def given_back(self, messages: Iterable[tuple[int, str]], why: str) -> list[list[Any]]:
+        """Return what gives these messages (offset and key) back by name."""
+        found: list[list[Any]] = []
+        for offset, key in messages:
+            for packed, after, upto in self.moves:
+                slots = unpack_slots(packed) & slots_for_one(offset, key)
+                if slots and after <= offset < upto:
+                    found.append([pack_slots(slots), after, offset + 1, why])
+        if not found:
+            raise BadInput("none of these messages came with this receipt; give them as they came")
+        return found
 
     def acknowledged(self, topic: str, group: str, member: bytes) -> dict[str, Any]:
         """The column that acknowledges them, if the pair lets it."""

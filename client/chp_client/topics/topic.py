@@ -31,7 +31,7 @@ from ..port.ask import QuestionPort
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart, topic_start
 from .consumer import CREDIT, TTL_S, Consumer
-from .groups import begin, end, groups_of, naming
+from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
 from .schedule import Scheduled, ScheduledMessage, cancellation, entry, naming_message, scheduled_of
 from .stateless_member import ReceivedBatch, receive
@@ -47,10 +47,10 @@ class TopicRequests:
         """Send the columns of a batch without keys."""
         return self.writer.put_encoded(checks.batch_body(Segment([], [], extras).encode()), timeout)
 
-    def creation(self, keep: str, **bounds: int | None) -> Ticket:
+    def creation(self, keep: str, **settings: Any) -> Ticket:
         """Make the topic."""
-        settings = Settings.of({"keep": keep, **bounds})
-        return self.put({columns.TOPIC: [self.name, settings.to_map()]})
+        checked = Settings.of({"keep": keep, **settings})
+        return self.put({columns.TOPIC: [self.name, checked.to_map()]})
 
     def removal(self) -> Ticket:
         """Remove the topic."""
@@ -58,8 +58,15 @@ class TopicRequests:
 
     def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
         """Make a group, or have it begin anew."""
-        given = {name: value for name, value in settings.items() if value is not None}
+        given = counting(**{name: value for name, value in settings.items() if value is not None})
         return self.put(begin(self.name, group, topic_start(start), **given))
+
+    def configuration(self, group: str, **settings: Any) -> Ticket:
+        """Change settings of a group that exists."""
+        given = counting(**{name: value for name, value in settings.items() if value is not KEEP})
+        if not given:
+            raise BadInput("no setting; give one of max_deliveries, retry_after_s and ack_timeout_s")
+        return self.put(change(self.name, group, **given))
 
     def unsubscription(self, group: str) -> Ticket:
         """Remove a group."""
@@ -207,14 +214,22 @@ class Topic(metaclass=PublicNames):
         max_messages: int | None = None,
         max_bytes: int | None = None,
         max_age_s: int | None = None,
+        require_group: bool = False,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make it with other settings than the defaults, and wait until it is there; `AlreadyThere` if it was.
 
         keep   "all": beyond `max_messages` or `max_bytes` nothing more is taken; "size": the oldest go then; "time":
                what is older than `max_age_s` goes
+        require_group   a publish is `Refused` with the code "group" while the topic has no group
+        expire_after_s  the topic is removed when it was not used for so many seconds: no message came, and it has
+                        neither groups nor readers nor scheduled messages
         """
-        ticket = self._requests.creation(keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s)
+        ticket = self._requests.creation(
+            keep, max_messages=max_messages, max_bytes=max_bytes, max_age_s=max_age_s,
+            require_group=require_group, expire_after_s=expire_after_s,
+        )  # fmt: skip
         with naming(self.name):
             return ticket.wait(timeout)
 
@@ -259,6 +274,7 @@ class Topic(metaclass=PublicNames):
         ack: str = "after",
         prefetch: int = CREDIT,
         name: str | None = None,
+        create: bool = True,
     ) -> Consumer:
         """Become a member of a group, which is made if it is not there; each message goes to one of its members.
 
@@ -268,6 +284,7 @@ class Topic(metaclass=PublicNames):
                   at most once. A refused acknowledgement does not end the loop in either mode
         prefetch  how many chunks, of about 256 KiB, it is given ahead
         name      what others are shown of it
+        create    False: raise `NoSuchGroup` or `NoSuchTopic` if the group is not there, instead of making it
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
         """
@@ -275,20 +292,51 @@ class Topic(metaclass=PublicNames):
         return Consumer(
             self._requests.writer, self._requests.servers(), self.name, group,
             start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,
+            create=create,
         )  # fmt: skip
 
     def subscribe(
-        self, group: str, start: TopicStart = "end", *, ack_timeout_s: int | None = None, timeout: float | None = None
+        self,
+        group: str,
+        start: TopicStart = "end",
+        *,
+        ack_timeout_s: int | None = None,
+        max_deliveries: int | None = None,
+        retry_after_s: float | None = None,
+        timeout: float | None = None,
     ) -> Ack:
         """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
 
-        ack_timeout_s  a member that acknowledges nothing for so long of what it has loses it to others; None: it may
-                       take as long as it lives
+        ack_timeout_s   a member that acknowledges nothing for so long of what it has loses it to others; None: it may
+                        take as long as it lives
+        max_deliveries  how often a message is given that no consumer does: then the pair puts it aside, in the topic
+                        TOPIC.GROUP.dead; None: for ever
+        retry_after_s   so long is a message held back that failed, and twice as long each time, up to an hour; None:
+                        it is given again at once
 
         `AlreadyThere` if it was. A topic that is not there is made.
         """
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
         with naming(self.name, group):
-            return self._requests.subscription(group, start, ack_timeout_s=ack_timeout_s).wait(timeout)
+            return self._requests.subscription(group, start, **settings).wait(timeout)
+
+    def configure(
+        self,
+        group: str,
+        *,
+        max_deliveries: int | Keep | None = KEEP,
+        retry_after_s: float | Keep | None = KEEP,
+        ack_timeout_s: int | Keep | None = KEEP,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Change settings of a group, which goes on where it is, and wait; see `subscribe`. `NoSuchGroup`.
+
+        A setting that is not given stays as it is, and None is none. Without `max_deliveries` what was counted is
+        forgotten.
+        """
+        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
+        with naming(self.name, group):
+            return self._requests.configuration(group, **settings).wait(timeout)
 
     def unsubscribe(self, group: str, timeout: float | None = None) -> Ack:
         """Remove a group with its positions, and wait until it is gone; `NoSuchGroup` if there is none."""
@@ -304,7 +352,8 @@ class Topic(metaclass=PublicNames):
         """Return the facts of each group; `NoSuchTopic` if there is no such topic.
 
         They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
-        members (name and number of slots) and ack_timeout_s.
+        members (name and number of slots), ack_timeout_s, max_deliveries, retry_after_s, failing (slots whose next
+        message failed before) and deliveries (how often the message was given that failed most).
         """
         return groups_of(self._requests.servers(), self.name, timeout)
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from chp import columns
 from chp.batch import POSITIONS_MAX, Segment
+from chp.dead_letters import Outgoing
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
@@ -29,7 +30,6 @@ from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Items, Writer
 from ..core.events import Ack
-from .dead_letter_format import Outgoing
 from .schedule import cancellation, entry
 
 
@@ -50,6 +50,9 @@ class ConsumedBatch(Protocol):
 
     def moves(self) -> list[list[Any]]:
         """The steps that acknowledge it."""
+
+    def given_back(self) -> list[list[Any]]:
+        """The messages that it gives back to a group that counts deliveries."""
 
     def sent(self, ticket: Ticket) -> None:
         """They are on their way."""
@@ -215,6 +218,7 @@ class Transaction:
     def _of_topics(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         acks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
+        nacks: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         positions: dict[tuple[str, str, bytes], list[list[Any]]] = {}
         published = {topic: list(messages) for topic, messages in self._published.items()}
         for batch in self._batches:
@@ -222,6 +226,8 @@ class Transaction:
                 acks.setdefault(batch.whose, []).extend(moves)
                 if batch.position is not None:
                     positions.setdefault(batch.whose, []).append(batch.position)
+            if back := batch.given_back():
+                nacks.setdefault(batch.whose, []).extend(back)
             for topic, messages in batch.dead.items():
                 published.setdefault(topic, []).extend(messages)
         if published:
@@ -232,6 +238,8 @@ class Transaction:
             found[columns.CANCEL] = self._cancelled
         if acks:
             found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
+        if nacks:
+            found[columns.NACK] = [[*whose, back] for whose, back in nacks.items()]
         return found
 
     def __enter__(self) -> Transaction:

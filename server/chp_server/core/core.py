@@ -75,7 +75,13 @@ class ServerCore:
         self._sets = SetShares(limits, self.committer)
         self._health, self._expiry = HealthCheck(room), Expiry(turn, self.committer, self._sets.queue)
         self.link = PeerLink(
-            turn, self.pair, self.committer, self._deadlines, pending=self._pending, health=self._health, sets=self._sets
+            turn,
+            self.pair,
+            self.committer,
+            self._deadlines,
+            pending=self._pending,
+            health=self._health,
+            sets=self._sets,
         )
         self.requests = Requests(turn, self.pair, self.committer, Authorizer(), self.link, status=self.status)
         self._changes = self.requests.changes
@@ -422,6 +428,7 @@ class ServerCore:
         self._open_epoch(because)
         pair.arbitration.begin(turn.now)
         committed.state.renew_leases(turn.now)
+        pair.safe = held
         self.requests.readers.coordinator.begin()
         self.link.replay.own(held)
         taken = self._pending.take(turn.now)
@@ -534,7 +541,8 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
-            at = now if expiry.ready else expiry.next_at()
+            times = (expiry.next_at(), self.requests.readers.coordinator.due_at(now))
+            at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:
                 deadlines.set(EXPIRY, at)
 

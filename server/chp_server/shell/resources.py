@@ -172,34 +172,34 @@ def give_back() -> None:
         trim(0)
 
 
-# The shares of a processor from which a second counts as busy, and below which it counts as quiet.
-BUSY, QUIET = 0.25, 0.05
-# So many quiet seconds come before memory is given back, which takes some milliseconds of a turn ...
-QUIET_LOOKS = 5
-# ... and so much time lies between two times.
+# Memory is given back when the serving thread has used so much of a processor since the last time ...
+BUSY_S = 1.0
+# ... and then less than this share of it in so many looks. It takes some milliseconds of a turn ...
+QUIET, QUIET_LOOKS = 0.05, 5
+# ... so this much time lies between two times.
 GIVE_BACK_S = 60.0
 
 
 class QuietMoments:
     """The moments in which a server gives memory back: it was busy, and is quiet for some seconds.
 
-    A busy moment leaves free pieces in malloc, some 20 MiB, which the next one would use. A server that is busy again
-    and again, or always, gives nothing back.
+    A busy moment leaves free pieces in malloc, some 20 MiB, which the next one would use. A server that is always busy
+    gives nothing back.
     """
 
     def __init__(self) -> None:
-        self._seen_s = self._cpu_s = self._given_s = 0.0
-        self._was_busy, self._quiet_looks = False, 0
+        # The time and the processor time at the last look, and when memory was given back.
+        self._seen = self._given = (0.0, 0.0)
+        self._quiet_looks = 0
 
     def look(self, now: float, cpu_s: float) -> bool:
         """Take the time and the processor time so far, about once a second; return True if this is such a moment."""
-        share = (cpu_s - self._cpu_s) / max(now - self._seen_s, 1e-3)
-        self._seen_s, self._cpu_s = now, cpu_s
-        self._was_busy = self._was_busy or share >= BUSY
-        self._quiet_looks = self._quiet_looks + 1 if share < QUIET else 0
-        if not self._was_busy or self._quiet_looks < QUIET_LOOKS or now - self._given_s < GIVE_BACK_S:
+        (seen, seen_cpu_s), self._seen = self._seen, (now, cpu_s)
+        self._quiet_looks = self._quiet_looks + 1 if cpu_s - seen_cpu_s < QUIET * (now - seen) else 0
+        given, given_cpu_s = self._given
+        if self._quiet_looks < QUIET_LOOKS or cpu_s - given_cpu_s < BUSY_S or now - given < GIVE_BACK_S:
             return False
-        self._was_busy, self._given_s = False, now
+        self._given = now, cpu_s
         return True
 
 

@@ -4,6 +4,7 @@ chp sub orders --group billing                   a message is acknowledged once 
 chp sub orders --group billing --exec ./handle   ... once the command ends with 0: one after the other
 
 A command that fails is run again, as `Consumer.run` tries a handler. At last the message goes to `TOPIC.GROUP.dead`.
+In a group with `max_deliveries` the message is given back instead, and the pair counts.
 Each message is acknowledged before the next command begins, so that a killed process leaves one message at most to
 others, not a batch. While a message can't be put aside it waits, and a warning says so. A command that the shell can't
 run ends `chp sub` and puts nothing aside: a typing error would empty the topic.
@@ -94,11 +95,20 @@ def take(consumer: Consumer, batch: Batch, asked: ConsumeOptions, left: int | No
         asked.settings.out.show(messages, asked.fields, asked.text)
         return len(messages) if acknowledged(batch, messages[-1], asked) else 0
     run = Command(asked.program, consumer.topic, asked)
+    # The messages that come again behind one that was given back.
+    again: set[int] = set()
     for n, message in enumerate(messages):
-        if not (why := consumer.attempt(run, message, asked.tries)):
+        if message.offset in again:
+            continue
+        counts = batch.deliveries_max is not None
+        if not (why := consumer.attempt(run, message, 1 if counts else asked.tries)):
             done = acknowledged(batch, message, asked)
         elif run.code in NOT_RUN:
             raise Misused(f"--exec: {why}: the shell can't run it; message {message.offset} was left as it is")
+        elif counts:
+            again.update(batch.reject(message, why))
+            done = acknowledged(batch, message, asked)
+            warned(f"message {message.offset} was given back, {batch.deliveries} of {batch.deliveries_max}: {why}")
         else:
             batch.reject(message, why, asked.tries)
             done = put_aside(consumer, batch, f"message {message.offset}", why, asked)
@@ -154,6 +164,7 @@ class Command:
             "CHP_OFFSET": str(message.offset),
             "CHP_REVISION": show_revision(message.revision),
             "CHP_HEADERS": json_line(dict(message.headers)),
+            "CHP_DELIVERIES": str(message.deliveries),
         }
         as_json = self.asked.settings.out.json
         data = f"{json_line(self.asked.fields(message))}\n".encode() if as_json else message.value

@@ -135,7 +135,7 @@ def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) 
     """Print the messages of a topic.
 
     Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
-    it has offset, key, headers, revision and time too.
+    it has offset, key, headers, revision and time too, and deliveries if a message failed before.
 
     With --group each message goes to one member of the group, and is acknowledged when it is printed.
 
@@ -181,6 +181,8 @@ def _fields(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {"offset": message.offset, "key": message.key, **value_fields(message.value)}
     if message.headers:
         fields["headers"] = dict(message.headers)
+    if message.deliveries > 1:
+        fields["deliveries"] = message.deliveries
     return {**fields, "revision": show_revision(message.revision), "time": round(message.time, 3)}
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from chp.limits import DEFAULT
 
 from ..data.write import confirm
 from ..faults import Misused
@@ -21,6 +24,25 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
+OFF = {"max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s"}
+
+
+def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a group's settings to a command."""
+    options = (
+        duration("--ack-timeout", help="A member that acknowledges nothing for so long loses its messages to others."),
+        at_least_1(
+            "--max-deliveries",
+            most=DEFAULT.deliveries_max,
+            help="A message that was given so often and not done is put aside.",
+        ),
+        duration(
+            "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @group()
@@ -76,7 +98,11 @@ def _when(wall_ms: int) -> str:
 @at_least_1("--max-messages", help="The most messages it has.")
 @click.option("--max-bytes", metavar="BYTES", help="The most bytes: 1000000, 500M, 10G.")
 @duration("--max-age", help="The greatest age of a message: 12h, 7d.")
-def create(settings: CliSettings, name: str, keep: str, max_bytes: str | None, **bounds: Any) -> None:
+@click.option("--require-group", is_flag=True, help="Take messages only while it has a group.")
+@duration("--expire-after", help="Remove it when it was not used for so long.")
+def create(
+    settings: CliSettings, name: str, keep: str, max_bytes: str | None, require_group: bool, **bounds: Any
+) -> None:
     """Make a topic with settings of its own.
 
     A topic that is made by its first message keeps all.
@@ -88,9 +114,12 @@ def create(settings: CliSettings, name: str, keep: str, max_bytes: str | None, *
         chp topic create audit --keep time --max-age 7d
     """
     age, most, size = bounds["max_age"], bounds["max_messages"], _bytes(max_bytes)
-    age_s = None if age is None else max(1, round(age))
+    age_s, unused_s = (None if each is None else max(1, round(each)) for each in (age, bounds["expire_after"]))
     with topic_of(settings, name) as found:
-        found.create(keep, max_messages=most, max_bytes=size, max_age_s=age_s, timeout=settings.timeout_s)
+        found.create(
+            keep, max_messages=most, max_bytes=size, max_age_s=age_s, require_group=require_group,
+            expire_after_s=unused_s, timeout=settings.timeout_s,
+        )  # fmt: skip
     settings.out.done({"created": name}, f"created {name}")
 
 
@@ -229,7 +258,9 @@ def _group(facts: dict[str, Any]) -> dict[str, Any]:
     told = {name: facts[name] for name in ("name", "position", "lag")}
     oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
     members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
-    return {**told, "oldest": oldest, "members": members, "ack_timeout_s": facts["ack_timeout_s"]}
+    counted = {name: facts[name] for name in ("ack_timeout_s", "max_deliveries", "retry_after_s")}
+    failing = {name: facts[name] for name in ("failing", "deliveries")}
+    return {**told, "oldest": oldest, "members": members, **counted, **failing}
 
 
 def _group_text(out: Out, told: dict[str, Any]) -> str:
@@ -237,6 +268,10 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     since = f", since {told['oldest']}" if told["oldest"] else ""
     n = counted(len(told["members"]), "member")
     facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
+    if told["failing"]:
+        facts += (
+            f", {counted(told['failing'], 'slot')} failing, {told['deliveries']} of {told['max_deliveries']} deliveries"
+        )
     members = [
         f"  {escape(each['name'])}  " + out.style(counted(each["slots"], "slot"), dim=True) for each in told["members"]
     ]
@@ -266,8 +301,8 @@ def groups(settings: CliSettings, name: str) -> None:
     "--from", "start", default="end", type=TOPIC_START, metavar="begin|end|OFFSET",
     help="Where it begins.  [default: end]",
 )  # fmt: skip
-@duration("--ack-timeout", help="A member that acknowledges nothing for so long loses its messages to others.")
-def subscribe(settings: CliSettings, name: str, group: str, start: str | int, ack_timeout: float | None) -> None:
+@with_group_settings
+def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **how: Any) -> None:
     """Make a group, before its first consumer.
 
     The topic NAME is made too if it does not exist.
@@ -275,11 +310,47 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, ac
     Examples:
         chp topic subscribe orders billing               # new messages are kept for it
         chp topic subscribe orders audit --from begin
+        chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
     """
-    timeout_s = None if ack_timeout is None else max(1, round(ack_timeout))
     with topic_of(settings, name) as found:
-        found.subscribe(group, start, ack_timeout_s=timeout_s, timeout=settings.timeout_s)
+        found.subscribe(group, start, **_settings(how), timeout=settings.timeout_s)
     settings.out.done({"subscribed": group, "topic": name}, f"made group {group} of topic {name}")
+
+
+def _settings(how: dict[str, Any]) -> dict[str, Any]:
+    timeout_s = how["ack_timeout"]
+    return {
+        "ack_timeout_s": None if timeout_s is None else max(1, round(timeout_s)),
+        "max_deliveries": how["max_deliveries"],
+        "retry_after_s": how["retry_after"],
+    }
+
+
+@command(topic)
+@NAME
+@GROUP
+@with_group_settings
+@click.option(
+    "--off", type=click.Choice(OFF), multiple=True, help="A setting that the group has no more; may be given again."
+)
+def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...], **how: Any) -> None:
+    """Change settings of a group.
+
+    The group goes on where it is. A setting that is not given stays as it is.
+
+    Examples:
+        chp topic configure orders billing --max-deliveries 5 --retry-after 2s
+        chp topic configure orders billing --off max-deliveries --off retry-after
+    """
+    given = {key: value for key, value in _settings(how).items() if value is not None}
+    removed = {OFF[each]: None for each in off}
+    if both := given.keys() & removed.keys():
+        raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
+    if not given and not removed:
+        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout or --off")
+    with topic_of(settings, name) as found:
+        found.configure(group, **given, **removed, timeout=settings.timeout_s)
+    settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")
 
 
 @command(topic)

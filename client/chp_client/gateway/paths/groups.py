@@ -16,15 +16,17 @@ from starlette.responses import Response
 
 from chp import columns
 from chp.access import TOPICS
+from chp.dead_letters import cut
 from chp.errors import BadInput, ChpError
 from chp.keys import check_key
-from chp.topics import Headers, check_topic
+from chp.limits import DEFAULT
+from chp.topics import Headers, check_topic, dead_topic
 
 from ...errors import Refused
 from ...starts import topic_start
 from ...topics import stateless_member
 from ...topics.aiotopic import AsyncTopic
-from ...topics.groups import begin, end
+from ...topics.groups import begin, change, counting, end
 from ...topics.stateless_member import Receipt, ReceivedBatch
 from ...topics.topic import requests_of
 from ..answers import json_answer
@@ -45,6 +47,7 @@ DEPTH = 3
 # Values in a large body.
 THINGS = 6 * ROWS_MAX
 ACK = frozenset({"receipt", "upto", "except", "sets", "publish"})
+NACK = frozenset({"receipt", "delay", "messages", "why"})
 
 
 async def list_groups(call: Call) -> Response:
@@ -72,9 +75,34 @@ async def make_group(call: Call) -> Response:
     """Answer PUT /v1/topics/{topic}/groups/{group}: make it, beginning at `start`."""
     fields = call.fields
     await call.no_body()
-    timeout = {"ack_timeout_s": number(fields, "ack_timeout_s", 1, 1 << 31)} if "ack_timeout_s" in fields else {}
     start = _start(fields.get("start", "end"))
-    return await write_columns(call, begin(call.topic_name, call.group, start, **timeout), b"", 201)
+    return await write_columns(call, begin(call.topic_name, call.group, start, **_settings(call)), b"", 201)
+
+
+async def change_group(call: Call) -> Response:
+    """Answer POST .../settings: change settings of a group, which goes on where it is."""
+    await call.no_body()
+    if not (settings := _settings(call)):
+        raise Problem(400, "bad-query", "no setting; give max_deliveries, retry_after_s or ack_timeout_s")
+    return await write_columns(call, change(call.topic_name, call.group, **settings))
+
+
+def _settings(call: Call) -> dict[str, Any]:
+    """Return the settings of a group that a query has; a setting that is empty there is none."""
+    fields = call.fields
+    bounds = {"ack_timeout_s": 1 << 31, "max_deliveries": DEFAULT.deliveries_max}
+    found: dict[str, Any] = {
+        name: number(fields, name, 1, most) if fields[name] else None for name, most in bounds.items() if name in fields
+    }
+    if "retry_after_s" in fields:
+        after_s = _seconds(fields, "retry_after_s", 0.0, DEFAULT.retry_s_max) if fields["retry_after_s"] else None
+        found |= counting(retry_after_s=after_s)
+    if found.get("max_deliveries") is not None:
+        # The pair will publish there what fails too often.
+        dead = dead_topic(call.topic_name, call.group)
+        call.gateway.held(f"{TOPICS}{dead}/")
+        call.caller.topic("write", dead)
+    return found
 
 
 def _start(text: str) -> int:
@@ -100,7 +128,11 @@ async def receive(call: Call) -> Response:
     if given is None:
         return Response(status_code=204, headers={"CHP-Member": name, "Cache-Control": "no-store"})
     messages = [message_json(each) for each, _ in zip(given.batch, range(given.size), strict=False)]
-    told = {"messages": messages, "receipt": str(Receipt(name, given.moves, given.batch.position)), "member": name}
+    counts = given.batch.deliveries_max is not None
+    receipt = Receipt(name, given.moves, given.batch.position, counts)
+    told: dict[str, Any] = {"messages": messages, "receipt": str(receipt), "member": name}
+    if counts:
+        told |= {"deliveries": given.batch.deliveries, "max_deliveries": given.batch.deliveries_max}
     return json_answer({**told, "missed": given.batch.missed, "behind": given.behind})
 
 
@@ -161,8 +193,21 @@ def _acknowledged(call: Call, body: bytes) -> Steps[BatchRows]:
 
 
 async def give_back(call: Call) -> Response:
-    """Answer POST .../nack: the member leaves, at once or after a delay, and its messages go to others."""
-    return await _keep(call, "delay", 0.0)
+    """Answer POST .../nack: the member leaves, at once or after a delay, and its messages go to others.
+
+    With `messages` it stays, and gives these back by name.
+    """
+    async with call.body() as body:
+        told = await call.gateway.slices.read(len(body), _told(body, NACK))
+        if "messages" not in told:
+            return await _kept(call, body, told, "delay", 0.0)
+        why, receipt = told.get("why", "a member gave it back"), Receipt.of(told["receipt"])
+        if not isinstance(why, str) or "delay" in told:
+            raise Problem(400, "bad-body", '"why" is a text, and "delay" is for all that came with the receipt')
+        member = _member(call, receipt.name)
+        back = receipt.given_back(map(_left_out, _list(told, "messages")), cut(why, DEFAULT.reason_bytes_max))
+        nack = {columns.REFRESH: member, columns.NACK: [[call.topic_name, call.group, member, back]]}
+        return await write_columns(call, nack, body)
 
 
 async def extend(call: Call) -> Response:
@@ -174,11 +219,18 @@ async def _keep(call: Call, name: str, default: float) -> Response:
     """Say for how long a member keeps its messages: `seconds`, or not at all."""
     async with call.small_body() as body:
         told = await call.gateway.slices.read(len(body), _told(body, frozenset({"receipt", name})))
-        member, seconds = _member(call, Receipt.of(told["receipt"]).name), told.get(name, default)
-        if type(seconds) not in (int, float) or not 0 <= seconds <= TTL_MAX_S:
-            raise Problem(400, "bad-body", f"{name} is a number of seconds, at most {TTL_MAX_S:g}")
-        stays = stateless_member.staying(member, max(1, round(seconds * 1000)))
-        return await write_columns(call, stays if seconds else stateless_member.leaving(member), body)
+        return await _kept(call, body, told, name, default)
+
+
+async def _kept(call: Call, body: bytes, told: dict[str, Any], name: str, default: float) -> Response:
+    receipt, seconds = Receipt.of(told["receipt"]), told.get(name, default)
+    member = _member(call, receipt.name)
+    if type(seconds) not in (int, float) or not 0 <= seconds <= TTL_MAX_S:
+        raise Problem(400, "bad-body", f"{name} is a number of seconds, at most {TTL_MAX_S:g}")
+    if seconds:
+        return await write_columns(call, stateless_member.staying(member, max(1, round(seconds * 1000))), body)
+    leaving = stateless_member.leaving(call.topic_name, call.group, member, counts=receipt.counts)
+    return await write_columns(call, leaving, body)
 
 
 # -- what they have in common

@@ -40,7 +40,7 @@ from .keys import PAGE, PAGE_BYTES, result_answer, written
 from .stream import Stream
 
 FACTS_S = 5.0
-SETTINGS = {"keep", "max_messages", "max_bytes", "max_age_s"}
+SETTINGS = frozenset(Settings._fields)
 # Readers of messages as events. Each has a thread and a socket.
 STREAMS_MAX = 64
 # Events of one write.

@@ -14,7 +14,8 @@ were in this topic, are `DataLoss`, unless the option failOnDataLoss says to go 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -104,13 +105,14 @@ class Source:
     def fitting(self, first: int, end: int, most: int) -> int:
         """Return the end of the messages from `first` on that have at most so many bytes; one message at least."""
         at, size = first, 0
-        for batch in self._batches(OffsetRange(first, end)):
-            keys = [0 if key is None else len(key.encode()) for key in batch.keys]
-            for offset, key, value in zip(batch.offsets, keys, batch.values, strict=True):
-                size += key + len(value)
-                if size > most and at > first:
-                    return at
-                at = offset + 1
+        with closing(self._batches(OffsetRange(first, end))) as found:
+            for batch in found:
+                keys = [0 if key is None else len(key.encode()) for key in batch.keys]
+                for offset, key, value in zip(batch.offsets, keys, batch.values, strict=True):
+                    size += key + len(value)
+                    if size > most and at > first:
+                        return at
+                    at = offset + 1
         return max(at, min(end, first + 1))
 
     def move_group(self, offset: int) -> None:
@@ -146,7 +148,7 @@ class Source:
             yield self._layout.batch(delivered)
             progress.add(len(delivered.values))
 
-    def _batches(self, piece: OffsetRange) -> Iterator[MessageBatch]:
+    def _batches(self, piece: OffsetRange) -> Generator[MessageBatch, None, None]:
         place, servers = ReadPosition(piece.first, piece.end), self.options["servers"]
         for batch in batches(servers, self.name, place, None, wait=False, patience_s=self.options["timeout"]):
             if batch is not None:

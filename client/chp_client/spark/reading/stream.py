@@ -16,7 +16,8 @@ the next ones have the changes after that number. If the first batch runs again,
 meanwhile: they come with the changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, after: Edge, facts: Facts, *, limited: bool) -> Edge:
         admission, store = self._admission, facts["store"].hex()
-        most = min((each for each in (admission.offsets, admission.rows) if limited and each is not None), default=0)
+        # Changes of the store are rows only if the stream has no subtree; else the rows are counted below.
+        bounds = (admission.offsets, None if self._subtree else admission.rows)
+        most = min((each for each in bounds if limited and each is not None), default=0)
         try:
             end = reached(self._there.probe(after.place, most, store))
         except Refused as refused:
@@ -146,24 +149,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._admission.rows or end.number
         most = self._admission.bytes
         whole = after.place.number
-        for number, sizes in self._sizes(after, end, store):
-            skip = after.row if number == after.record.number else 0
-            bytes_to = np.cumsum(sizes[skip:])
-            fits = min(rows, len(bytes_to))
-            if most is not None:
-                fits = min(fits, int(np.searchsorted(bytes_to, most, "right")))
-            if fits < len(bytes_to):
-                if whole > after.place.number:
-                    return Edge(self._position(after, whole, store))
-                self._record = number, sizes
-                return Edge(after.place, skip + max(1, fits), self._position(after, number, store))
-            rows -= len(bytes_to)
-            if most is not None:
-                most -= int(bytes_to[-1]) if len(bytes_to) else 0
-            whole = number
+        with closing(self._sizes(after, end, store)) as found:
+            for number, sizes in found:
+                skip = after.row if number == after.record.number else 0
+                bytes_to = np.cumsum(sizes[skip:])
+                fits = min(rows, len(bytes_to))
+                if most is not None:
+                    fits = min(fits, int(np.searchsorted(bytes_to, most, "right")))
+                if fits < len(bytes_to):
+                    if whole > after.place.number:
+                        return Edge(self._position(after, whole, store))
+                    self._record = number, sizes
+                    return Edge(after.place, skip + max(1, fits), self._position(after, number, store))
+                rows -= len(bytes_to)
+                if most is not None:
+                    most -= int(bytes_to[-1]) if len(bytes_to) else 0
+                whole = number
         return Edge(end)
 
-    def _sizes(self, after: Edge, end: ChangePosition, store: str) -> Iterator[tuple[int, Any]]:
+    def _sizes(self, after: Edge, end: ChangePosition, store: str) -> Generator[tuple[int, Any], None, None]:
         """Yield, for each record between two positions, its end and the bytes of each of its rows."""
         place = after.place
         if after.row and self._record[0] == after.record.number:

@@ -136,6 +136,12 @@ class Arbitration:
         """True if the other server could take over now."""
         return not self.enabled or (self.wish is not None and self._granted(BOTH, self.wish.number, ask=False))
 
+    @property
+    def alone(self) -> bool:
+        """True if no other server can take over, as far as the set says: this server is the only one in it."""
+        own = frozenset({self.own})
+        return not self.enabled or (self.wish is not None and self._granted(own, self.wish.number, ask=False))
+
     def _granted(self, names: frozenset[str], number: int, *, ask: bool = True) -> bool:
         if self.wish is None or self.members is None or self.wish.names != names:
             if ask:

@@ -117,8 +117,8 @@ class PairView(Protocol):
     def in_sync(self) -> bool:
         """Return True if the pair is in sync."""
 
-    def passive_has(self) -> int | None:
-        """Return the number that a passive in sync has in its journal; None without one."""
+    def safe_up_to(self, written: int) -> int | None:
+        """Return the number up to which readers may see messages; None if that is all that is `written`."""
 
 
 class PairState:
@@ -142,6 +142,8 @@ class PairState:
         self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
         # The time when a stranger on P+3 last said that it has our store: see `note_possible_successor`.
         self.possible_successor_at = LONG_AGO
+        # The number up to which readers of topics might see messages the last time when that was known.
+        self.safe = 0
         # On the active: the passive.
         self.follower: Follower | None = None
         # Until this time the server takes no sets, because the passive is asked to take over.
@@ -235,6 +237,17 @@ class PairState:
         """Return the number that a passive in sync has in its journal; None without one."""
         follower = self.follower
         return follower.confirmed if follower is not None and follower.in_sync else None
+
+    def safe_up_to(self, written: int) -> int | None:
+        """Return the number up to which readers may see messages; None if that is all that is `written`.
+
+        If the passive is gone, but the arbiter still lets it take over, they see nothing new: it might be undone.
+        """
+        bound = self.passive_has()
+        if bound is None and not self.arbitration.alone:
+            return self.safe
+        self.safe = max(self.safe, written if bound is None else min(bound, written))
+        return bound
 
     def passive_is_spare(self) -> bool:
         """Return True if this passive is not needed for the data: it hears an active that has all of them."""

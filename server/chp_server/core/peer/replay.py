@@ -84,7 +84,8 @@ class ReplayedMessages:
         kept = columns.without(extras, {columns.PLACED, columns.TRIM})
         if columns.TOPIC in kept and kept[columns.TOPIC][1] is None:
             del kept[columns.TOPIC]
-        if columns.GROUP in kept and (kept[columns.GROUP][2] is None or "again" in kept[columns.GROUP][2]):
+        settings = kept[columns.GROUP][2] if columns.GROUP in kept else {}
+        if settings is None or {"again", "change"} & settings.keys():
             del kept[columns.GROUP]
         published = []
         for name, first, count, *_ in extras.get(columns.PLACED, [0, []])[1]:

@@ -50,8 +50,11 @@ CARRIED = frozenset({
     columns.REFRESH, columns.REFUSED, columns.DONE, columns.CONDITIONS, columns.PUBLISH, columns.TOPIC,
     columns.GROUP, columns.ONCE, columns.SCHEDULED, columns.CANCEL,
 })  # fmt: skip
-# Segments with these columns are not replayed: staged updates, which are not visible yet, and deletes by expiry.
-NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED})
+# Segments with these columns are not replayed: staged updates, which are not visible yet, deletes by expiry, and
+# messages that this server put aside, which the active's group gives again.
+NOT_SUFFIX = frozenset({columns.STAGE, columns.ENDED, columns.ASIDE})
+# Columns by which a batch depends on what the other history may not have.
+BOUND = frozenset({columns.ACK, columns.NACK, columns.EXPECT})
 # Columns that are replayed only if no part of their batch is in conflict.
 ONLY_WHOLE = frozenset({columns.DONE, columns.PUBLISH, columns.ONCE, columns.SCHEDULED, columns.CANCEL})
 # Stands for the rules of access in the place of a key; no key is empty.
@@ -90,8 +93,8 @@ class SuffixPart:
 
     @property
     def bound(self) -> bool:
-        """True if it acknowledges messages, or has a condition on keys that it does not write."""
-        return any({columns.ACK, columns.EXPECT} & (segment.extras or {}).keys() for segment in self.segments)
+        """True if it acknowledges messages or gives them back, or has a condition on keys that it does not write."""
+        return any(BOUND & (segment.extras or {}).keys() for segment in self.segments)
 
     @property
     def version(self) -> tuple[str, int, bool] | None:
@@ -330,7 +333,7 @@ class Ledger:
     @staticmethod
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
         """Return the code with which the active has refused the batches; "" if it did them."""
-        return next((state.refusals[i, no][0] for i, no in origins if (i, no) in state.refusals), "")
+        return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
 
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]

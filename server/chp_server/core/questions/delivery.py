@@ -114,6 +114,10 @@ class TopicDelivery:
         """Return True if this connection has a reader, even if there is nothing for it."""
         return any(key[0] == identity for key in self._readings)
 
+    def reads(self, topic: TopicLog) -> bool:
+        """Return True if a topic has a reader."""
+        return any(reading.topic == topic.id for reading in self._readings.values())
+
     def close(self, identity: bytes, request_id: int | None = None) -> None:
         """Remove one reader of a connection, or all of them if its connection has ended."""
         for key in [key for key in self._readings if key[0] == identity and request_id in (None, key[1])]:

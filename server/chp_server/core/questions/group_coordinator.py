@@ -9,7 +9,15 @@ slot moves when all are acknowledged. So no message comes twice, and other slots
 
 Only this server knows which messages it sent to a member. A member that comes from another server or connection says
 which messages it has in hand, and in which history; it continues after these. A member that joined before this server
-became active may be working. It keeps its slots until it asks here, or until its lease ends. Pure.
+became active may be working. It keeps its slots until it asks here, or until its lease ends.
+
+A message that failed before is given alone, in a group that counts deliveries. Its slot gives nothing else meanwhile.
+Its member gets nothing else of the group from when it has acknowledged all before until it acknowledges this message.
+
+    in_hand    what a member has in hand, for the record that ends it
+    aside      puts messages that failed too often into the dead topic, in the record that acknowledges them
+
+Pure.
 """
 
 from __future__ import annotations
@@ -19,16 +27,18 @@ from typing import Any
 
 from chp import columns, headers
 from chp.batch import Segment, encode
+from chp.dead_letters import Outgoing, letter
 from chp.errors import ChpError
 from chp.fair import making_room
 from chp.numbers import pack
-from chp.topics import SLOTS, pack_slots, unpack_slots
+from chp.topics import ALL_SLOTS, SLOTS, dead_topic, pack_messages, pack_slots, unpack_slots
 from chp.versions import HEADERS_SINCE
 
-from ..state.groups import NOBODY, Group
+from ..state.groups import NOBODY, Group, each_slot
 from ..state.member import Key, Member, Which
 from ..state.state import ReplicatedState
 from ..state.topics import TopicLog
+from ..state.verdicts import Refusal
 from ..updates.commit import Committer
 from .delivery import PAGES_A_TURN
 from .message_pages import MessagePages, MessageRow, load_of_page, takes_row
@@ -37,6 +47,10 @@ from .syncs import reply
 # A member that gets no messages is sent a sign of life so often, in seconds.
 BEAT_S = 1.0
 MAKES_ROOM = "your user has most of the members that read here, and another user needed room; ask again later"
+# The pauses before a dead letter that was refused is tried again; each is twice as long as the one before.
+ASIDE_PAUSE_S, ASIDE_PAUSE_MAX_S = 0.5, 30.0
+# Why messages failed whose member lost its slots.
+TOO_SLOW = "the member that had it acknowledged nothing for too long"
 # The pages of rows that are searched to fill one page of a member.
 PAGES_MAX = 16
 Frames = list[bytes]
@@ -57,7 +71,18 @@ class GroupCoordinator:
         self._strange: set[bytes] = set()
         # Members that lost slots for being too slow, and have granted no credit since.
         self._slow: set[tuple[Which, bytes]] = set()
+        # For each group the times until which slots are held back.
+        self._holds: dict[Which, dict[float, int]] = {}
+        # Members of whose slots some had no message where one had failed.
+        self._passing: dict[Key, None] = {}
+        # For each group whose dead letter was refused: when it is tried again, and the pause before that.
+        self._refused_aside: dict[Which, tuple[float, float]] = {}
+        # True if messages that are to be put aside are read from the journal.
+        self._reads = self._filling = False
+        # Refused dead letters that the server has not logged yet.
+        self.refused: list[dict[str, Any]] = []
         self.delivered = 0
+        committer.in_hand = self.in_hand
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -75,6 +100,15 @@ class GroupCoordinator:
         self.pages.clear()
         topics = self._state.topics
         self._strange = {m for t in topics.by_name.values() for group in t.groups.values() for m in group.members}
+        self._holds.clear()
+        self._passing.clear()
+        self._refused_aside.clear()
+        for topic in topics.by_name.values():
+            for group in topic.groups.values():
+                # What failed before is held back here for its whole time again.
+                group.untimed = group.suspects
+                if group.failures:
+                    topics.groups.unsettled[topic.name, group.name] = None
 
     def open(
         self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any], *, user: str, now: float
@@ -189,17 +223,59 @@ class GroupCoordinator:
             stream.worked = lowest, now
         elif hand and now - stream.worked[1] > timeout_s and len(group.members) > 1:
             self._slow.add((stream.which, stream.member))
-            self._assign(stream.which, [(hand, NOBODY)], now)
+            failed: dict[str, Any] = {}
+            if group.max_deliveries is not None:
+                failed = {columns.FAILED: self._failed(stream, group, TOO_SLOW)}
+            self._assign(stream.which, [(hand, NOBODY)], now, failed)
             self._state.topics.groups.unsettled[stream.which] = None
             self._committer.counts["members_too_slow"] += 1
 
-    def settle(self, now: float) -> None:
-        """Divide the slots of each group in `unsettled` among its members."""
+    def in_hand(self, lease: bytes, why: str) -> list[list[Any]]:
+        """Return what a member has in hand of groups that count deliveries, and why it failed, as a record's column."""
+        found: list[list[Any]] = []
+        for which, group in self._state.topics.groups.of_member(lease):
+            stream = self._of.get((which, lease)) if group.max_deliveries is not None else None
+            if stream is not None:
+                stream.follow(group)
+                found += self._failed(stream, group, why)
+        return found
+
+    def _failed(self, stream: Member, group: Group, why: str) -> list[list[Any]]:
+        """Return what a member has in hand of a group, as entries of a column; nothing if it has nothing."""
+        found = []
+        for upto, slots in stream.ranges_in_hand(group.places.get(stream.member, {})).items():
+            # Only slots with messages are meant, as far as that is known here.
+            for offset, some in group.places[stream.member].items():
+                there = self.pages.slots_in(stream.topic, offset, upto) if some & slots else 0
+                if both := some & slots & (ALL_SLOTS if there is None else there):
+                    found.append([pack_slots(both), upto, why])
+        return [[*stream.which, found]] if found else []
+
+    def settle(self, now: float, wall_s: float = 0.0) -> None:
+        """Divide the slots of each group in `unsettled` among its members, and put its dead messages aside."""
         unsettled = self._state.topics.groups.unsettled
+        for key in list(self._passing):
+            stream = self._streams.get(key)
+            passed = None if stream is None else self._group(stream)
+            if stream is not None and passed is not None:
+                self._pass(stream, passed, now)
+        self._passing.clear()
+        self._reads = False
         for which in list(unsettled):
             group = self._state.topics.groups.get(*which)
-            if group is None or self._settled(which, group, now):
+            if group is not None and group.untimed:
+                self._hold(which, group, now)
+            aside = group is None or not group.dead or self._put_aside(which, group, now, wall_s)
+            if group is None or (self._settled(which, group, now) and aside):
                 unsettled.pop(which, None)
+
+    def due_at(self, now: float) -> float | None:
+        """Return when messages that failed are to be looked at again; None if there are none."""
+        if self._passing or self._reads:
+            return now
+        times = [until for holds in self._holds.values() for until in holds if until > now]
+        times += [at for at, _ in self._refused_aside.values()]
+        return min(times, default=None)
 
     def _settled(self, which: Which, group: Group, now: float) -> bool:
         for key in [key for key in self._of if key[0] == which and key[1] not in group.members]:
@@ -246,12 +322,157 @@ class GroupCoordinator:
         stream.leaving = _lowest(held & ~now, n - now.bit_count())
         return now, bool(stream.leaving)
 
-    def _assign(self, which: Which, moves: list[tuple[int, bytes]], now: float) -> None:
-        self._add(columns.ASSIGN, [[*which, [[pack_slots(slots), member] for slots, member in moves]]], now)
+    def _assign(
+        self, which: Which, moves: list[tuple[int, bytes]], now: float, more: dict[str, Any] | None = None
+    ) -> None:
+        told = [[*which, [[pack_slots(slots), member] for slots, member in moves]]]
+        self._committer.add_segment(Segment([], [], {columns.ASSIGN: told, **(more or {})}), now)
         self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
 
     def _add(self, column: str, told: list[Any], now: float) -> None:
         self._committer.add_segment(Segment([], [], {column: told}), now)
+
+    # -- messages that failed
+
+    def _hold(self, which: Which, group: Group, now: float) -> None:
+        """Hold back the slots whose messages failed just now, each for a time that doubles with each failure."""
+        new, group.untimed = group.untimed, 0
+        holds = self._holds.setdefault(which, {})
+        for until, slots in list(holds.items()):
+            holds[until] = slots & ~new & group.suspects
+            if until <= now or not holds[until]:
+                del holds[until]
+        if group.retry_after_ms is not None:
+            for slot in each_slot(new & group.suspects):
+                times = group.times(slot, group.place_of(slot))
+                wait_s = min(group.retry_after_ms / 1000 * 2.0 ** min(times - 1, 30), self._limits.retry_s_max)
+                holds[now + wait_s] = holds.get(now + wait_s, 0) | slot
+        if not holds:
+            del self._holds[which]
+
+    def _held_back(self, which: Which, now: float) -> int:
+        """Return the slots of a group that are held back."""
+        slots = 0
+        for until, some in self._holds.get(which, {}).items():
+            slots |= some if until > now else 0
+        return slots
+
+    def _put_aside(self, which: Which, group: Group, now: float, wall_s: float) -> bool:
+        """Put the dead messages of a group into its dead topic; return False if some are to be put there later."""
+        topic = self._state.topics.by_name[which[0]]
+        if now < self._refused_aside.get(which, (0.0, 0.0))[0]:
+            return False
+        for offset, dead in sorted(group.dead.items()):
+            try:
+                letters = self._letters(topic, group, offset)
+                if letters is None:
+                    return False
+                self._write_aside(which, (offset, dead.slots), letters, now, wall_s)
+            except (Refusal, ChpError) as error:
+                _, pause = self._refused_aside.get(which, (0.0, ASIDE_PAUSE_S / 2))
+                pause = min(2 * pause, ASIDE_PAUSE_MAX_S)
+                self._refused_aside[which] = now + pause, pause
+                why = error.detail if isinstance(error, Refusal) else str(error)
+                self.refused.append({"topic": which[0], "group": which[1], "offset": offset, "why": why})
+                return False
+        self._refused_aside.pop(which, None)
+        return True
+
+    def _letters(self, topic: TopicLog, group: Group, offset: int) -> list[Outgoing] | None:
+        """Return the letter of a dead message; None if the journal has to be read, and nothing if it is not kept."""
+        if offset < topic.first:
+            return []
+        rows = self.pages.find(topic.id, offset, topic.next, self._state.number, self._limits.messages_page_bytes)
+        if rows is None:
+            self._reads = True
+            return None
+        if not rows or not rows[0].stored.first <= offset < rows[0].stored.end:
+            if self._filling:
+                raise Refusal("busy", "the message is still asked of the other server")
+            return []
+        row, dead = rows[0], group.dead[offset]
+        key, value, carried = self.pages.message(row, offset)
+        told = {"topic": topic.name, "group": group.name, "offset": offset, "revision": row.stored.number}
+        return letter({**told, "key": key or None, "tries": dead.times, "why": dead.why}, key, value, carried)
+
+    def _write_aside(
+        self, which: Which, where: tuple[int, int], letters: list[Outgoing], now: float, wall_s: float
+    ) -> None:
+        """Write a letter, and the acknowledgement of its message, into one record."""
+        offset, slots = where
+        extras: dict[str, Any] = {columns.ASIDE: [[*which, [[pack_slots(slots), offset]]]]}
+        if letters:
+            keys, values, headers = [list(column) for column in zip(*letters, strict=True)]
+            body = pack_messages(keys if any(keys) else None, values, headers if any(headers) else None)
+            name, commits = dead_topic(*which), self._committer
+            if why := commits.room.why_not(len(body)):
+                raise Refusal("full", why)
+            if commits.open.full(len(body)):
+                raise Refusal("busy", "the record of this turn is full")
+            self._state.topics.check_room({name: [len(values), len(body)]})
+            commits.add_published({columns.PUBLISH: [[name, len(values), body]], **extras}, now, wall_s)
+            commits.counts["dead_letters"] += 1
+        else:
+            self._committer.add_segment(Segment([], [], extras), now)
+
+    def _alone(
+        self, stream: Member, group: Group, topic: TopicLog, upto: int, now: float, *, filling: bool, whole: bool
+    ) -> bytes:
+        """Return a message that failed before, if one is due; and note which slots and which members have to wait."""
+        if group.untimed:
+            self._hold(stream.which, group, now)
+        places = group.places.get(stream.member, {})
+        suspects, hand = group.suspects & group.slots_of(stream.member), stream.in_hand(places)
+        if stream.barred != suspects:
+            stream.barred, stream.seen = suspects, -1
+        due = suspects & ~stream.leaving & ~self._held_back(stream.which, now)
+        for dead in group.dead.values():
+            due &= ~dead.slots
+        # A message that failed is in hand, or is next.
+        stream.waits = bool(hand & suspects) or bool(hand and due)
+        if stream.waits or not due or not stream.credit:
+            return b""
+        searched = stream.searched(due)
+        at = min(searched)
+        stream.waits = at < topic.next
+        near = self.pages.near(topic.id, at)
+        rows = [near] if near is not None else self._rows(topic, at, upto, due) if at < topic.next else []
+        if rows is None:
+            return b""
+        if filling:
+            rows = _without_gap(rows, max(at, topic.first))
+        offset, row = next(self._found(rows, searched), (-1, None))
+        end = offset if row is not None else rows[-1].stored.end if rows else topic.next if whole else at
+        for looked, slots in searched.items():
+            if looked < end:
+                stream.looked(looked, slots, end, sent=False)
+        if row is None or not group.times(1 << self.pages.slot_of(row, offset), offset):
+            if end > at:
+                # These slots have no message there that failed, so they are as others once a record says so.
+                self._passing[stream.key] = None
+                self._state.topics.groups.unsettled[stream.which] = None
+            return b""
+        slot = 1 << self.pages.slot_of(row, offset)
+        proof = [row.stored.number, *self._state.whose(row.stored.number)]
+        spans = stream.looked(offset, slot, offset + 1, sent=True)
+        stream.credit -= 1
+        stream.touched = stream.said = now
+        self.delivered += 1
+        told = headers.Messages(stream.key[1], offset + 1, topic.first, topic.next, spans, proof)
+        if not stream.plain:
+            told = told._replace(counted=[group.times(slot, offset), group.max_deliveries])
+        return encode(told, [self.pages.single(row, offset, plain=stream.plain)])
+
+    def _found(self, rows: list[MessageRow], searched: dict[int, int]) -> Iterator[tuple[int, MessageRow]]:
+        """Yield the messages in rows, each with its row, of the slots that were searched up to there or less far."""
+        every = 0
+        for slots in searched.values():
+            every |= slots
+        for row in rows:
+            for offset in self.pages.offsets(row, every, min(searched)):
+                slot = 1 << self.pages.slot_of(row, offset)
+                if any(looked <= offset and slots & slot for looked, slots in searched.items()):
+                    yield offset, row
 
     # -- what each member gets
 
@@ -262,6 +483,7 @@ class GroupCoordinator:
 
         Missing messages are skipped if the journal is `whole`, and waited for while backfill is under way (`filling`).
         """
+        self._filling = filling
         left, streams = self._limits.sync_turn_bytes, list(self._streams.values())
         for _ in range(PAGES_A_TURN):
             more: list[Member] = []
@@ -285,7 +507,11 @@ class GroupCoordinator:
             why = f"not a member of group {stream.which[1]} any more; join it again"
             return encode(headers.Refused(stream.key[1], "member", why))
         try:
-            return self._page(stream, topic, upto, now, filling=filling, whole=whole)
+            if group.failures or stream.barred:
+                body = self._alone(stream, group, topic, upto, now, filling=filling, whole=whole)
+                if body or stream.waits:
+                    return body or self._sign_of_life(stream, topic, now)
+            return self._page(stream, topic, group, upto, now, filling=filling, whole=whole)
         except ChpError as error:
             # The journal is damaged at this place.
             self._end(stream)
@@ -296,7 +522,9 @@ class GroupCoordinator:
         if self._of.get((stream.which, stream.member)) is stream:
             del self._of[stream.which, stream.member]
 
-    def _page(self, stream: Member, topic: TopicLog, upto: int, now: float, *, filling: bool, whole: bool) -> bytes:
+    def _page(
+        self, stream: Member, topic: TopicLog, group: Group, upto: int, now: float, *, filling: bool, whole: bool
+    ) -> bytes:
         """Return the next answer; b"" if there is none now."""
         items = list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
@@ -335,10 +563,20 @@ class GroupCoordinator:
                 stream.credit -= 1
                 stream.touched = now
                 told = headers.Messages(stream.key[1], end, topic.first, topic.next, spans, proof)
-        if not items and now - stream.said < BEAT_S:
-            return b""
+                if group.max_deliveries is not None and not stream.plain:
+                    told = told._replace(counted=[0, group.max_deliveries])
+        if not items:
+            return self._sign_of_life(stream, topic, now)
         stream.said = now
         return encode(told, items)
+
+    @staticmethod
+    def _sign_of_life(stream: Member, topic: TopicLog, now: float) -> bytes:
+        """Return an answer without messages, once a second; else b""."""
+        if now - stream.said < BEAT_S:
+            return b""
+        stream.said = now
+        return encode(headers.Messages(stream.key[1], 0, topic.first, topic.next), [])
 
     def _rows(self, topic: TopicLog, at: int, upto: int, slots: int) -> list[MessageRow] | None:
         """Return rows that have about a page of messages of these slots; None if the journal has to be read first."""
@@ -359,7 +597,10 @@ class GroupCoordinator:
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
         """Return True if a member could get messages in a turn that follows at once."""
         streams = self._streams.values()
-        able = (each for each in streams if each.credit and each.seen < upto and each.key[0] not in blocked)
+        able = (
+            each for each in streams
+            if each.credit and each.seen < upto and not each.waits and each.key[0] not in blocked
+        )  # fmt: skip
         return any(map(self._due, able))
 
     def _due(self, stream: Member) -> bool:

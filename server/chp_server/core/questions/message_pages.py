@@ -15,7 +15,7 @@ Pure.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
@@ -50,6 +50,8 @@ BATCH_BYTES_MIN = 7
 PAGE_BYTES_MAX = 8 << 20
 # The bytes of the rows that are decoded as well, as stored.
 DECODED_BYTES = 8 << 20
+# The topics whose row of the last single message is kept.
+NEAR_MAX = 8
 # A read takes at least this many bytes, because a reader gets several pages in a turn.
 READ_BYTES = 2 << 20
 # The bytes that are read in a turn. Other reads wait for the next turns.
@@ -102,6 +104,8 @@ class MessagePages:
         # The rows that are kept, by topic and first offset.
         self._rows: OrderedDict[tuple[int, int], MessageRow] = OrderedDict()
         self._bytes = self._decoded = 0
+        # The rows of the last single messages, by topic.
+        self._near: OrderedDict[int, MessageRow] = OrderedDict()
 
     def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         """Return the rows from an offset on, of records up to a number: about so many bytes.
@@ -177,6 +181,7 @@ class MessagePages:
         self._rows.clear()
         self._asked.clear()
         self._came.clear()
+        self._near.clear()
         self._bytes = self._decoded = 0
 
     def item(self, row: MessageRow, slots: int, start: int, stop: int, *, plain: bool = False) -> tuple[bytes, int]:
@@ -206,6 +211,61 @@ class MessagePages:
         ]
         fields = [stored.first, stored.n, stored.number, stored.wall_ms, bodies, mask]
         return b"".join((array_head(6), *map(packb, fields))), n
+
+    # -- single messages
+
+    def near(self, topic: int, offset: int) -> MessageRow | None:
+        """Return the row of an offset if a single message of that row was sent lately."""
+        row = self._near.get(topic)
+        return row if row is not None and row.stored.first <= offset < row.stored.end else None
+
+    def slots_in(self, topic: int, start: int, stop: int) -> int | None:
+        """Return the slots of the messages between two offsets; None unless all of their rows are kept here."""
+        rows = sorted(
+            (row.stored.first, row) for (of, _), row in self._rows.items()
+            if of == topic and row.stored.first < stop and row.stored.end > start
+        )  # fmt: skip
+        slots, at = 0, start
+        for first, row in rows:
+            if first > at:
+                return None
+            if row.values is None:
+                self._decode(row)
+            for slot in set(row.slots[at - first : stop - first]):
+                slots |= 1 << slot
+            at = row.stored.end
+        return slots if at >= stop else None
+
+    def offsets(self, row: MessageRow, slots: int, start: int) -> Iterator[int]:
+        """Yield the offsets of a row's messages of some slots, from an offset on."""
+        if row.values is None:
+            self._decode(row)
+        mask, at = row.slots.translate(slot_mask(slots)), max(0, start - row.stored.first) - 1
+        while (at := mask.find(1, at + 1)) >= 0:
+            yield row.stored.first + at
+
+    def slot_of(self, row: MessageRow, offset: int) -> int:
+        """Return the slot of a message of a row."""
+        if row.values is None:
+            self._decode(row)
+        return row.slots[offset - row.stored.first]
+
+    def message(self, row: MessageRow, offset: int) -> tuple[str, bytes, Headers]:
+        """Return the key (or ""), the value and the headers of a message of a row."""
+        if row.values is None:
+            self._decode(row)
+        at, values = offset - row.stored.first, row.values or []
+        return row.keys[at] if row.keys else "", values[at], row.headers[at] if row.headers else NO_HEADERS
+
+    def single(self, row: MessageRow, offset: int, *, plain: bool = False) -> bytes:
+        """Return one message of a row as an item of MESSAGES."""
+        self._near[row.stored.topic] = row
+        while len(self._near) > NEAR_MAX:
+            self._near.popitem(last=False)
+        key, value, headers = self.message(row, offset)
+        body = pack_messages([key] if key else None, [value], None if plain or not headers else [headers])
+        stored = row.stored
+        return b"".join((array_head(5), *map(packb, (offset, 1, stored.number, stored.wall_ms, [body]))))
 
     def _decode(self, row: MessageRow) -> None:
         row.decode()

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from chp import headers
-from chp.batch import encode
+from chp import columns, headers
+from chp.batch import Segment, encode
 from chp.errors import BadFrame
 from chp.numbers import pack
 from chp.versions import HEADERS_SINCE
@@ -31,6 +31,7 @@ from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
 from .message_pages import MessagePages
 from .syncs import reply
+from .unused import UnusedTopics
 
 # Topics or groups in one answer.
 LISTED_MAX = 500
@@ -53,6 +54,7 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
+        self._unused = UnusedTopics()
 
     def __bool__(self) -> bool:
         return bool(self.delivery or self.coordinator)
@@ -141,8 +143,8 @@ class TopicReaders:
     def pump(self, blocked: Container[bytes], *, lacks: bool) -> None:
         """Send readers what they get in this turn; `lacks`: our journal lacks messages that the peer may have."""
         turn, pair, committed = self._turn, self._pair, self._committed
-        at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), self._pair.passive_has()
         self.delivery.written = turn.written
+        at, filling, confirmed = committed.state.number, lacks and pair.in_sync(), pair.safe_up_to(turn.written)
         if self:
             self.pages.keep(row for op in turn.effects.journal if isinstance(op, Append) for row in op.messages)
         if self.coordinator:
@@ -155,7 +157,7 @@ class TopicReaders:
 
     def ready(self, blocked: Container[bytes]) -> bool:
         """Return True if a reader could get messages in a turn that follows at once."""
-        confirmed = self._pair.passive_has()
+        confirmed = self._pair.safe_up_to(self.delivery.written)
         if self.coordinator and self.coordinator.ready(blocked, self.delivery.upto(confirmed)):
             return True
         return len(self.delivery) > 0 and self.delivery.ready(blocked, self._committed.state.topics, confirmed)
@@ -165,13 +167,28 @@ class TopicReaders:
         turn, pair = self._turn, self._pair
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
+        # The other server may see what this one does not.
+        self._unused = UnusedTopics()
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
         if beat and self.coordinator:
             self.coordinator.step(self._turn.now)
         if self._committed.state.topics.groups.unsettled:
-            self.coordinator.settle(self._turn.now)
+            self.coordinator.settle(self._turn.now, self._turn.wall_s)
+        for facts in self.coordinator.refused:
+            self._turn.effects.fact("dead letter refused", "warning", **facts)
+        self.coordinator.refused.clear()
+        if beat:
+            self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        """Remove the topics that were unused for as long as their settings allow."""
+        turn, topics = self._turn, self._committed.state.topics
+        for name in list(self._unused.over(topics, turn.now, self.delivery.reads)):
+            # The mark of what time does: a record that another server replays has none of it.
+            self._committer.add_segment(Segment([], [], {columns.TOPIC: [name, None], columns.ENDED: True}), turn.now)
+            turn.effects.fact("topic removed", topic=name, why="nobody used it for its expire_after_s")
 
     def status(self, lacks: int) -> dict[str, int]:
         """Return the facts of topics for `status`; `lacks` is the number of messages that this journal lacks."""

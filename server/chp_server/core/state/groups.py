@@ -7,27 +7,38 @@ members that were given a message, only one can acknowledge it, once, together w
 
     places     member -> offset -> set of slots; each slot is in one place; slots without a member are under b""
 
+A group with `max_deliveries` counts how often a message failed: its member ended with it in hand, lost its slots, or
+gave it back. A message that failed is given alone. So if that member ends too, the message is the reason, and its count
+may reach the bound. Then the message is *dead*, and the active puts it aside.
+
+    failures   (offset, times) -> set of slots; the messages of these slots below the offset failed so often. Those of
+               several entries add up. What a slot has in hand begins at its place, so a slot has few entries.
+    dead       offset -> the slots that wait for it, why it failed last, and how often
+
 A member is a lease. When the lease ends, its slots have no member, and keep their offsets. The active decides which
 member has which slots (group_coordinator.py), and writes that into records like everything else here. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from chp import columns
+from chp.dead_letters import cut
 from chp.errors import BadFrame, BadInput
 from chp.fair import QUARTER
-from chp.limits import Limits
+from chp.limits import DEFAULT, Limits
 from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
 
 from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
 
 NOBODY = b""
+# Why a message failed that was given back without a reason.
+GIVEN_BACK = "a member gave it back"
 # A start of a group: behind the last message of its topic.
 END = -1
 # The multiple of `groups_max` that a topic may have, because users with few groups may make some more.
@@ -36,6 +47,32 @@ GROUPS_BEYOND = 2
 TOLD_MAX = 16
 Places = dict[int, int]  # offset -> slots acknowledged up to there
 Move = tuple[int, int, int]  # slots, from, to
+Failures = dict[tuple[int, int], int]  # offset, times -> slots
+
+
+# The settings that may be changed.
+CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms")
+
+
+class GroupSettings(NamedTuple):
+    """The settings of a group as a client gives them."""
+
+    start: int = END
+    # Whether an existing group begins again at `start`.
+    again: bool = False
+    # Whether these settings replace those of an existing group, which goes on where it is.
+    change: bool = False
+    ack_timeout_s: int | None = None
+    max_deliveries: int | None = None
+    retry_after_ms: int | None = None
+
+
+class DeadMessage(NamedTuple):
+    """A message that failed too often: the slots that wait for it, why it failed last, and how often it failed."""
+
+    slots: int
+    why: str
+    times: int
 
 
 @dataclass(slots=True)
@@ -54,10 +91,24 @@ class Group:
     changes: int = 0
     # The user that made the group, if there are rules.
     user: str = ""
+    # A message that failed so often is put aside; None: failures are not counted.
+    max_deliveries: int | None = None
+    # A message that failed is held back for so long, and twice as long each time; None: it is given again at once.
+    retry_after_ms: int | None = None
+    failures: Failures = field(default_factory=dict)
+    dead: dict[int, DeadMessage] = field(default_factory=dict)
+    # Slots whose member is to be given all from their places on again; this and the next are not part of the state.
+    anew: int = 0
+    # Slots whose messages failed, and whose time of waiting has not begun.
+    untimed: int = 0
 
     def floor(self) -> int:
         """Return the offset below which all messages are acknowledged."""
         return min(min(places) for places in self.places.values() if places)
+
+    def place_of(self, slot: int) -> int:
+        """Return the offset of a slot, which is a set of one."""
+        return next(at for places in self.places.values() for at, some in places.items() if some & slot)
 
     def slots_of(self, member: bytes) -> int:
         """Return the slots that a member has, as a bit set."""
@@ -70,6 +121,8 @@ class Group:
         """Put all slots at an offset; each stays with its member."""
         held = {member: self.slots_of(member) for member in self.places} or {NOBODY: ALL_SLOTS}
         self.places = {member: {offset: slots} if slots else {} for member, slots in held.items()}
+        self.failures.clear()
+        self.dead.clear()
         self.changes += 1
 
     def stands(self, member: bytes, move: Move) -> bool:
@@ -88,6 +141,8 @@ class Group:
         if slots:
             _take(mine, after, slots)
             mine[upto] = mine.get(upto, 0) | slots
+            if self.failures:
+                self._forget(slots, upto)
 
     def assign(self, slots: int, member: bytes) -> None:
         """Give slots to a member; each keeps its offset."""
@@ -110,17 +165,130 @@ class Group:
         self.assign(self.slots_of(member), NOBODY)
         del self.places[member], self.members[member]
 
+    # -- messages that fail
+
+    @property
+    def suspects(self) -> int:
+        """The slots whose next message may have failed before."""
+        slots = 0
+        for some in self.failures.values():
+            slots |= some
+        return slots
+
+    def times(self, slot: int, offset: int) -> int:
+        """Return how often a message of a slot, which is a set of one, failed."""
+        return sum(times for (upto, times), slots in self.failures.items() if upto > offset and slots & slot)
+
+    @property
+    def times_max(self) -> int:
+        """The number of times that the message failed which failed most often."""
+        return max((self.times(slots & -slots, upto - 1) for (upto, _), slots in self.failures.items()), default=0)
+
+    def fail(self, slots: int, upto: int, why: str, *, named: bool = False) -> None:
+        """Count a failure of the messages that these slots have below an offset.
+
+        The last of them is judged if it was given back by name (`named`), or if it was given alone, which a message is
+        that failed before.
+        """
+        if self.max_deliveries is None:
+            return
+        hit = 0
+        for places in self.places.values():
+            for offset, some in places.items():
+                hit |= some & slots if offset < upto else 0
+        judged = hit if named else hit & self.suspects
+        self._count(hit, upto)
+        self.untimed |= hit
+        for slot in each_slot(judged):
+            times = self.times(slot, upto - 1)
+            if times >= self.max_deliveries:
+                others = self.dead[upto - 1].slots if upto - 1 in self.dead else 0
+                self.dead[upto - 1] = DeadMessage(others | slot, cut(why, DEFAULT.reason_bytes_max), times)
+
+    def _count(self, slots: int, upto: int) -> None:
+        """Count one more failure of the messages of these slots below an offset."""
+        moved: Failures = {}
+        for (end, times), some in list(self.failures.items()):
+            if end == upto and (both := some & slots):
+                self._put(end, times, some & ~both)
+                moved[end, times + 1] = both
+                slots &= ~both
+        if slots:
+            moved[upto, 1] = slots
+        for (end, times), some in moved.items():
+            self._put(end, times, self.failures.get((end, times), 0) | some)
+
+    def _put(self, upto: int, times: int, slots: int) -> None:
+        if slots:
+            self.failures[upto, times] = slots
+        else:
+            self.failures.pop((upto, times), None)
+
+    def _forget(self, slots: int, below: int) -> None:
+        """Forget the failures of messages of these slots below an offset, because they are done."""
+        for (upto, times), some in list(self.failures.items()):
+            if upto <= below and some & slots:
+                self._put(upto, times, some & ~slots)
+        for offset, dead in list(self.dead.items()):
+            if offset < below and dead.slots & slots:
+                if dead.slots & ~slots:
+                    self.dead[offset] = dead._replace(slots=dead.slots & ~slots)
+                else:
+                    del self.dead[offset]
+
+    def give_back(self, member: bytes, back: list[Any]) -> None:
+        """Take messages back from a member, which gets them again; with a reason, the last one failed by name."""
+        slots, after, upto, why = back
+        mine = 0
+        for offset, some in self.places.get(member, {}).items():
+            mine |= some & unpack_slots(slots) if after <= offset < upto else 0
+        self.fail(mine, upto, GIVEN_BACK if why is None else why, named=why is not None)
+        self.anew |= mine
+        self.changes += 1
+
+    def put_aside(self, slots: int, offset: int) -> None:
+        """Go on behind a message that was put aside, in its slots of all members."""
+        for places in self.places.values():
+            for at, some in list(places.items()):
+                if at <= offset and some & slots:
+                    _take(places, at, some & slots)
+                    places[offset + 1] = places.get(offset + 1, 0) | (some & slots)
+        self._forget(slots, offset + 1)
+        self.anew |= slots
+        self.changes += 1
+
+    def configure(self, settings: GroupSettings) -> None:
+        """Take over the settings that say how messages are given."""
+        self.ack_timeout_s = settings.ack_timeout_s
+        self.max_deliveries, self.retry_after_ms = settings.max_deliveries, settings.retry_after_ms
+        if self.max_deliveries is None:
+            self.failures.clear()
+            self.dead.clear()
+        self.changes += 1
+
+    # -- as a state carries it
+
     def to_list(self) -> list[Any]:
-        """Return the group as a list, as a state carries it."""
+        """Return the group as a list, as a state carries it; a group that counts nothing has five elements."""
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
-        return [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
+        told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
+        if self.max_deliveries is None:
+            return told
+        failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
+        dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
+        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead]]
 
     @staticmethod
     def of(told: list[Any]) -> Group:
         """Return the group that `to_list` made a list of."""
-        name, ack_timeout_s, resets, members, places = told
+        name, ack_timeout_s, resets, members, places, *counted = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
-        return Group(name, ack_timeout_s, held, dict(members), resets)
+        group = Group(name, ack_timeout_s, held, dict(members), resets)
+        for most, retry_after_ms, failures, dead in counted:
+            group.max_deliveries, group.retry_after_ms = most, retry_after_ms
+            group.failures = {(upto, times): unpack_slots(slots) for upto, times, slots in failures}
+            group.dead = {at: DeadMessage(unpack_slots(slots), why, times) for at, slots, why, times in dead}
+        return group
 
     def check(self, after: int) -> None:
         """Assert every invariant; `after` is the offset of the topic's next message."""
@@ -130,6 +298,20 @@ class Group:
         assert sum(found) == ALL_SLOTS, "each slot has a place"
         assert all(0 <= at <= after for places in self.places.values() for at in places), "places are in the topic"
         assert self.places.keys() - {NOBODY} == self.members.keys(), "only members have slots"
+        assert self.max_deliveries is not None or not (self.failures or self.dead), "only some groups count failures"
+        assert all(self.failures.values()) and all(each.slots for each in self.dead.values()), "no entry is empty"
+        failed = [(upto, slots) for (upto, _), slots in self.failures.items()]
+        failed += [(offset + 1, each.slots) for offset, each in self.dead.items()]
+        done = {1 << i: self.place_of(1 << i) for i in range(256)} if failed else {}
+        for upto, slots in failed:
+            assert all(done[slot] < upto for slot in each_slot(slots)), "what is done has not failed"
+
+
+def each_slot(slots: int) -> Iterator[int]:
+    """Yield each slot of a set, as a set of one."""
+    while slots:
+        yield slots & -slots
+        slots &= slots - 1
 
 
 def _take(places: Places, offset: int, slots: int) -> None:
@@ -190,19 +372,58 @@ class Groups:
             raise BadFrame("an acknowledgement names a group twice; put its steps together")
         for topic, name, member, moves, *_ in acks:
             self._check_ack(self._group(topic, name), topic, member, moves)
-            lease = leases.get(member)
-            if lease is None or not whose.may_use(lease):
-                raise Refusal("lease", "the member is a lease of another client")
+            self._check_own(leases, member, whose)
+        for told in extras.get(columns.NACK, ()):
+            self._check_nack(told, acks)
+            self._check_own(leases, told[2], whose)
+
+    @staticmethod
+    def _check_own(leases: LeaseTable, member: bytes, whose: LeaseOwner) -> None:
+        lease = leases.get(member)
+        if lease is None or not whose.may_use(lease):
+            raise Refusal("lease", "the member is a lease of another client")
+
+    def _check_nack(self, told: list[Any], acks: Sequence[list[Any]]) -> None:
+        """Check that a member has what it gives back, after what it acknowledges in the same batch."""
+        topic, name, member, given_back = told
+        group = self._group(topic, name)
+        if member not in group.members:
+            _fenced(group, topic, member, (ALL_SLOTS, 0, 1))
+        moved = [move_of(move) for t, g, m, moves, *_ in acks if [t, g, m] == told[:3] for move in moves]
+        seen, end = 0, self._topics[topic].next
+        for packed, after, upto, _ in given_back:
+            slots = unpack_slots(packed)
+            if seen & slots or not slots:
+                raise BadFrame("a batch gives a slot back twice, or none; put the two steps together")
+            if not after < upto <= end:
+                raise Refusal("bad", f"topic {topic} has no messages from {after} to {upto - 1} to be given back")
+            seen |= slots
+            left = slots
+            for some, _, at in moved:
+                left &= ~some if after <= at < upto else ALL_SLOTS
+                if some & slots and not after <= at < upto:
+                    _fenced(group, topic, member, (slots, after, upto))
+            for at, some in group.places.get(member, {}).items():
+                left &= ~some if after <= at < upto else ALL_SLOTS
+            if left:
+                _fenced(group, topic, member, (slots, after, upto))
 
     def _check_made(self, topic: str, name: str, settings: dict[str, Any] | None, *, user: str) -> None:
         check_topic(topic)
         if settings is None:
             self._group(topic, name)
             return
-        start, again, _ = settings_of(settings)
+        told = settings_of(settings)
         there = self._topics.get(topic)
         groups, end = (OfTopic(), 0) if there is None else (there.groups, there.next)
-        if again:
+        if told.change:
+            told = changed(self._group(topic, name), settings)
+        if told.retry_after_ms is not None and told.max_deliveries is None:
+            raise BadInput("retry_after_s is for a group that counts deliveries; give max_deliveries too")
+        start = told.start
+        if told.change:
+            return
+        if told.again:
             self._group(topic, name)
         elif check_topic(name) in groups:
             raise Refusal("there", f"group {name} of topic {topic} is there already")
@@ -247,11 +468,29 @@ class Groups:
             for group in self._there(topic, name):
                 for move in map(move_of, moves):
                     group.move(member, move)
+        self._apply_failures(extras)
         for topic, name, holders in extras.get(columns.ASSIGN, ()):
             for group in self._there(topic, name):
                 for slots, member in holders:
                     if member == NOBODY or member in group.members:
                         group.assign(unpack_slots(slots), member)
+
+    def _apply_failures(self, extras: dict[str, Any]) -> None:
+        """Do what a record says of messages that failed."""
+        for topic, name, member, given_back in extras.get(columns.NACK, ()):
+            for group in self._there(topic, name):
+                for back in given_back:
+                    group.give_back(member, back)
+                self.unsettled[topic, name] = None
+        for topic, name, told in extras.get(columns.FAILED, ()):
+            for group in self._there(topic, name):
+                for slots, upto, why in told:
+                    group.fail(unpack_slots(slots), upto, why)
+                self.unsettled[topic, name] = None
+        for topic, name, told in extras.get(columns.ASIDE, ()):
+            for group in self._there(topic, name):
+                for slots, offset in told:
+                    group.put_aside(unpack_slots(slots), offset)
 
     def own(self, named: str, user: str) -> None:
         """Note the user that made a group, unless one is known; `named` is the topic, a slash and the group."""
@@ -273,12 +512,17 @@ class Groups:
         if settings is None:
             self.removed(topic, {name: groups.pop(name)} if name in groups else {})
             return
-        start, again, ack_timeout_s = settings_of(settings)
-        offset = end if start == END else min(start, end)
+        told = settings_of(settings)
+        offset = end if told.start == END else min(told.start, end)
         if name not in groups:
-            groups[name] = Group(name, ack_timeout_s)
-            groups[name].begin(offset)
-        elif again:
+            if not told.change:
+                groups[name] = Group(name)
+                groups[name].begin(offset)
+                groups[name].configure(told)
+        elif told.change:
+            groups[name].configure(changed(groups[name], settings))
+            self.unsettled[topic, name] = None
+        elif told.again:
             self._begin_anew(topic, groups[name], offset)
 
     def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
@@ -320,6 +564,18 @@ class Groups:
                 for member in group.members:
                     self._of.setdefault(member, set()).add((topic, name))
 
+    def of_member(self, member: bytes) -> Iterator[tuple[tuple[str, str], Group]]:
+        """Yield each group that a lease is a member of, with the names of its topic and itself."""
+        for topic, name in sorted(self._of.get(member, ())):
+            for group in self._there(topic, name):
+                yield (topic, name), group
+
+    @property
+    def counts(self) -> bool:
+        """True if a group counts deliveries, which an older peer can't do."""
+        groups = (group for topic in self._topics.values() for group in topic.groups.values())
+        return any(group.max_deliveries is not None for group in groups)
+
     @property
     def any_member(self) -> bool:
         """True if a lease is a member of a group."""
@@ -344,16 +600,30 @@ class Groups:
         return group
 
 
-def settings_of(told: dict[str, Any]) -> tuple[int, bool, int | None]:
-    """Return a group's start, whether an existing group begins again, and its timeout; or raise `BadInput`."""
-    start, again, timeout_s = told.get("start", END), told.get("again", False), told.get("ack_timeout_s")
-    if not told.keys() <= {"start", "again", "ack_timeout_s"}:
-        raise BadInput(f"a group has the settings start, again and ack_timeout_s, not {sorted(map(repr, told))!s:.100}")
-    if type(start) is not int or not END <= start < 1 << 62 or type(again) is not bool:
-        raise BadInput(f"a group's start is an offset, or -1 for the end, not {start!r:.40}")
-    if timeout_s is not None and (type(timeout_s) is not int or not 0 < timeout_s <= 1 << 31):
-        raise BadInput(f"a group's ack_timeout_s is a whole number above 0, or left out, not {timeout_s!r:.40}")
-    return start, again, timeout_s
+def settings_of(told: dict[str, Any]) -> GroupSettings:
+    """Return the settings of a group; raise `BadInput` that says what is wrong and what to do."""
+    if not told.keys() <= set(GroupSettings._fields):
+        known = ", ".join(GroupSettings._fields)
+        raise BadInput(f"a group has the settings {known}, not {sorted(map(repr, told))!s:.100}")
+    found = GroupSettings(**told)
+    if type(found.start) is not int or not END <= found.start < 1 << 62 or type(found.again) is not bool:
+        raise BadInput(f"a group's start is an offset, or -1 for the end, not {found.start!r:.40}")
+    if type(found.change) is not bool or (found.change and (found.again or "start" in told)):
+        raise BadInput("a change of a group's settings has neither start nor again: the group goes on where it is")
+    for name, most in (("ack_timeout_s", 1 << 31), ("max_deliveries", DEFAULT.deliveries_max)):
+        number = getattr(found, name)
+        if number is not None and (type(number) is not int or not 0 < number <= most):
+            raise BadInput(f"a group's {name} is a whole number from 1 to {most:,}, or left out, not {number!r:.40}")
+    retry, most = found.retry_after_ms, round(DEFAULT.retry_s_max * 1000)
+    if retry is not None and (type(retry) is not int or not 0 < retry <= most):
+        raise BadInput(f"a group's retry_after_ms is a whole number from 1 to {most:,}, or left out, not {retry!r:.40}")
+    return found
+
+
+def changed(group: Group, told: dict[str, Any]) -> GroupSettings:
+    """Return the settings of a group with those that are told in their place."""
+    now = GroupSettings(END, False, True, group.ack_timeout_s, group.max_deliveries, group.retry_after_ms)
+    return now._replace(**{name: value for name, value in told.items() if name in CHANGING})
 
 
 def move_of(told: list[Any]) -> Move:

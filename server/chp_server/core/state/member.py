@@ -49,6 +49,10 @@ class Member:
     user: str = ""
     # True if the member is of an older version, which knows no headers.
     plain: bool = False
+    # Slots of which it gets nothing for now, as their next message failed before.
+    barred: int = 0
+    # True if it gets nothing before it has acknowledged what it has in hand.
+    waits: bool = False
 
     def grant(self, credit: int, now: float) -> None:
         """Take over the credit that the member has now."""
@@ -71,6 +75,11 @@ class Member:
         self.changes = group.changes
         places = group.places.get(self.member, {})
         held, known = group.slots_of(self.member), 0
+        if again := group.anew & held:
+            # These slots begin at their places again.
+            group.anew &= ~again
+            for where, slots in list(self.given.items()):
+                self._put(where, slots & ~again)
         for where, slots in list(self.given.items()):
             self._put(where, slots & held)
             known |= slots & held
@@ -125,14 +134,32 @@ class Member:
 
         The offset is -1 if there is nothing to search.
         """
-        ahead = sorted({looked for (_, looked), slots in self.given.items() if slots & ~self.leaving})
+        without = self.leaving | self.barred
+        ahead = sorted({looked for (_, looked), slots in self.given.items() if slots & ~without})
         if not ahead:
             return -1, 0, 0
         at, stop = ahead[0], ahead[1] if len(ahead) > 1 else 1 << 62
         slots = 0
         for (_, looked), some in self.given.items():
             slots |= some if looked == at else 0
-        return at, slots & ~self.leaving, stop
+        return at, slots & ~without, stop
+
+    def searched(self, slots: int) -> dict[int, int]:
+        """Return these slots by the offset up to which each was searched."""
+        found: dict[int, int] = {}
+        for (_, looked), some in self.given.items():
+            if some & slots:
+                found[looked] = found.get(looked, 0) | (some & slots)
+        return found
+
+    def ranges_in_hand(self, places: Places) -> dict[int, int]:
+        """Return the slots that have messages in hand, by the offset below which these messages are."""
+        found: dict[int, int] = {}
+        for (sent, _), slots in self.given.items():
+            for offset, some in places.items():
+                if sent > offset and slots & some:
+                    found[sent] = found.get(sent, 0) | (slots & some)
+        return found
 
     def looked(self, at: int, slots: int, upto: int, *, sent: bool) -> list[list[Any]]:
         """Note that these slots were searched from `at` to `upto`, and whether what was found was `sent`.

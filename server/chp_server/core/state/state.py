@@ -21,7 +21,7 @@ from itertools import repeat
 from typing import Any, overload
 
 from chp import columns
-from chp.batch import Segment, array_head, encode, packb
+from chp.batch import Segment, array_head, encode, packb, unpackb
 from chp.hashmap import Hashmap
 from chp.headers import Access, Epoch, StateHead
 from chp.keys import CLIENT_BYTES
@@ -124,6 +124,49 @@ NOBODYS = EpochEntry()
 NOT_DONE = 0
 
 
+# A text of a refusal has fewer bytes.
+REFUSAL_TEXT_MAX = 1 << 20
+
+
+class RecentRefusals:
+    """The code and the detail of the latest refused batches.
+
+    Both are kept as bytes, and so is the id of the batch: as objects they would take twice the memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._packed: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
+        """Remember that a batch was refused; beyond the bound the oldest refusal is forgotten."""
+        self._packed[session_id + no.to_bytes(8)] = packb((code, detail))
+        while len(self._packed) > self._most:
+            self._packed.popitem(last=False)
+
+    def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
+        """Return the code and the detail of a batch's refusal; None if no refusal of it is remembered."""
+        packed = self._packed.get(session_id + no.to_bytes(8))
+        return None if packed is None else self._unpacked(packed)
+
+    @staticmethod
+    def _unpacked(packed: bytes) -> tuple[str, Any]:
+        code, detail = unpackb(packed, "a refusal", None, REFUSAL_TEXT_MAX)
+        return code, detail
+
+    def __len__(self) -> int:
+        """Return the number of refusals."""
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the ids of the refused batches, the oldest first."""
+        return ((batch[:-8], int.from_bytes(batch[-8:])) for batch in self._packed)
+
+    def to_list(self) -> list[list[Any]]:
+        """Return all refusals as a STATE has them: session, batch, code and detail."""
+        return [[*batch, *self._unpacked(packed)] for batch, packed in zip(self, self._packed.values(), strict=True)]
+
+
 class ReplicatedState:
     """All that a record can change."""
 
@@ -150,7 +193,7 @@ class ReplicatedState:
         self.history: History = {}
         self.staging = Staging(limits)
         self.topics = Topics(limits)
-        self.refusals: OrderedDict[tuple[bytes, int], tuple[str, Any]] = OrderedDict()  # batch -> code and detail
+        self.refusals = RecentRefusals(limits.refusals_max)
 
     @property
     def epoch(self) -> int:
@@ -291,7 +334,7 @@ class ReplicatedState:
         if columns.SKIPPED in extras:
             self._record_skip(*extras[columns.SKIPPED], now=now)
         if columns.REFUSED in extras:
-            self._record_refusal(*extras[columns.REFUSED])
+            self.refusals.add(*extras[columns.REFUSED])
 
     def _record_skip(self, session_id: bytes, first: int, last: int | None = None, *, now: float) -> None:
         session = self.sessions.heard(session_id, now)
@@ -299,11 +342,6 @@ class ReplicatedState:
             session.fill(first)
         else:
             session.skip(first, last, self.limits.skips_of_session_max)
-
-    def _record_refusal(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
-        self.refusals[session_id, no] = code, detail
-        while len(self.refusals) > self.limits.refusals_max:
-            self.refusals.popitem(last=False)
 
     def _attach(self, lease_id: bytes, segment: Segment) -> None:
         gone = set(self._map.deleted_by(segment))
@@ -444,11 +482,10 @@ class ReplicatedState:
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
         versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
-        refusals = [[*batch, *refusal] for batch, refusal in self.refusals.items()]
         last = [
             list(self.uuids),
             versions,
-            refusals,
+            self.refusals.to_list(),
             self.store,
             list(self.staging.committed),
             self.digest,
@@ -494,7 +531,9 @@ class ReplicatedState:
         self.uuids = OrderedDict.fromkeys(uuids)
         for name, version, revision in versions:
             self.staging.record_done(name, version, revision, others.get(APPLICATION + name.encode(), ""))
-        self.refusals = OrderedDict(((i, no), (code, detail)) for i, no, code, detail in refusals)
+        self.refusals = RecentRefusals(self.limits.refusals_max)
+        for refusal in refusals:
+            self.refusals.add(*refusal)
         for transaction_id in ended:
             self.staging.record_ended(transaction_id)
         # The chunks have brought what is scheduled.

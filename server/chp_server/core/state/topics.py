@@ -61,6 +61,8 @@ class TopicLog:
     def full(self, messages: int, size: int) -> str:
         """Return why so many more messages have no room; "" if they have, or if old messages are dropped for them."""
         settings = self.settings
+        if why := self.no_group:
+            return why
         if settings.keep == "size":
             return ""
         count, most, bound = self.next - self.first, settings.max_messages, settings.max_bytes
@@ -69,6 +71,13 @@ class TopicLog:
         if bound is not None and self.bytes + size > bound:
             return f"topic {self.name} has {self.bytes:,} bytes and may have {bound:,}; {size:,} more came together"
         return ""
+
+    @property
+    def no_group(self) -> str:
+        """The reason why the topic takes no messages, because it has no group and needs one; "" if it takes some."""
+        if self.groups or not self.settings.require_group:
+            return ""
+        return f"topic {self.name} takes messages only while it has a group, and has none; subscribe one first"
 
     def grow(self, count: int, size: int, wall_ms: int, marks_max: int) -> None:
         """Add messages at the end."""
@@ -140,7 +149,11 @@ class TopicLog:
         lag, wall_ms = self.lag(group)
         members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
         told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
-        return {**told, "ack_timeout_s": group.ack_timeout_s}
+        told |= {"ack_timeout_s": group.ack_timeout_s}
+        if group.max_deliveries is not None:
+            told |= {"max_deliveries": group.max_deliveries, "retry_after_ms": group.retry_after_ms}
+            told |= {"failing": group.suspects.bit_count(), "deliveries": group.times_max + 1}
+        return told
 
 
 class Topics:
@@ -212,7 +225,7 @@ class Topics:
         for name, (messages, size) in taken.items():
             topic = self.by_name.get(name)
             if topic is not None and (why := topic.full(messages, size)):
-                raise Refusal("full", why)
+                raise Refusal("group" if topic.no_group else "full", why)
 
     def _check_bodies(self, name: str, count: int, body: bytes) -> None:
         _, values, carried = unpack_with_headers(body)

@@ -27,7 +27,7 @@ from chp.access import TOPICS, Rights, Rules
 from chp.batch import Segment
 from chp.fair import FairTable
 from chp.keys import CLIENT_BYTES, STX, topic_subtree
-from chp.topics import is_keyed_lease
+from chp.topics import dead_topic, is_keyed_lease
 
 from ..state.access_state import APPLICATION, GROUP, AccessState
 from ..state.leases import HeldLease
@@ -223,6 +223,9 @@ def _unwritten(rules: Rules, rights: Rights, user: str, segment: Segment) -> str
     named = [item[0] for item in extras.get(columns.PUBLISH, ())]
     named += extras[columns.TOPIC][:1] if columns.TOPIC in extras else []
     named += [item[0] for name in (columns.SCHEDULE, columns.CANCEL) for item in extras.get(name, ())]
+    if columns.GROUP in extras and (extras[columns.GROUP][2] or {}).get("max_deliveries") is not None:
+        # The server will publish there what fails too often.
+        named.append(dead_topic(*extras[columns.GROUP][:2]))
     for topic in named:
         if not rights.write.covers(f"{TOPICS}{topic}/"):
             return _denied(rules, user, f"write topic {topic!r:.200}")
@@ -302,6 +305,7 @@ def _of_groups(extras: dict[str, Any]) -> list[tuple[str, str, bool]]:
     if columns.GROUP in extras:
         topic, group, settings = extras[columns.GROUP]
         named.append((topic, group, settings is None or "again" in settings))
+    named += [(topic, group, False) for topic, group, *_ in extras.get(columns.NACK, ())]
     return named + [(topic, group, False) for topic, group, *_ in extras.get(columns.ACK, ())]
 
 

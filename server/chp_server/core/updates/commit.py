@@ -9,7 +9,7 @@ go into the record as the bytes in which they came. What the server does by itse
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -21,6 +21,7 @@ from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
 
 from ..state.access_state import GROUP
+from ..state.groups import GIVEN_BACK
 from ..state.record_log import Record, grouped, numbered
 from ..state.schedule import Place, ScheduledMessage, timed
 from ..state.staging import StagedCommit
@@ -74,6 +75,8 @@ def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
 Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
 Weighed = tuple[list[Segment], list[bytes], list[int]]  # with the weights of these
 
+# Why messages failed that a member had in hand.
+MEMBER_ENDED = "the member that had it ended"
 # The bytes up to which the detail of a refusal is remembered.
 REFUSAL_BYTES_MAX = 4096
 
@@ -91,6 +94,8 @@ class Committer:
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
         # The owners of clients, applications and groups that got their first owner in the open record.
         self.new_owners: dict[bytes, str] = {}
+        # What a lease has in hand of groups that count deliveries, as a column; the coordinator of groups knows it.
+        self.in_hand: Callable[[bytes, str], list[list[Any]]] = lambda lease_id, why: []
         # The number of keys of ended leases that this turn may still delete.
         self.ends_left = limits.ending_keys_max
 
@@ -160,6 +165,9 @@ class Committer:
                 body = segment.encode()
             if columns.PUBLISH in extras and columns.STAGE not in extras:
                 segment, body = self._placed(segment, wall_s)
+            if columns.NACK in extras and (failed := self._given_back(extras[columns.NACK])):
+                segment = Segment(segment.keys, segment.values, {**(segment.extras or {}), columns.FAILED: failed})
+                body = segment.encode()
         else:
             self.room.taken += len(body)
         revision = state.number + 1
@@ -175,6 +183,11 @@ class Committer:
                 if name[:1] == GROUP:
                     state.topics.groups.own(name[1:].decode(errors="replace"), user)
         self.acks.acknowledge(session_id, no, revision)
+
+    def _given_back(self, nacks: list[list[Any]]) -> list[list[Any]]:
+        """Return what members have in hand that give back all of it, as a column."""
+        every = ((told, self.in_hand(member, GIVEN_BACK)) for *told, member, back in nacks if not back)
+        return [each for told, found in every for each in found if each[:2] == told]
 
     def _end_for_another(self, ended: Segment, now: float) -> None:
         """End a lease or a transaction of the user that has most of them."""
@@ -274,6 +287,12 @@ class Committer:
         self.flush_chp1(now)
         self._add(segment, segment.encode(), now)
 
+    def add_published(self, extras: dict[str, Any], now: float, wall_s: float) -> None:
+        """Add messages of the server's own, such as dead letters, with the columns that belong to them."""
+        self.flush_chp1(now)
+        segment, body = self._placed(Segment([], [], extras), wall_s)
+        self._add(segment, body, now)
+
     def add_ended(self, keys: list[str], now: float) -> None:
         """Delete keys that have expired."""
         for segment in deletes(keys, self.limits, ended=True):
@@ -298,7 +317,10 @@ class Committer:
     def end_lease(self, lease_id: bytes, now: float) -> None:
         """End a lease that has expired: delete its keys, then the lease."""
         self.delete_ended(lease_id, now)
-        self.add_segment(Segment([], [], {columns.UNLEASE: lease_id, columns.ENDED: True}), now)
+        extras: dict[str, Any] = {columns.UNLEASE: lease_id, columns.ENDED: True}
+        if failed := self.in_hand(lease_id, MEMBER_ENDED):
+            extras[columns.FAILED] = failed
+        self.add_segment(Segment([], [], extras), now)
 
     def delete_ended(self, lease_id: bytes, now: float) -> None:
         """Delete as many keys of an ended lease as this turn may."""

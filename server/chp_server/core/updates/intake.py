@@ -20,7 +20,7 @@ from chp.messages import parse_kvset
 from chp.numbers import unpack
 from chp.properties import ttl_ms_of
 from chp.topics import has_headers
-from chp.versions import COLUMN_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
+from chp.versions import COLUMN_SINCE, DELIVERIES_SINCE, HEADERS_SINCE, OLDEST, SKIPS_SINCE, VERSION
 
 from ..state import leases
 from ..state.groups import check_positions, without_positions
@@ -53,8 +53,11 @@ from .resource_limits import ResourceLimits
 # Sparse columns that only a server may write.
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
-     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.SKIPPED, columns.SCHEDULED, columns.FIRED}
+     columns.PLACED, columns.TRIM, columns.ASSIGN, columns.FAILED, columns.ASIDE, columns.SKIPPED, columns.SCHEDULED,
+     columns.FIRED}
 )  # fmt: skip
+# The settings of a group that an older server does not know.
+COUNTING = frozenset({"max_deliveries", "retry_after_ms", "change"})
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
 def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
     session_id, no = batch
     state = view.committed.state
-    refusal = state.refusals.get(batch) or view.unwritten.get(session_id, no)
+    refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
@@ -237,6 +240,10 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
     if version < HEADERS_SINCE and any(has_headers(body) for _, _, body in extras.get(columns.PUBLISH, ())):
         raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
                        f"{version}; upgrade the other one")  # fmt: skip
+    settings = extras[columns.GROUP][2] if version < DELIVERIES_SINCE and columns.GROUP in extras else None
+    if settings and not COUNTING.isdisjoint(settings):
+        raise BadFrame(f"max_deliveries and changes of a group need version {DELIVERIES_SINCE} on both servers, and "
+                       f"the pair works at {version}; upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:

@@ -1,0 +1,110 @@
+"""covers: questions/unused.py, chp/topics.py: topics that require a group, and topics that are removed when unused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chp.batch import packb
+from chp.errors import BadInput
+from chp.topics import Settings, pack_messages
+from chp_server.core.asks import Vote
+from chp_server.testing import Cores
+
+SESSION = b"s" * 16
+PUBLISH = {"publish": [["t", 1, pack_messages(None, [b"m"])]]}
+
+
+class Pair(Cores):
+    """A pair whose one client sends batches that are numbered by themselves."""
+
+    no = 0
+
+    def say(self, **extras: Any) -> Any:
+        """Send a batch, let it be replicated, and return the last answer."""
+        self.no += 1
+        self.put("PB", SESSION, self.no, {}, **extras)
+        self.run(0.1)
+        return self.answers(SESSION)[-1][1:]
+
+    def has(self, server: str = "P") -> bool:
+        """Return True if the topic is there."""
+        return "t" in self.cores[server].state.topics.by_name
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def test_a_topic_that_requires_a_group_takes_messages_only_for_one(pair: Pair) -> None:
+    pair.say(topic=["t", {"require_group": True}])
+    code, text = pair.say(**PUBLISH)
+    assert code == "group" and "subscribe one first" in text
+    pair.say(group=["t", "g", {}])
+    assert pair.say(**PUBLISH)[0] == "ack"
+    pair.say(group=["t", "g", None])
+    assert pair.say(**PUBLISH)[0] == "group"
+
+
+def test_a_scheduled_message_waits_for_the_group_that_its_topic_requires(pair: Pair) -> None:
+    pair.say(topic=["t", {"require_group": True}])
+    pair.say(schedule=[["t", "n", -100, 0, None, PUBLISH["publish"][0][2]]])
+    pair.run(1.0)
+    assert pair.p.state.topics.by_name["t"].next == 0
+    pair.say(group=["t", "g", {}])
+    pair.run(1.0)
+    assert pair.p.state.topics.by_name["t"].next == 1
+
+
+def test_a_topic_goes_when_it_was_unused_for_so_long(pair: Pair) -> None:
+    pair.say(topic=["t", {"expire_after_s": 5}])
+    pair.run(4.0)
+    pair.say(**PUBLISH)
+    pair.run(4.0)
+    assert pair.has() and pair.has("B")
+    pair.run(2.0)
+    assert not pair.has() and not pair.has("B")
+    facts = [fact for turn in pair.turns["P"] for fact in turn.facts if fact.event == "topic removed"]
+    assert [fact.fields["topic"] for fact in facts] == ["t"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [{"group": ["t", "g", {}]}, {"schedule": [["t", "n", -60_000, 0, None, PUBLISH["publish"][0][2]]]}],
+    ids=["group", "scheduled"],
+)
+def test_a_topic_that_is_used_stays(pair: Pair, use: dict[str, Any]) -> None:
+    pair.say(topic=["t", {"expire_after_s": 2}])
+    pair.say(**use)
+    pair.run(5.0)
+    assert pair.has()
+
+
+def test_a_topic_with_a_reader_stays_and_goes_after_it(pair: Pair) -> None:
+    pair.say(topic=["t", {"expire_after_s": 2}])
+    pair.p.request([b"reader", b"ICANHAZ?", b"", packb({"chp": 4, "id": 1, "topic": "t", "after": 0, "credit": 8})])
+    pair.run(5.0)
+    assert pair.has()
+    pair.p.requests.readers.gone(b"reader")
+    pair.run(3.0)
+    assert not pair.has()
+
+
+def test_the_time_begins_anew_after_a_failover(pair: Pair) -> None:
+    pair.say(topic=["t", {"expire_after_s": 5}])
+    pair.run(3.0)
+    pair.stopped = "P"
+    pair.run(1.5)
+    pair.b.do(Vote())
+    pair.run(3.5)
+    assert pair.b.pair.active and pair.has("B")
+    pair.run(3.0)
+    assert not pair.has("B")
+
+
+@pytest.mark.parametrize("settings", [{"require_group": 1}, {"expire_after_s": 0}, {"expire_after_s": True}])
+def test_settings_that_are_none(settings: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Settings.of(settings)

@@ -1,0 +1,191 @@
+"""covers: groups that count deliveries, as applications have them: Clone, AsyncClone, handlers, HTTP, `chp`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import msgpack
+import pytest
+
+from chp_client import AsyncClone, BadInput, Clone, Message, NoSuchGroup, Refused
+from chp_server.testing import Pair
+from tests import talk
+from tests.talk import WAIT_S, join_all, until
+from tests.wire.gateways import RunningGateway
+
+
+def letters(clone: Clone, topic: str) -> list[dict[str, Any]]:
+    return [msgpack.unpackb(message.value) for batch in clone.topic(topic).read(wait=False) for message in batch]
+
+
+def facts(clone: Clone, topic: str) -> dict[str, Any]:
+    (told,) = clone.topic(topic).groups()
+    return told
+
+
+def test_a_handler_is_counted_by_the_pair_over_failovers(pair: Pair) -> None:
+    with Clone(pair.servers, subtree=None) as clone:
+        orders = clone.topic("orders")
+        orders.subscribe("billing", max_deliveries=3, retry_after_s=0.05)
+        values = [b"%d" % i for i in range(60)]
+        orders.publish_many(values, [f"k{i % 7}" for i in range(60)], headers=[{"n": str(i)} for i in range(60)])
+        seen: Counter[bytes] = Counter()
+        given: list[int] = []
+
+        def handle(message: Message) -> None:
+            seen[message.value] += 1
+            if message.value == b"30":
+                given.append(message.deliveries)
+                if len(given) == 2:
+                    pair.primary.kill()
+                raise ValueError("thirty")
+            if len(seen) == 60 and seen[b"30"] == 3:
+                consumer.stop()
+
+        with orders.consumer("billing", ttl=5.0) as consumer:
+            running = Thread(target=consumer.run, args=(handle,), kwargs={"workers": 4, "tries": 100})
+            running.start()
+            until(lambda: len(seen) == 60 and facts(clone, "orders")["lag"] == 0)
+            consumer.stop()
+            join_all(running)
+        assert given[0] == 1 and max(given) == 3, "the pair has counted, and not the consumer"
+        (letter,) = letters(clone, "orders.billing.dead")
+        assert letter["why"] == "ValueError: thirty" and (letter["tries"], letter["value"]) == (3, b"30")
+        (batch,) = clone.topic("orders.billing.dead").read(wait=False)
+        assert batch.headers == [{"n": "30"}] and batch.keys == ["k2"], "a letter has the headers of its message"
+        order = [value for value in seen if int(value) % 7 == 30 % 7]
+        assert order == sorted(order, key=int), "what has its key came in order"
+
+
+def test_a_batch_gives_messages_back_with_what_it_commits(pair: Pair) -> None:
+    with Clone(pair.servers) as clone:
+        orders = clone.topic("rejected")
+        orders.publish_many([b"0", b"1", b"2", b"3"], ["a", "b", "a", "a"]).wait(WAIT_S)
+        with orders.consumer("g", ttl=5.0) as consumer:
+            batch = consumer.take(WAIT_S)
+            orders.configure("g", max_deliveries=2)
+            assert batch is not None and batch.deliveries_max is None
+            assert batch.reject(1, "at once, as the batch came before the setting") == []
+            batch.done().wait(WAIT_S)
+            assert [each["offset"] for each in letters(clone, "rejected.g.dead")] == [1]
+            orders.publish_many([b"4", b"5", b"6", b"7"], ["a", "b", "a", "a"]).wait(WAIT_S)
+            batch = consumer.take(WAIT_S)
+            assert batch is not None and (batch.values, batch.deliveries_max) == ([b"4", b"5", b"6", b"7"], 2)
+            assert batch.reject(6, "not now") == [7], "what is behind it comes again with it"
+            batch.commit({"/done": b"4 5"})
+            again = consumer.take(WAIT_S)
+            assert again is not None and (again.values, again.deliveries) == ([b"6"], 2)
+            assert next(iter(again)).deliveries == 2 and facts(clone, "rejected")["deliveries"] == 2
+            again.reject(6, "never")
+            again.commit({"/done": b"6"})
+            last = consumer.take(WAIT_S)
+            assert last is not None and (last.values, last.deliveries) == ([b"7"], 1)
+            last.done().wait(WAIT_S)
+        told = letters(clone, "rejected.g.dead")[-1]
+        assert (told["offset"], told["why"], told["tries"]) == (6, "never", 2)
+        assert facts(clone, "rejected") | {"name": "g", "failing": 0, "deliveries": 1} == facts(clone, "rejected")
+
+
+def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
+    run = partial(talk.run, "--servers", ",".join(pair.servers))
+    with Clone(pair.servers, subtree=None) as clone:
+        topic = clone.topic("settings")
+        for bad, says in (
+            ({"max_deliveries": 0}, "max_deliveries is a whole number from 1 to 1,000"),
+            ({"max_deliveries": 1001}, "from 1 to 1,000"),
+            ({"max_deliveries": 2, "retry_after_s": 0}, "0.001 to 3600"),
+            ({"max_deliveries": 2, "retry_after_s": "1"}, "not '1'"),
+            ({"retry_after_s": 1.0}, "give max_deliveries too"),
+        ):
+            with pytest.raises((BadInput, Refused), match=says):
+                topic.subscribe("g", **bad)
+        assert [each["name"] for each in clone.topics() if each["name"] == "settings"] == [], "nothing half done"
+        with pytest.raises(NoSuchGroup):
+            topic.publish(b"1").wait(WAIT_S)
+            topic.configure("g", max_deliveries=5)
+        with pytest.raises(BadInput, match="no setting"):
+            topic.configure("g")
+        made = run("topic", "subscribe", "settings", "g", "--max-deliveries", "4", "--retry-after", "2s")
+        assert made.exit_code == 0
+        (told,) = topic.groups()
+        assert (told["max_deliveries"], told["retry_after_s"], told["failing"], told["deliveries"]) == (4, 2.0, 0, 1)
+        topic.configure("g", max_deliveries=6, ack_timeout_s=9)
+        (told,) = topic.groups()
+        assert (told["max_deliveries"], told["retry_after_s"], told["ack_timeout_s"]) == (6, 2.0, 9)
+        assert run("topic", "configure", "settings", "g", "--off", "retry-after", "--ack-timeout", "3s").exit_code == 0
+        shown = json.loads(run("topic", "groups", "settings", "--json").stdout)
+        assert (shown["max_deliveries"], shown["retry_after_s"], shown["ack_timeout_s"]) == (6, None, 3)
+        for words in ((), ("--off", "ack-timeout", "--ack-timeout", "3s"), ("--off", "nothing")):
+            assert run("topic", "configure", "settings", "g", *words).exit_code == 2
+        topic.configure("g", max_deliveries=None, ack_timeout_s=None)
+        (told,) = topic.groups()
+        assert told["max_deliveries"] is None
+
+        async def change() -> dict[str, Any]:
+            async with AsyncClone(pair.servers, subtree=None) as other:
+                await other.topic("settings").subscribe("h", max_deliveries=3, retry_after_s=1)
+                await other.topic("settings").configure("h", retry_after_s=None)
+                return (await other.topic("settings").groups())[-1]
+
+        told = asyncio.run(change())
+        assert (told["max_deliveries"], told["retry_after_s"]) == (3, None)
+
+
+def test_by_http(pair: Pair) -> None:
+    with RunningGateway(pair.servers) as gateway, Clone(pair.servers, subtree=None) as clone:
+        client, path = gateway.client, "/v1/topics/web/groups/g"
+        client.put(f"{path}?start=begin&max_deliveries=2&retry_after_s=0.05").raise_for_status()
+        rows = "".join(json.dumps({"value": str(i), "key": f"k{i}"}) + "\n" for i in range(3))
+        lines = {"Content-Type": "application/x-ndjson"}
+        client.post("/v1/topics/web/messages", content=rows, headers=lines).raise_for_status()
+        first = client.post(f"{path}/receive?member=w&wait=9").json()
+        assert (len(first["messages"]), first["deliveries"], first["max_deliveries"]) == (3, 1, 2)
+        acked = {"receipt": first["receipt"], "except": [first["messages"][1]]}
+        assert client.post(f"{path}/ack", json=acked).status_code == 200
+        back = {"receipt": first["receipt"], "messages": [first["messages"][1]], "why": "no stock"}
+        assert client.post(f"{path}/nack", json=back).status_code == 200
+        shown = client.get(path).json()
+        assert (shown["failing"], shown["deliveries"], shown["max_deliveries"], shown["retry_after_s"]) == (
+            1,
+            2,
+            2,
+            0.05,
+        )
+        second = client.post(f"{path}/receive?member=w&wait=9").json()
+        assert [each["value"] for each in second["messages"]] == ["1"] and second["deliveries"] == 2
+        for bad in (
+            {"receipt": second["receipt"], "messages": [{"offset": 0, "key": "k0"}]},
+            {"receipt": second["receipt"], "messages": [{"offset": 1, "key": "k1"}], "why": 7},
+            {"receipt": second["receipt"], "messages": [{"offset": 1, "key": "k1"}], "delay": 7},
+        ):
+            assert client.post(f"{path}/nack", json=bad).status_code == 400
+        assert client.post(f"{path}/nack", json={"receipt": second["receipt"]}).status_code == 200, "it leaves"
+        until(lambda: len(letters(clone, "web.g.dead")) == 1)
+        (letter,) = letters(clone, "web.g.dead")
+        assert (letter["offset"], letter["tries"], letter["why"]) == (1, 2, "a member gave it back")
+        assert client.get(path).json()["position"] == 2 and client.post(f"{path}/receive").status_code == 204
+        changed = client.post(f"{path}/settings?max_deliveries=&retry_after_s=")
+        assert changed.status_code == 200 and client.get(path).json()["max_deliveries"] is None
+        for query in ("", "?max_deliveries=0", "?max_deliveries=x", "?retry_after_s=0", "?retry_after_s=5000"):
+            assert client.post(f"{path}/settings{query}").status_code == 400, query
+        assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
+
+
+def test_a_command_of_the_shell_gives_back(pair: Pair) -> None:
+    run = partial(talk.run, "--servers", ",".join(pair.servers))
+    with Clone(pair.servers, subtree=None) as clone:
+        shell = clone.topic("shell")
+        shell.subscribe("g", start="begin", max_deliveries=2)
+        shell.publish_many([b"fine", b"bad", b"behind"], ["a", "b", "b"]).wait(WAIT_S)
+        command = 'read -r line; echo "$CHP_DELIVERIES $line" >&2; [ "$line" != bad ]'
+        done = run("sub", "shell", "--group", "g", "--exec", command, "--no-wait")
+        assert done.exit_code == 0 and done.stderr.count("was given back") == 2 and "2 of 2" in done.stderr
+        until(lambda: facts(clone, "shell")["lag"] == 0)
+        assert [each["value"] for each in letters(clone, "shell.g.dead")] == [b"bad"]
+        shown = run("topic", "groups", "shell").stdout
+        assert "lag 0" in shown and "failing" not in shown
