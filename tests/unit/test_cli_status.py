@@ -279,6 +279,12 @@ def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(seen.history[A]) == [250.0, 0.0]
 
 
+def test_a_server_whose_sets_wait_for_the_passive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = look({A: says(A, "active", throttled=True), B: says(B, "passive")}, monkeypatch=monkeypatch)
+    rows = {title: cells for title, *cells in status.rows(seen)}
+    assert rows["in sync"] == ["yes, throttled by the passive", "yes"]
+
+
 def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     other = says(B, "passive", sequence=1000, pending=2, pending_bytes=2048)
     seen = look({A: says(A, "active"), B: other}, monkeypatch=monkeypatch)
