@@ -243,6 +243,10 @@ def topic(stage: Stage, u: str) -> None:
     stage.make(topic=[u, {}])
 
 
+def scheduled(stage: Stage, u: str) -> None:
+    stage.make(schedule=[[u, "n", -60_000, 0, None, packb([None, [b"1"]])]])
+
+
 def group(stage: Stage, u: str) -> None:
     stage.make(group=[u, "g", {"start": 0}])
 
@@ -330,6 +334,15 @@ ACTS = [
         request("PUT", "/v1/topics/{u}")),
     Act("remove a topic", WRITERS, {columns.TOPIC, "DELETE /v1/topics/{topic}"},
         sets(topic, lambda u: {"topic": [u, None]}), request("DELETE", "/v1/topics/{u}", topic)),
+    Act("schedule a message", WRITERS, {columns.SCHEDULE, "POST /v1/topics/{topic}/scheduled"},
+        sets(topic, lambda u: {"schedule": [[u, "n", -60_000, 0, None, packb([None, [b"1"]])]]}),
+        request("POST", "/v1/topics/{u}/scheduled?delay_s=60", topic, content=b"1")),
+    Act("schedule one that depends on a key", WRITERS, {columns.SCHEDULE},
+        sets(topic, lambda u: {"schedule": [[u, "n", -60_000, 0, f"/pub/{u}", packb([None, [b"1"]])]]}),
+        request("POST", "/v1/topics/{u}/scheduled?delay_s=60&unless_changed=/pub/{u}", topic, content=b"1")),
+    Act("cancel it", WRITERS, {columns.CANCEL, "DELETE /v1/topics/{topic}/scheduled/{name}"},
+        sets(scheduled, lambda u: {"cancel": [[u, "n"]]}),
+        request("DELETE", "/v1/topics/{u}/scheduled/n", scheduled)),
     # groups
     Act("make a group", CONSUMERS, {columns.GROUP, "PUT /v1/topics/{topic}/groups/{group}"},
         sets(topic, lambda u: {"group": [u, "g", {"start": 0}]}), request("PUT", f"{G}?start=begin", topic)),
@@ -413,11 +426,12 @@ def done_by(stage: Stage, act: Act, may: str) -> None:
 READS = {
     "GET /v1/keys", "GET /v1/keys/{key}", "GET /v1/watch", "GET /v1/topics", "GET /v1/topics/{topic}",
     "GET /v1/topics/{topic}/messages", "GET /v1/topics/{topic}/groups", "GET /v1/topics/{topic}/groups/{group}",
+    "GET /v1/topics/{topic}/scheduled",
     "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
     "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",
     *(f"option {name}" for name in (
         "after", "at", "chp", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts", "prefix",
-        "probe", "session_s", "store", "topic", "topics", "until",
+        "probe", "scheduled", "store", "topic", "topics", "until",
     )),
 }  # fmt: skip
 # Columns that no client may write. Servers refuse them for each user, whatever its rights.
@@ -427,6 +441,7 @@ SERVERS: dict[str, Any] = {
     columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
+    columns.SCHEDULED: [1, []], columns.FIRED: [],
     columns.FAILED: [["t", "g", [[ALL, 1, ""]]]], columns.ASIDE: [["t", "g", [[ALL, 0]]]],
 }  # fmt: skip
 # Rows that other files have: name -> the test.
