@@ -326,3 +326,23 @@ def test_what_can_t_be_given_back_is_refused() -> None:
     assert one.send(nack=[[*whose, []]]) == "" and group_of(talk).times_max == 1, "all that it has in hand"
     for column in ("failed", "aside"):
         assert one.send(**{column: [["t", "g", []]]}) == "bad", "the server's to write"
+
+
+def test_a_dead_letter_is_read_from_the_journal_while_nobody_is_connected() -> None:
+    """A server that restarted has no messages in memory, and the last member died of this one."""
+    talk = GroupTalk()
+    talk.group("t", "g", max_deliveries=1)
+    talk.publish("t", [b"bad"], ["k"])
+    readers = talk.core.requests.readers
+    for _ in range(2):
+        member = talk.member(ttl_ms=1000)
+        talk.turn(0.05)
+        assert len(member.chunks) == 1
+        readers.gone(member.identity)
+        readers.pages._rows.clear()
+        readers.pages._near.clear()
+        talk.turn(2.0)
+    for _ in range(5):
+        talk.turn(0.0)
+    assert [letter["value"] for letter in letters(talk)] == [b"bad"]
+    assert talk.core.next_deadline() > talk.core.turn.now, "nothing is left to do"

@@ -176,6 +176,9 @@ class TopicReaders:
             self.coordinator.step(self._turn.now)
         if self._committed.state.topics.groups.unsettled:
             self.coordinator.settle(self._turn.now, self._turn.wall_s)
+            if not self:
+                # A dead letter may have to be read while nobody is connected, so that no `pump` asks for it.
+                self._turn.effects.reads += self.pages.due()
         for facts in self.coordinator.refused:
             self._turn.effects.fact("dead letter refused", "warning", **facts)
         self.coordinator.refused.clear()
