@@ -63,7 +63,7 @@ BAD = [
     ("PUT", "/v1/topics/t", {}, b" " * 65_537, 413, "too-large"),
     ("PUT", "/v1/topics/t/groups/g", {}, b" " * 65_537, 413, "too-large"),
     ("POST", "/v1/topics/t/groups/g/receive", {}, b" " * 65_537, 413, "too-large"),
-    ("POST", "/v1/topics/t/groups/g/nack", {}, b" " * 65_537, 413, "too-large"),
+    ("POST", "/v1/topics/t/groups/g/nack", {}, b" " * 100_001, 413, "too-large"),
     ("POST", "/v1/topics/t/groups/g/extend", {}, b" " * 65_537, 413, "too-large"),
     ("POST", "/v1/batch", LINES, b'{"set":"/bad/done","value":"' + b"x" * 70_000 + b'",}', 400, "bad-row"),
     ("POST", "/v1/batch", PACK, b"\xdd\x00\x01\x00\x00" + b"\x80" * 70_000, 413, "too-large"),
