@@ -17,7 +17,7 @@ from tests.wire.gateways import RunningGateway
 
 SMALL = RequestLimits(body_bytes=100_000, head_bytes=8192, head_s=5.0)
 pytestmark = pytest.mark.gateway(limits=SMALL)
-NAMES = {"{key}": "bad/x", "{topic}": "bad", "{group}": "g"}
+NAMES = {"{key}": "bad/x", "{topic}": "bad", "{group}": "g", "{name}": "n"}
 BODIED = ("put", "post")
 WORSE = b"x" * 9000
 FORTY = b"&".join(b"a%d=1" % n for n in range(40))
@@ -50,7 +50,7 @@ WRONG: dict[str, tuple[bytes, set[int]]] = {
     "a query that is not UTF-8": (b"{m} {p}?key=%ff%fe HTTP/1.1\r\n{ok}\r\n", {400, 404}),
     "forty parameters": (b"{m} {p}?" + FORTY + b" HTTP/1.1\r\n{ok}\r\n", {400, 404}),
     "a query of 9,000 bytes": (b"{m} {p}?" + WORSE + b" HTTP/1.1\r\n{ok}\r\n", {400, 404, 431}),
-    "a path of 9,000 bytes": (b"{m} {p}/" + WORSE + b" HTTP/1.1\r\n{ok}\r\n", {400, 404, 431}),
+    "a path of 9,000 bytes": (b"{m} {p}/" + WORSE + b" HTTP/1.1\r\n{ok}\r\n", {400, 404, 405, 431}),
     "a path that goes on": (b"TRACE {p}/and/on HTTP/1.1\r\n{ok}\r\n", {404, 405}),
     "no path": (b"{m}  HTTP/1.1\r\n{ok}\r\n", {400}),
     "a path without a slash": (b"{m} keys HTTP/1.1\r\n{ok}\r\n", {400}),
