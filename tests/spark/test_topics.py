@@ -62,7 +62,7 @@ def test_headers_are_as_kafka_s_source_has_them(spark: SparkSession, server: Tes
     bad = spark.createDataFrame([("a", "1", [("A", b"1")])], kind).write.format("chp").mode("append")
     with pytest.raises(Exception, match="bad headers in row 0"):
         bad.options(servers=server.address, topic="orders").save()
-    with pytest.raises(BadDataFrame, match="as Kafka's source has them"):
+    with pytest.raises(Exception, match="as Kafka's source has them"):
         bad = spark.createDataFrame([("a", "1", "text")], "key string, value string, headers string").write
         bad.format("chp").mode("append").options(servers=server.address, topic="orders").save()
     assert clone.topic("orders").facts()["next"] == 3

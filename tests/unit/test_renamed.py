@@ -95,6 +95,7 @@ SETS += ["sync", "touch"]
 BOTH = [*MAPPING, *COPY, *CALLS, *SETS, "close", "topic", "topics", "transaction"]
 TOPIC = [
     "cancel",
+    "configure",
     "consumer",
     "create",
     "facts",
@@ -107,8 +108,8 @@ TOPIC = [
     "schedule",
     "scheduled",
     "subscribe",
+    "unsubscribe",
 ]
-TOPIC += ["unsubscribe"]
 
 
 @pytest.mark.parametrize(

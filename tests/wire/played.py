@@ -443,7 +443,9 @@ def _of_a_topic() -> dict[str, Frames]:
     made = {
         "kvset-a-topic": kvset(1, [], [], {TOPIC: ["orders", {"keep": "size", "max_messages": 1000}]}),
         "kvset-messages-for-a-topic": kvset(2, [], [], {PUBLISH: [["orders", 2, told]]}),
-        "kvset-a-schedule": kvset(3, [], [], {SCHEDULE: [["orders", "remind-7", -1_800_000, 0, "/orders/7", later]]}),
+        "kvset-a-schedule": kvset(
+            3, [], [], {SCHEDULE: [["orders", "remind-7", 1_893_456_000_000, 0, "/orders/7", later]]}
+        ),
     }
     traced = pack_messages(None, [b"2 plums"], [{"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}])
     for frames in made.values():
