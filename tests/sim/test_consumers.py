@@ -126,7 +126,7 @@ def closing_counts(mp: pytest.MonkeyPatch) -> None:
         (given_together, "is good, and was put aside", (0, 13, 17)),
         (put_nowhere, "never put", (0, 14, 15)),
         (never_put_aside, "group p of t is at", (14, 15)),
-        (closing_counts, "is good, and was put aside", (0, 2, 20)),
+        (closing_counts, "is good, and was put aside", (10, 21, 38)),
     ],
 )
 def test_a_planted_bug_of_deaths_is_found(
