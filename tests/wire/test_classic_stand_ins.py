@@ -66,7 +66,7 @@ def test_a_silent_server_is_left_for_the_other() -> None:
     with ClassicServer(hugz_s=0.05) as first, ClassicServer(hugz_s=0.05) as second:
         first.put(b"/a", b"first")
         second.put(b"/a", b"second")
-        with ClassicClient([first.endpoint, second.endpoint], silent_s=0.5) as client:
+        with ClassicClient([first.endpoint, second.endpoint], silent_s=2.0) as client:
             client.until(lambda: client.map == {b"/a": b"first"} and client.hugz)
             first.stop()
             client.until(lambda: client.current == 1 and client.map == {b"/a": b"second"})
