@@ -324,6 +324,15 @@ def test_the_user_with_most_is_refused_when_the_table_is_full() -> None:
     schedule.check_all()
 
 
+def test_what_is_due_in_one_turn_is_in_the_order_of_its_times_and_bounded() -> None:
+    schedule = Schedule(DEFAULT)
+    told = [entry(f"{n:02}", 1000 + 7 * n % 30) for n in range(30)]
+    schedule.apply(timed(with_user(Segment([], [], {"schedule": told}), ""), 0).extras or {})
+    times = [message.due_ms for _, message in schedule.due(2000, 30)]
+    assert len(times) == 30 and times == sorted(times)
+    assert len(schedule.due(2000, 10)) == 10
+
+
 def test_bytes_of_scheduled_messages_have_a_bound() -> None:
     schedule = Schedule(replace(DEFAULT, scheduled_bytes_max=1000))
     with pytest.raises(Refusal, match="scheduled_bytes_max"):

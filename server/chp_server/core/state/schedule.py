@@ -96,8 +96,6 @@ class Schedule:
         self._of_user: Counter[str] = Counter()
         # key -> the messages that a change of the key drops.
         self.unless: dict[str, dict[Place, None]] = {}
-        # The messages that changes of their keys have dropped, since this server started.
-        self.dropped = 0
         self._due = Due(self._deadline_of)
         # Messages that are due. The active publishes them in this order.
         self._ready: dict[Place, None] = {}
@@ -151,7 +149,7 @@ class Schedule:
             raise Refusal("full", f"{self.bytes:,} bytes of messages are scheduled, {most}; cancel some, or wait")
         if self.count + more <= limits.scheduled_max:
             return
-        # A user below its share may go on. So all together have no more than twice the bound.
+        # A user below its share may go on. So all users together have at most twice the bound.
         share = limits.scheduled_max // max(1, len(self._of_user.keys() | {user}))
         if self._of_user[user] + more > share:
             most = f"and {limits.scheduled_max:,} may be (scheduled_max)"
@@ -217,7 +215,6 @@ class Schedule:
         for key in self.unless.keys() & set(keys):
             for topic, name in list(self.unless[key]):
                 self._drop(topic, name)
-                self.dropped += 1
 
     def removed(self, topic: str) -> None:
         """Drop all messages of a topic, because it was removed."""
