@@ -61,7 +61,7 @@ class AsyncBatch:
 
     @property
     def deliveries(self) -> int:
-        """How often its message was given; 1 for messages that did not fail."""
+        """The number of times that its message was given; 1 for messages that did not fail."""
         return self.batch.deliveries
 
     @property

@@ -10,7 +10,8 @@ The servers keep the time: a message is published by whichever server is active 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -135,14 +136,13 @@ def _told(row: list[Any]) -> ScheduledMessage:
     return ScheduledMessage(name, due, every_ms / 1000 or None, unless, key or None, size)
 
 
-class naming_message:  # used as a function is
-    """Turns the codes of refusals that name a scheduled message into errors of their own."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Refused) and error.code == "there":
-            raise AlreadyThere(error.text, error.code, error.detail, error.server) from None
-        if isinstance(error, Refused) and error.code == "name":
-            raise NoSuchMessage(error.text, error.code, error.detail, error.server) from None
+@contextmanager
+def naming_message() -> Iterator[None]:
+    """Turn the codes of refusals that name a scheduled message into errors of their own."""
+    try:
+        yield
+    except Refused as error:
+        kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(error.code)
+        if kind is None:
+            raise
+        raise kind(error.text, error.code, error.detail, error.server) from None
