@@ -1,6 +1,7 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 #              make demo ARGS=topics: orders, a group that shares them, a dead letter, and kills
-# make test    everything, three test processes at a time, as most of a test is waiting; make test-fast: what needs no sockets, in under a minute
+# make test    everything, three test processes at a time, as most of a test is waiting; what failed beside the others is
+#              run once more alone, and what fails twice is red; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
 #              make test-long: what takes hours, in parts of at most 20 minutes (make test-long PART=sim-3; ARGS=--list names them);
 #              make test-long-report: what was proved for this commit, and for the last change of each package
@@ -20,6 +21,7 @@ ROUNDS ?= 100
 EXTRAS := cli,postgres,zookeeper,metrics,gateway,spark,test
 ARGS   ?=
 PART   ?=
+ALONE  := { echo "make: these failed beside the others; they run once more, alone" && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 TYPED  := chp/chp server/chp_server client/chp_client tests benchmarks examples
 
 .PHONY: demo check test test-fast test-browser test-long test-long-report docs bench lint sim soak pins clean
@@ -46,7 +48,7 @@ check: lint test-fast
 	$(BIN)/python -m tests.sim --seeds 50
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS) || $(ALONE)
 
 test-long: $(VENV)/.installed
 	$(BIN)/python -m tests.long $(PART) $(ARGS)

@@ -132,7 +132,9 @@ class QuestionPort:
                     log.warning("%s is busy: %s; asking again for up to %.0f s", connection.address, refused.text, left)
                     busy_from = float("inf")
             except Elsewhere:
-                last = "no answer"
+                # The rest of the time may be too short for any server, so a last short question says nothing.
+                if left >= min(patience_s, timeout_s / 2):
+                    last = "no answer"
                 self._drop(connection)
                 if self._at == 0:
                     # All are silent, or one is busy with a large answer, which a new question does not speed up.
