@@ -14,6 +14,7 @@ from chp.numbers import Revision
 from chp.topics import Headers
 
 from ..agent.aioparts import Awaiting, call_soon
+from ..agent.tickets import Ticket
 from ..core.events import Ack
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart
@@ -55,6 +56,13 @@ class AsyncTopic(metaclass=PublicNames):
     ) -> Ack:
         """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
+
+    def submit(self, value: Any, key: str | None = None, *, headers: Headers | None = None) -> Ticket:
+        """Publish a message without waiting; `Full` if the window is.
+
+        `await ticket.consumed("billing")` waits until a group has consumed it; see `Ticket.consumed`.
+        """
+        return self._topic.publish(value, key, headers=headers)
 
     async def schedule(
         self,

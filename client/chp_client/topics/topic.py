@@ -24,12 +24,13 @@ from chp.limits import DEFAULT
 from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
 
 from .. import checks
-from ..agent.tickets import Ticket
+from ..agent.tickets import PublishedMessages, Ticket
 from ..agent.writer import Writer
 from ..core.events import Ack
 from ..port.ask import QuestionPort
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart, topic_start
+from .consumed import Consumption
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
@@ -90,6 +91,10 @@ class TopicRequests:
         place = ReadPosition(topic_start(start), inf if until is None else until + 1)
         return batches(self.servers(), self.name, place, self.writer.decode, wait=wait)
 
+    def consuming(self, ticket: Ticket, group: str) -> Consumption:
+        """Return the promise that a group has consumed the messages of a ticket."""
+        return Consumption(ticket, group, self.servers, lambda: self.writer.closed)
+
     def receive(
         self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
     ) -> ReceivedBatch | None:
@@ -114,6 +119,7 @@ class Topic(metaclass=PublicNames):
     def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.name = check_topic(name)
         self._requests = TopicRequests(writer, servers, name)
+        self._consuming = self._requests.consuming
 
     # -- publishing
 
@@ -129,11 +135,15 @@ class Topic(metaclass=PublicNames):
 
         Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
         the window of what is not acknowledged. `headers` are at most 32 names with texts, which travel with the
-        message. Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
+        message. `ticket.consumed(group).wait(timeout)` waits until a group has done the message.
+
+        Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
         """
         writer, name = self._requests.writer, check_key(key) if key is not None else ""
         carried = writer.carried(headers) if headers or writer.tracing is not None else None
-        return writer.publish(self.name, name, writer.encoded(value), timeout, carried)
+        ticket = writer.publish(self.name, name, writer.encoded(value), timeout, carried)
+        ticket.consuming = self._consuming
+        return ticket
 
     def publish_many(
         self,
@@ -161,7 +171,9 @@ class Topic(metaclass=PublicNames):
         if headers is not None or writer.tracing is not None:
             carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
         body = pack_messages(names, data, carried)
-        return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+        ticket = self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+        ticket.published, ticket.consuming = PublishedMessages(self.name, names, len(data)), self._consuming
+        return ticket
 
     def schedule(
         self,

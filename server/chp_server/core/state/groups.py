@@ -110,6 +110,13 @@ class Group:
         """Return the offset of a slot, which is a set of one."""
         return next(at for places in self.places.values() for at, some in places.items() if some & slot)
 
+    def places_told(self) -> list[list[Any]]:
+        """Return each place that slots have reached, with these slots as they travel."""
+        merged: Places = {}
+        for at, some in chain.from_iterable(places.items() for places in self.places.values()):
+            merged[at] = merged.get(at, 0) | some
+        return [[pack_slots(some), at] for at, some in merged.items()]
+
     def slots_of(self, member: bytes) -> int:
         """Return the slots that a member has, as a bit set."""
         slots = 0
