@@ -107,6 +107,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_unused.py": {
         "test_a_topic_that_requires_a_group_takes_messages_only_for_one": "M-19",
         "test_a_topic_goes_when_it_was_unused_for_so_long": "M-20",
+        "test_a_group_goes_when_it_had_no_member_for_so_long": "M-21",
     },
     "tests/unit/test_schedule.py": {
         "test_what_is_refused_changes_nothing": "M-1 M-2 M-5 M-6 M-16",

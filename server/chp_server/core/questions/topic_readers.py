@@ -33,7 +33,7 @@ from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
 from .message_pages import MessagePages
 from .syncs import reply
-from .unused import UnusedTopics
+from .unused import UnusedGroups, UnusedTopics
 
 # Topics or groups in one answer.
 LISTED_MAX = 500
@@ -56,7 +56,7 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
-        self._unused = UnusedTopics()
+        self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
         # The answers that wait: their number, the connection, the id of the question, and the facts.
         self.owed: deque[tuple[int, bytes, int, dict[str, Any]]] = deque()
 
@@ -197,7 +197,7 @@ class TopicReaders:
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
         # The other server may see what this one does not.
-        self._unused = UnusedTopics()
+        self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
@@ -215,8 +215,12 @@ class TopicReaders:
             self._remove_unused()
 
     def _remove_unused(self) -> None:
-        """Remove the topics that were unused for as long as their settings allow."""
+        """Remove the topics and the groups that were unused for as long as their settings allow."""
         turn, topics = self._turn, self._committed.state.topics
+        for name, group in list(self._unused_groups.over(topics, turn.now)):
+            gone = {columns.GROUP: [name, group, None], columns.ENDED: True}
+            self._committer.add_segment(Segment([], [], gone), turn.now)
+            turn.effects.fact("group removed", topic=name, group=group, why="it had no member for its expire_after_s")
         for name in list(self._unused.over(topics, turn.now, self.delivery.reads)):
             # The mark of what time does: a record that another server replays has none of it.
             self._committer.add_segment(Segment([], [], {columns.TOPIC: [name, None], columns.ENDED: True}), turn.now)
