@@ -1,4 +1,4 @@
-"""covers: `ack="before"`, as source 000 means Get: what was returned is not returned again, though processes are killed."""
+"""covers: `ack="before"`, which is the Get of source 000: what was returned is not returned again, whatever is killed."""
 
 from __future__ import annotations
 
