@@ -1,4 +1,4 @@
-"""covers: `ack="before"`, which is the Get of source 000: what was returned is not returned again, whatever is killed."""
+"""covers: `ack="before"`, which is the Get of source 000: what was returned is not returned again over kills."""
 
 from __future__ import annotations
 
