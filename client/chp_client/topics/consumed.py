@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from math import inf
 from threading import Event
 from time import monotonic
@@ -132,14 +133,15 @@ class Consumption:
         first, end = facts["first"], facts["next"]
         at = end if revision == UNKNOWN else self._first_from(revision, first, end, timeout_s)
         targets: list[Target] = []
-        for batch in self._read(at, timeout_s) if at < end else ():
-            if batch.revision != revision:
-                # No split can have moved a message of the epoch that is there, so the topic has let the message go.
-                if not targets and at == first and epoch_of(batch.revision) == epoch_of(revision):
-                    return [(ALL_SLOTS, first)]
-                break
-            if self._is_ours(batch, cut=batch.offset == first):
-                targets += _targets(batch)
+        with closing(self._read(at, timeout_s)) as found:
+            for batch in filter(None, found) if at < end else ():
+                if batch.revision != revision:
+                    # No split can have moved a message of the epoch that is there, so the topic has let the message go.
+                    if not targets and at == first and epoch_of(batch.revision) == epoch_of(revision):
+                        return [(ALL_SLOTS, first)]
+                    break
+                if self._is_ours(batch, cut=batch.offset == first):
+                    targets += _targets(batch)
         return targets or [(ALL_SLOTS, end)]
 
     def _first_from(self, revision: Revision, first: int, end: int, timeout_s: float) -> int:
@@ -149,19 +151,18 @@ class Consumption:
         while low < high:
             middle = max(low, high - step) if galloping else (low + high) // 2
             step *= GALLOP
-            batch = next(self._read(middle, timeout_s), None)
+            with closing(self._read(middle, timeout_s)) as found:
+                batch = next(filter(None, found), None)
             if batch is None or batch.offset >= high or batch.revision >= revision:
                 high = middle
             else:
                 low, galloping = batch.offset + len(batch), False
         return low
 
-    def _read(self, offset: int, timeout_s: float) -> Iterator[MessageBatch]:
+    def _read(self, offset: int, timeout_s: float) -> Generator[MessageBatch | None, None, None]:
         place = ReadPosition(offset, inf)
-        found = batches(
-            self._servers(), self._published.topic, place, None, wait=False, patience_s=timeout_s, credit=1
-        )  # fmt: skip
-        return (batch for batch in found if batch is not None)
+        servers, topic = self._servers(), self._published.topic
+        return batches(servers, topic, place, None, wait=False, patience_s=timeout_s, credit=1)
 
     def _is_ours(self, batch: MessageBatch, *, cut: bool) -> bool:
         """Return True if the batch may be the ticket's: it has the same keys. `cut`: its first messages may be gone."""
