@@ -58,6 +58,9 @@ class Limits:
     turn_messages_share: int = 4
     # A set of this many bytes is small: a turn does it before large sets, in a tenth of a millisecond.
     small_set_bytes: int = 4096
+    # A client whose sets wait is asked for batches of so many keys while others wait for them: a server does one in
+    # about a millisecond.
+    shared_batch_items: int = 1024
     # Large sets of all clients wait for their turn; one client has `window_bytes` of them at most. Beyond that the
     # server reads no sets, and they wait in the sockets.
     waiting_sets_bytes_max: int = 64 * MIB
