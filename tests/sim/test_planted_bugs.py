@@ -517,6 +517,24 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
         play((SCENARIOS / "bug-replayed-and-sent-again.txt").read_text())
 
 
+def a_version_is_replayed_in_part(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: of a version with a conflict, the other keys are set again without the version."""
+
+    def decide(original: Any, self: Ledger, piece: SuffixPart, *args: Any, **more: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(SuffixPart, "version", None)
+            original(self, piece, *args, **more)
+
+    wrap(mp, Ledger, "_decide", decide)
+
+
+def test_a_version_that_is_replayed_in_part_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario shows this bug each time, while only one seed in a thousand does."""
+    a_version_is_replayed_in_part(monkeypatch)
+    with pytest.raises(Wrong, match="more than once"):
+        play((SCENARIOS / "bug-version-in-part.txt").read_text())
+
+
 PARTED = """client c1 model all | client c2 model all | start P | start B | start c1 | start c2 | tick 3
 set c1 /a | tick 0.5 | cut P>B | cut B>P | cut c2>P | cut P>c2 | cut c1>B | cut B>c1 | tick 3 | set c1 /b | tick 0.5
 crash P at saves | crash c1 | heal P>B | heal B>P | tick 2 | settle 15"""

@@ -410,6 +410,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice": "A-33",
         "test_a_version_that_a_program_counted_again_after_its_restart_is_done_once": "A-34",
         "test_a_version_of_which_the_log_tells_nothing_is_a_conflict": "A-35",
+        "test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_when_it_runs_again": "A-35",
     },
     "tests/unit/test_suffix.py": {
         "test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does": "W-39",
