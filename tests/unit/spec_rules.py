@@ -630,6 +630,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-47 A-49",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-48",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-50 A-51",
+        "test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor": "A-56",
     },
     "tests/unit/test_beat.py": {
         "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-52 A-55",
