@@ -360,6 +360,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns": "W-7 W-30",
         "test_the_window_is_full_by_batches_or_by_bytes": "W-8",
         "test_the_pipeline_is_bounded": "W-9",
+        "test_an_ack_may_ask_for_small_batches": "W-52",
         "test_an_own_set_is_visible_at_once_and_its_echo_changes_nothing": "W-11 W-41",
         "test_and_to_the_one_that_becomes_active": "W-27 P-9",
         "test_a_gap_is_resent_from_where_the_server_wants_it_and_only_once": "W-28 W-29",
