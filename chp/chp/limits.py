@@ -28,6 +28,8 @@ class Limits:
     frame_bytes_max: int = 17 * MIB
     # A batch in a frame is smaller, as a record has headers beside its batches.
     body_bytes_max: int = 17 * MIB - (64 << 10)
+    # A connection to P+3 that is not the peer's is cut off after this much: the first message of a peer has 200 bytes.
+    stranger_bytes_max: int = MIB
     # A request on the snapshot port has a subtree and a dozen options.
     question_bytes_max: int = 64 << 10
     # Ten years: a key that is to live longer needs no ttl.

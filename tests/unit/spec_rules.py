@@ -413,6 +413,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice": "A-33",
         "test_a_version_that_a_program_counted_again_after_its_restart_is_done_once": "A-34",
         "test_a_version_of_which_the_log_tells_nothing_is_a_conflict": "A-35",
+        "test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_when_it_runs_again": "A-35",
     },
     "tests/unit/test_suffix.py": {
         "test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does": "W-39",
@@ -632,6 +633,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-47 A-49",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-48",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-50 A-51",
+        "test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor": "A-56",
     },
     "tests/unit/test_beat.py": {
         "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-52 A-55",
