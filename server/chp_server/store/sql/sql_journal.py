@@ -371,7 +371,7 @@ class SqlJournal(Journal, Generic[D]):
             self._gathered.chunks, self._gathered.chunk_bytes = [], 0
 
     def snapshot_due(self) -> bool:
-        """Return True when the rows have the snapshot's size. So the file stays under five times the state."""
+        """Return True when the rows have the snapshot's size. So the file stays under four times the state."""
         return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes)
 
     def _drop_beyond(self, number: int) -> None:
