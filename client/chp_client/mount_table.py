@@ -159,6 +159,16 @@ class Mounts:
                 found.setdefault(mount, []).append(mount if inside else subtree)
         return found
 
+    def alone(self, subtree: str) -> Sequence[str]:
+        """Return the servers of the only mount that has keys in a subtree. Raise `BadInput` if several have."""
+        found = list(self.split([subtree]))
+        if len(found) > 1:
+            raise BadInput(
+                f"the subtree {subtree!r:.80} spans the mounts {found[0]!r} and {found[1]!r} ({self}); "
+                "name a subtree of one mount, and do it for each of them"
+            )
+        return self.servers[found[0]]
+
     def nested(self, mount: str) -> tuple[str, ...]:
         """Return the mounts inside a mount, whose keys do not belong to it."""
         return tuple(each for each in self._longest if each != mount and (mount == ROOT or each.startswith(mount)))

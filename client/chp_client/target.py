@@ -61,11 +61,14 @@ def target(
         raise BadInput(f"{variable}: {error}") from None
 
 
-def servers_of(servers: Servers | None, client_file: FilePath | None) -> Sequence[str]:
+def servers_of(servers: Servers | None, client_file: FilePath | None, subtree: str | None = None) -> Sequence[str]:
     """Return the addresses that the arguments or the environment mean, as a `ClientFile` if keys belong to them.
 
-    The subtree and the codec of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
+    If they mean several pairs, the addresses are those of the mount that has the `subtree`. The subtree and the codec
+    of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
     """
+    if subtree is not None and (mounts := mounts_of(servers, client_file)) is not None:
+        return mounts.alone(subtree)
     return target(servers, client_file, "", "raw", several=False).servers
 
 

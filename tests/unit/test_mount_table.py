@@ -14,6 +14,7 @@ from chp.errors import BadInput, BadKey, BadSubtree
 from chp_client import ClientFile, Clone
 from chp_client.clientfile import credentials_of
 from chp_client.mount_table import Mounts
+from chp_client.spark import options
 from chp_client.target import mounts_of, servers_of
 from tests.wire import keys
 
@@ -133,6 +134,19 @@ def test_what_follows_one_pair_says_so() -> None:
             act()
 
 
+def test_what_reads_a_subtree_or_a_topic_takes_the_pair_that_has_it() -> None:
+    assert servers_of(TEXT, None, "/rates/EUR/") == ("tcp://d:13",) == servers_of(TEXT, None, "/rates/EUR/USD/")
+    for subtree in ("", "/rates/"):
+        with pytest.raises(BadInput, match=f"the subtree '{subtree}' spans the mounts '/.*' and '/rates/.*; name a"):
+            servers_of(TEXT, None, subtree)
+    assert options.parse({"servers": TEXT, "subtree": "/x/"})["servers"] == ("tcp://a:1", "tcp://b:5")
+    assert options.parse({"servers": TEXT, "topic": "orders"})["servers"] == ("tcp://a:1", "tcp://b:5")
+    with pytest.raises(options.BadOption, match="option subtree: the subtree '' spans the mounts '/' and '/rates/'"):
+        options.parse({"servers": TEXT})
+    with pytest.raises(options.BadOption, match=r"option servers is '/=': has the mount '/' without a server"):
+        options.parse({"servers": "/="})
+
+
 class Kind(Clone):
     """A kind of Clone of an application, which overrides what a view could not call."""
 
@@ -163,6 +177,7 @@ def test_the_mounts_of_a_client_file_have_its_keys(file: Path) -> None:
     mounts = mounts_of(None, file)
     assert mounts is not None and mounts.of_topic("ticks.a") == "/rates/" and list(mounts.servers) == ["/", "/rates/"]
     rates = mounts.servers["/rates/"]
+    assert options.parse({"clientFile": str(file), "subtree": "/rates/"})["servers"] == rates
     assert isinstance(rates, ClientFile) and rates.mounts is None and tuple(rates) == SERVERS[2:]
     assert credentials_of(rates)[SERVERS[2]].pair == ALICE
     found = ClientFile.read(file)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 from chp.errors import BadInput, BadKey
 from chp_client import Change, Clone, State
@@ -20,7 +24,7 @@ from chp_client.mount_table import Mounts
 from chp_client.mounted.clone import MountedClone
 from chp_client.recipes import Counter, Lock, Party
 from chp_server.testing import Pair
-from tests.talk import PATIENT, WAIT_S, until
+from tests.talk import NO_SERVER, PATIENT, WAIT_S, run, until
 
 PREFIXES = ("/", "/rates/", "/rates/EUR/", "/stock/")
 TOPICS = {"ticks.*": "/rates/", "orders": "/stock/"}
@@ -297,6 +301,61 @@ def test_the_agents_of_a_forgotten_clone_end(table: Mounts) -> None:
     assert agents() == len(PREFIXES)
     del clone, watch
     until(lambda: gc.collect() >= 0 and not agents())
+
+
+# -- the command line
+
+
+@pytest.fixture
+def chp(table: Mounts) -> Callable[..., Result]:
+    """Return a function that runs commands of `chp` at the four pairs."""
+    text = " ".join(f"{prefix}={','.join(servers)}" for prefix, servers in table.servers.items())
+    return partial(run, env={"CHP_SERVERS": text, "CHP_CLIENT_FILE": None, "CHP_CLIENT": None})
+
+
+def test_commands_work_over_all_mounts(chp: Callable[..., Result], clone: Clone, tmp_path: Path) -> None:
+    for key in KEYS:
+        assert chp("set", key, key[1:]).exit_code == 0
+    assert chp("get", "/rates/EUR/USD").stdout == "rates/EUR/USD"
+    assert chp("ls", "/rates/").stdout.split() == list(KEYS[1:5])
+    dump = tmp_path / "all.jsonl"
+    assert chp("dump", "-o", str(dump)).exit_code == 0 and len(dump.read_text().splitlines()) == 7
+    assert chp("del", "/a", "/rates/CHF", "/stock/7").exit_code == 0
+    assert chp("del", "--prefix", "/rates/", "--yes").exit_code == 0
+    assert chp("ls").stdout.split() == ["/z"]
+    assert chp("load", str(dump)).exit_code == 0 and chp("ls").stdout.split() == list(KEYS)
+    seen = chp("watch", "--from", "snapshot", "--count", "7", "--json").stdout.splitlines()
+    watched = [json.loads(line) for line in seen]
+    assert {each["key"]: each["mount"] for each in watched}["/rates/EUR/USD"] == "/rates/EUR/"
+    assert chp("pub", "elsewhere", "hello").exit_code == 0 and "elsewhere" in chp("topic", "ls").stdout.split()
+    until(lambda: len(clone) == 7)
+
+
+def test_status_shows_each_mount_and_other_commands_ask_for_one(chp: Callable[..., Result]) -> None:
+    status = chp("status", "--no-rates")
+    assert status.exit_code == 0, status.output
+    assert [line for line in status.stdout.splitlines() if line.startswith("mount ")] == [
+        f"mount {p}" for p in PREFIXES
+    ]
+    told = [json.loads(line) for line in chp("status", "--no-rates", "--json").stdout.splitlines()]
+    assert [each["mount"] for each in told if "verdict" in each] == list(PREFIXES)
+    one = chp("status", "--mount", "/stock/", "--no-rates")
+    assert one.exit_code == 0 and "mount" not in one.stdout
+    refused = chp("clients")
+    assert refused.exit_code == 2 and "add --mount with one of /, /rates/, /rates/EUR/, /stock/" in refused.output
+    assert chp("clients", "--mount", "/rates/").exit_code == 0
+    assert "--mount /x/ is no mount; the mounts are /, /rates/" in chp("status", "--mount", "/x/").output
+    assert "are one pair; leave --mount out" in chp("--servers", NO_SERVER, "status", "--mount", "/x/").output
+
+
+def test_a_command_names_the_mount_that_does_not_answer(table: Mounts) -> None:
+    text = f"/={','.join(table.servers['/'])} /gone/={NO_SERVER}"
+    done = run("--servers", text, "ls", "/", "--timeout", "300ms")
+    assert done.exit_code == 3 and "mount /gone/: no server within" in done.output and "mount /:" not in done.output
+    assert run("--servers", text, "set", "/a", "1").exit_code == 0
+    for bad, words in (("/=a:1 x", "'x' without a mount"), ("/a=b:1", "try '/a/'")):
+        refused = run("--servers", bad, "get", "/a")
+        assert refused.exit_code == 2 and words in refused.output, refused.output
 
 
 # What a view takes from `Clone`: each of these is made of the map, of what the view reads, or of other verbs.
