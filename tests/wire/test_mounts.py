@@ -5,11 +5,12 @@ covers: chp_client/mounted, and what works within one mount: transactions, lease
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ import pytest
 from click.testing import Result
 
 from chp.errors import BadInput, BadKey
-from chp_client import Change, Clone, State
+from chp_client import AsyncClone, Change, Clone, State
 from chp_client.clone.base import internals
 from chp_client.mount_table import Mounts
+from chp_client.mounted.aio import MountedAsyncClone
+from chp_client.mounted.base import MountedBase
 from chp_client.mounted.clone import MountedClone
-from chp_client.recipes import Counter, Lock, Party
+from chp_client.recipes import AsyncLock, Counter, Lock, Party
 from chp_server.testing import Pair
-from tests.talk import NO_SERVER, PATIENT, WAIT_S, run, until
+from tests.talk import NO_SERVER, PATIENT, WAIT_S, join_all, run, until
 
 PREFIXES = ("/", "/rates/", "/rates/EUR/", "/stock/")
 TOPICS = {"ticks.*": "/rates/", "orders": "/stock/"}
@@ -93,7 +96,7 @@ def test_prefixes_are_in_order_over_the_edges_of_mounts(clone: Clone) -> None:
 
 def test_what_a_pair_has_of_another_mount_is_not_shown(clone: Clone, pairs: dict[str, Pair]) -> None:
     held = fill(clone)
-    changes = clone.watch("/rates/")
+    changes, everything = clone.watch("/rates/"), clone.watch("")
     with Clone(pairs["/"].servers, None) as before, Clone(pairs["/rates/"].servers, None) as after:
         before.set("/rates/old", b"moved").wait(WAIT_S)
         before["/b"] = b"new"
@@ -103,6 +106,7 @@ def test_what_a_pair_has_of_another_mount_is_not_shown(clone: Clone, pairs: dict
     assert clone == here and len(clone) == len(here) == len(list(clone.prefix(""))) and "/rates/old" not in clone
     assert clone.entry("/rates/old") is None
     assert changes.get(WAIT_S).key == "/rates/new"
+    assert {everything.get(WAIT_S).key for _ in range(2)} == {"/b", "/rates/new"}
     assert clone.delete_prefix("/rates/", WAIT_S) == 5
     until(lambda: sorted(clone) == ["/a", "/b", "/stock/7", "/z"])
 
@@ -135,9 +139,13 @@ def test_a_watch_that_waits_is_woken_and_one_of_a_mount_may_begin_at_its_revisio
     with clone.watch("/") as waiting:
         with pytest.raises(TimeoutError, match="no change under '/'"):
             waiting.get(0.01)
-        timer = threading.Timer(0.05, lambda: clone.set("/stock/8", b"x"))
-        timer.start()
-        assert waiting.get(WAIT_S)[:2] == ("/stock/8", b"x")
+        seen: list[Change] = []
+        thread = threading.Thread(target=lambda: seen.append(waiting.get()), daemon=True)
+        thread.start()
+        clone["/stock/8"] = b"x"
+        # A thread that is not woken waits without end.
+        join_all(thread)
+        assert seen[0][:2] == ("/stock/8", b"x")
     at = clone.mounts["/stock/"].revision
     clone.set("/stock/9", b"x").wait(WAIT_S)
     assert clone.watch("/stock/", at).get(WAIT_S).key == "/stock/9"
@@ -358,12 +366,68 @@ def test_a_command_names_the_mount_that_does_not_answer(table: Mounts) -> None:
         assert refused.exit_code == 2 and words in refused.output, refused.output
 
 
-# What a view takes from `Clone`: each of these is made of the map, of what the view reads, or of other verbs.
+# What a view takes from its kind: each of these is made of the map, of what the view reads, or of other verbs.
 INHERITED = {
-    "close", "codec", "entry", "get", "items", "keys", "off", "on", "position", "snapshot", "update", "values", "watch",
+    "close", "codec", "entry", "get", "items", "keys", "off", "on", "position", "snapshot", "values", "verify", "watch",
 }  # fmt: skip
 
 
-def test_a_view_has_its_own_answer_for_each_verb_of_a_clone() -> None:
-    verbs = {name for name in dir(Clone) if not name.startswith("_")}
-    assert verbs - {name for name in vars(MountedClone) if not name.startswith("_")} == INHERITED
+@pytest.mark.parametrize(("kind", "more"), [(MountedClone, {"update"}), (MountedAsyncClone, set())])
+def test_a_view_has_its_own_answer_for_each_verb_of_a_clone(kind: type[MountedBase[Any]], more: set[str]) -> None:
+    verbs = {name for name in dir(kind._kind) if not name.startswith("_")}
+    own = {name for each in (kind, MountedBase) for name in vars(each) if not name.startswith("_")}
+    assert verbs - own == INHERITED | more
+
+
+# -- an AsyncClone
+
+
+def test_an_asyncclone_has_the_same_view(table: Mounts) -> None:
+    asyncio.run(_async_view(table))
+
+
+async def _async_view(table: Mounts) -> None:
+    async with AsyncClone(table) as clone:
+        await clone.wait_until_synced(WAIT_S)
+        watch = clone.watch("")
+        told: list[Change] = []
+        clone.on("/rates/")(told.append)
+        await asyncio.gather(*(clone.set(key, key.encode()) for key in KEYS))
+        await clone.sync(WAIT_S)
+        assert dict(clone) == {key: key.encode() for key in KEYS} and list(clone.prefix("")) == list(KEYS)
+        async with asyncio.timeout(WAIT_S):
+            seen = [await anext(watch) for _ in KEYS]
+        assert {change.key: change.mount for change in seen} == {key: table.of_key(key) for key in KEYS}
+        acts: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: clone.set_many({"/a": b"", "/stock/7": b""}), lambda: clone.delete_many(KEYS),
+        )  # fmt: skip
+        for act in acts:
+            with pytest.raises(BadInput, match="spans two mounts"):
+                await act()
+        assert await clone.pop("/stock/7", timeout=WAIT_S) == b"/stock/7"
+        assert await clone.setdefault("/stock/8", b"x", WAIT_S) == b"x" and (await clone.verify(WAIT_S)).ok
+        async with clone.lease(10) as lease:
+            await lease.set("/rates/live", b"1")
+            with pytest.raises(BadInput, match="the lease spans two mounts"):
+                await lease.set("/a", b"1")
+            assert "/rates/live" in clone
+        async with clone.transaction() as transaction:
+            transaction.set("/stock/9", b"1")
+            transaction.publish("orders", b"async")
+        async with AsyncLock(clone, "/stock/lock") as lock:
+            assert lock.held
+        assert (await clone.settled(clone.submit("/a", b"2"), WAIT_S)).revision
+        assert "orders" in {facts["name"] for facts in await clone.topics()}
+        assert await clone.delete_prefix("/rates/", WAIT_S) >= 4
+        assert {key for key, _ in [await clone.popitem(WAIT_S) for _ in range(len(clone))]} >= {"/a", "/z", "/stock/8"}
+        await clone.flush(WAIT_S)
+        with pytest.raises(BadInput, match="a revision is of one mount"):
+            _ = clone.revision
+        async with asyncio.timeout(WAIT_S):
+            while not any(change.key == "/rates/live" for change in told):
+                await asyncio.sleep(0.01)
+        assert clone.lease(5).lost is False and await clone.lease(5).close() is None
+    assert clone.closed and clone.state is State.CLOSED
+    with pytest.raises(StopAsyncIteration):
+        while True:
+            await anext(watch)

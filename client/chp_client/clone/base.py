@@ -43,7 +43,7 @@ from ..renamed import OldName, PublicNames, RedisName, public_names, renamed
 from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
 from ..target import FilePath, Servers, mounts_of, target
 from ..typed import Typed, codec_of
-from .health import CopyHealth
+from .health import Check, CopyHealth
 from .mapping import CloneMapping, CopyReader
 
 CLOSE_S = 5.0
@@ -334,11 +334,16 @@ class Internals(NamedTuple):
     new_lease: Callable[..., Lease]
     # A watch that a thread reads; the arguments are those of `Clone.watch`.
     open_watch: Callable[..., Watch[Any]]
+    # The check of the copy, and the end, as a thread waits for them.
+    verified: Callable[[float | None, bool], Check]
+    end: Callable[[float], None]
 
 
 def internals(clone: BaseClone[Any]) -> Internals:
     """Return what other parts of this package use of a Clone. It is made anew each time, so the Clone has no cycle."""
-    return Internals(clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch)
+    return Internals(
+        clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch, clone._verified, clone._end
+    )
 
 
 def _exit(name: str, lag_s: float) -> None:

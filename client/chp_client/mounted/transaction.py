@@ -147,6 +147,11 @@ class MountedLease(Lease):
             raise BadInput("no keys; the first key of a lease says which mount has it")
         return super().set_many((keys, values), timeout)
 
+    @property
+    def begun(self) -> bool:
+        """True if the lease has a key, and so a mount."""
+        return self._chosen is not None
+
     def close(self, timeout: float | None = None) -> Ticket | None:
         """End the lease. Its keys are deleted together."""
         if self._chosen is None:
