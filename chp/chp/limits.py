@@ -81,6 +81,12 @@ class Limits:
     pending_age_s_max: float = 60.0
     # A server that takes over applies this much of its pending list a turn: about 30 ms of sets of 100 bytes.
     pending_slice_bytes: int = 2 * MIB
+    # A commit of more items than this, and of more than an eighth of the map, gets into the map a slice a turn ...
+    deferred_items_min: int = 10_000
+    # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
+    deferred_items_always: int = 200_000
+    # A turn puts so many items of such a commit into the map: 10 to 15 ms, for which the sets of that turn wait.
+    deferred_slice_items: int = 20_000
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB

@@ -172,14 +172,16 @@ def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, ori
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     """Let the core handle what has arrived. The peer comes first, so a server that was stopped hears of its successor.
 
-    While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
+    While a large commit gets into the map, readers wait. While all keys are listed for images, sets wait.
     """
     inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     state = core.committer.committed.state
     if not state.deferred:
         inboxes.take(UPDATES, core.subscription)
-        if not state.listing:
-            inboxes.take(COLLECTOR, core.collect)
+    if not state.listing:
+        inboxes.take(COLLECTOR, core.collect)
+    # A commit may have come just now.
+    if not state.deferred:
         inboxes.take(SNAPSHOT, core.request)
 
 

@@ -106,7 +106,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
     """Judge a set of CHP/1: an empty value deletes, and a UUID that was applied before is a duplicate."""
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
-    if open_record.origins and state.map.revisions.get(key) == state.number + 1:
+    if open_record.origins and state.map_so_far.revisions.get(key) == state.number + 1:
         return KEY_IN_OPEN_RECORD
     if state.access.rules is not None and (why := check_plain(state.access, signer(frames), key)):
         return Refuse(None, "access", why)
@@ -247,7 +247,7 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
-    get = state.map.revisions.get
+    get = state.revisions()
     places, wanted = extras[columns.CONDITIONS]
     failed = {segment.keys[i]: get(segment.keys[i], 0) for i in places}
     if any(failed[segment.keys[i]] != revision for i, revision in zip(places, wanted, strict=True)):
@@ -258,7 +258,7 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
     """Check conditions on keys that the batch does not write."""
     if {columns.STAGE, columns.COMMIT} & extras.keys():
         raise BadFrame("'expect' can't be used with 'stage' or 'commit'")
-    get, expected = state.map.revisions.get, extras[columns.EXPECT]
+    get, expected = state.revisions(), extras[columns.EXPECT]
     failed = {key: get(key, 0) for key, revision in expected if get(key, 0) != revision}
     if failed:
         unseen = any(state.unseen(revision) for _, revision in expected)
@@ -297,7 +297,7 @@ def _staged(commit: list[Any], state: ReplicatedState) -> StagedCommit:
 
 def newer(segment: Segment, state: ReplicatedState) -> tuple[Segment, int]:
     """Return a segment without the items whose key has a later revision than they name, and the number of these."""
-    get = state.map.revisions.get
+    get = state.revisions()
     mask = [True] * len(segment.keys)
     extras = segment.extras or {}
     for i, revision in zip(*extras[columns.UNLESS_NEWER], strict=True):
