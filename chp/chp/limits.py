@@ -167,8 +167,10 @@ class Limits:
     staged_commits_max: int = 1000
     # One client has so many, so that none takes them all: a job has one at a time.
     staged_commits_of_one_max: int = 100
-    # The last committed version of this many applications is remembered.
+    # The last committed version of this many applications is remembered; a new application is refused beyond that.
     applications_max: int = 10_000
+    # The version of an application that commits nothing for so long is forgotten: no job runs again so late.
+    application_idle_s_max: float = 30 * 86_400.0
     # A message carries so many headers: they are notes for programs on its way, and no second value.
     message_headers_max: int = 32
     # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.

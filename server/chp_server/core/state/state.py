@@ -345,11 +345,11 @@ class ReplicatedState:
                 self.topics.groups.left(extras[columns.UNLEASE])
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
-            self.staging.record_done(application, version, revision)
+            self.staging.record_done(application, version, revision, now)
             self.staging.end(transaction_id)
         if columns.ONCE in extras:
             application, version, _ = extras[columns.ONCE]
-            self.staging.record_done(application, version, revision)
+            self.staging.record_done(application, version, revision, now)
         if columns.ABORT in extras:
             self.staging.drop(extras[columns.ABORT])
         self._record_outcomes(extras, now)
@@ -512,7 +512,8 @@ class ReplicatedState:
         leases = [
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
-        versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
+        versions = [[name, last.version, last.revision] for name, last in self.staging.versions.items()]
+        ages = [round(max(0.0, now - last.touched)) for last in self.staging.versions.values()] or None
         last = [
             list(self.uuids),
             versions,
@@ -523,7 +524,7 @@ class ReplicatedState:
             self.topics.to_list(),
             *self._owned(),
         ]
-        head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
+        head, first = StateHead._make([self.number, *self.measure(), ages]), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
 
     def _owned(self) -> list[Any]:
@@ -534,8 +535,11 @@ class ReplicatedState:
         others += ([GROUP + name.encode(), user] for name, user in self.topics.groups.owned())
         return [self.access.to_list(others), list(map(list, self.staging.openers().items()))]
 
-    def load_rest(self, rest: list[Any], now: float) -> None:
-        """Take over the lists of a STATE body, which `rest` made."""
+    def load_rest(self, rest: list[Any], now: float, ages: Sequence[int] | None = None) -> None:
+        """Take over the lists of a STATE body, which `rest` made, and the ages of applications in its header.
+
+        A server of an older version does not tell the ages. Then the time of each application begins anew.
+        """
         number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *more = rest
         self.number = number
         self.ended.begin(number)
@@ -560,8 +564,9 @@ class ReplicatedState:
                 self.leases.end(i)
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
-        for name, version, revision in versions:
-            self.staging.record_done(name, version, revision, others.get(APPLICATION + name.encode(), ""))
+        for (name, version, revision), age_s in zip(versions, ages or repeat(0), strict=False):
+            user = others.get(APPLICATION + name.encode(), "")
+            self.staging.record_done(name, version, revision, now - age_s, user)
         self.refusals = RecentRefusals(self.limits.refusals_max)
         for refusal in refusals:
             self.refusals.add(*refusal)

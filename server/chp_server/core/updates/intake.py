@@ -156,7 +156,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             if recorded is not segment:
                 segment, body = recorded, recorded.encode()
             if columns.COMMIT in extras:
-                return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
+                return Commit(batch, _staged(extras[columns.COMMIT], user, state), owners)
     except Refusal as error:
         return Refuse(batch, error.code, error.detail, size)
     except BadInput as error:
@@ -273,24 +273,28 @@ def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool
         )
     application, version, strict = extras[columns.ONCE]
     versions = state.staging.versions
-    last = versions[application][0] if application in versions else 0
+    last = versions[application].version if application in versions else 0
     if application in versions and version <= last:
         return True
     if strict and version != last + 1:
         raise Refusal("count", last)
-    asker = user if state.access.rules is not None else ""
-    if application not in versions and (versions.refuses(asker) or (versions.full and not versions.crowding(asker))):
-        many = f"the versions of {len(versions):,} applications are remembered, and no more may be"
-        raise Refusal("busy", f"{many}; use one name again, not a new one each time")
+    _check_remembered(application, user, state)
     return False
 
 
-def _staged(commit: list[Any], state: ReplicatedState) -> StagedCommit:
+def _check_remembered(application: str, user: str, state: ReplicatedState) -> None:
+    """Refuse an application whose version can't be remembered."""
+    if why := state.staging.why_not_remembered(application, user if state.access.rules is not None else ""):
+        raise Refusal("busy", why)
+
+
+def _staged(commit: list[Any], user: str, state: ReplicatedState) -> StagedCommit:
     transaction_id, application, version, parts, replace = commit
     done = state.staging.done(application, version)
     if done is None and (missing := state.staging.missing(transaction_id, parts)):
         raise Refusal("staged", missing)
     if done is None:
+        _check_remembered(application, user, state)
         state.topics.check_room(state.staging.messages(transaction_id, parts))
     return StagedCommit(transaction_id, application, version, parts, replace, done)
 
