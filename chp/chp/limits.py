@@ -85,8 +85,8 @@ class Limits:
     deferred_items_min: int = 10_000
     # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
     deferred_items_always: int = 200_000
-    # A turn puts so many items of such a commit into the map: 10 to 15 ms, for which the sets of that turn wait.
-    deferred_slice_items: int = 20_000
+    # A turn puts so many items of such a commit into the map: some 8 ms, for which the sets of that turn wait.
+    deferred_slice_items: int = 8000
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB

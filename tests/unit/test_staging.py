@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chp.batch import packb, split
+from chp.batch import Segment, packb, split
 from chp.limits import DEFAULT
 from chp_server.core.pair.follow import Loader
+from chp_server.core.state.incremental_free import SLICES
 from chp_server.core.state.staging import Staging
 from chp_server.core.state.state import ReplicatedState
 from chp_server.cores import Cores
@@ -86,3 +87,14 @@ def test_a_state_tells_when_each_application_did_its_last_version() -> None:
     of_an_older_server = Loader(DEFAULT).finish(packb([header[:-1], items]), 7.0)
     assert {last.touched for last in of_an_older_server.staging.versions.values()} == {7.0}
     assert len(split([*ReplicatedState(DEFAULT).rest(0.0)][-1])[0]) == len(header) - 1
+
+
+def test_what_was_staged_is_freed_in_slices_after_its_commit() -> None:
+    state, transaction = ReplicatedState(DEFAULT), b"t" * 16
+    for i in range(2 * SLICES):
+        state.apply(Segment([f"/{i}"], [b""], {"stage": [transaction, "0"]}), 1, 0.0)
+    state.apply(Segment([], [], {"done": ["job", 1, transaction]}), 1, 0.0)
+    assert not state.staging.transactions and not state.staging.bytes
+    assert [len(each) for each in state.leaving.lists] == [2 * SLICES] * 2 and state.busy
+    while state.busy:
+        state.go_on()

@@ -20,7 +20,7 @@ counted its versions first under rules.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -161,6 +161,9 @@ class Staging:
         transaction = self.transactions.setdefault(transaction_id, StagedTransaction(now))
         transaction.parts.setdefault(part, []).append(encoded)
         kept = Segment(segment.keys, segment.values, extras or None) if self.bytes < DECODED_BYTES_MAX else None
+        if kept is not None and kept.keys:
+            # The turn of the commit then need not look at each key.
+            _ = kept.bounds
         transaction.read.setdefault(part, []).append(kept)
         for name, count, body in extras.get(columns.PUBLISH, ()):
             add_counts(transaction.messages.setdefault(part, {}), name, count, len(body))
@@ -201,20 +204,25 @@ class Staging:
         pairs = (zip(transaction.read.get(n, ()), transaction.parts.get(n, ()), strict=True) for n, _ in parts)
         return [segment or decode_segment(body) for part in pairs for segment, body in part]
 
-    def drop(self, transaction_id: bytes) -> None:
-        """Forget a transaction and what is staged in it."""
+    def drop(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
+        """Forget a transaction and what is staged in it; return the lists of that, which the caller frees in slices."""
         transaction = self.transactions.pop(transaction_id, None)
-        if transaction is not None:
-            self.bytes -= transaction.bytes
+        if transaction is None:
+            return []
+        self.bytes -= transaction.bytes
+        return [*transaction.parts.values(), *transaction.read.values()]
 
-    def end(self, transaction_id: bytes) -> None:
+    def end(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
         """Forget a transaction because it was committed; what is staged in it from now on comes too late.
+
+        Return the lists of what was staged, which the caller frees in slices.
 
         The server forgets this before it forgets the application's version. So a batch that runs again is either
         staged, or recognised as done.
         """
-        self.drop(transaction_id)
+        freed = self.drop(transaction_id)
         self.record_ended(transaction_id)
+        return freed
 
     def record_ended(self, transaction_id: bytes) -> None:
         """Remember that the transaction was committed."""

@@ -346,12 +346,14 @@ class ReplicatedState:
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
             self.staging.record_done(application, version, revision, now)
-            self.staging.end(transaction_id)
+            for each in self.staging.end(transaction_id):
+                self.leaving.add(each)
         if columns.ONCE in extras:
             application, version, _ = extras[columns.ONCE]
             self.staging.record_done(application, version, revision, now)
         if columns.ABORT in extras:
-            self.staging.drop(extras[columns.ABORT])
+            for each in self.staging.drop(extras[columns.ABORT]):
+                self.leaving.add(each)
         self._record_outcomes(extras, now)
         self._record_uuids(extras.get(columns.UUIDS, ()))
 

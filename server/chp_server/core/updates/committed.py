@@ -148,7 +148,11 @@ class Committed:
         elif isinstance(header, Access):
             self._note_access(header, digest, now)
         elif isinstance(header, Batch):
-            whole = self._parts.add(header, [segment_of(item) for item in items])
+            segments = [segment_of(item) for item in items]
+            if header.more:
+                # The turn of the last part then need not look at each key.
+                _ = [segment.bounds for segment in segments if segment.keys]
+            whole = self._parts.add(header, segments)
             if whole is not None:
                 made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
                 self._apply(whole, digest, now, made)
