@@ -290,12 +290,15 @@ class ServerNode:
         self._steps = steps(core, turn, self)
         self._go_on()
 
+    @property
+    def ready(self) -> set[ServerPort]:
+        """The ports at which messages have arrived."""
+        return {port for port, kind in KINDS.items() if self.inbox[kind]}
+
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over the messages that have arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
         queue = self.inbox[kind]
-        if not queue:
-            return
         core.turn.arrived(self.clock.mono())
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()

@@ -77,6 +77,8 @@ class Recorder:
     def copy(self, copy: Copy) -> None:
         self.did.append(copy.command)
 
+    ready = frozenset(ServerPort)
+
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         self.did.append(port)
 

@@ -11,7 +11,7 @@ The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
 from operator import itemgetter
@@ -48,6 +48,10 @@ PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort
 
 class Inboxes(Protocol):
     """The messages that have arrived."""
+
+    @property
+    def ready(self) -> Container[ServerPort | None]:
+        """The ports at which messages may have arrived."""
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived at a port, in its order, as much as a turn takes.
@@ -174,12 +178,17 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
 
     While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
     """
-    inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
-    state = core.committer.committed.state
-    if not state.deferred:
+    ready = inboxes.ready
+    if PEER in ready:
+        inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
+    state = core.state
+    if state.deferred:
+        return
+    if UPDATES in ready:
         inboxes.take(UPDATES, core.subscription)
-        if not state.listing:
-            inboxes.take(COLLECTOR, core.collect)
+    if COLLECTOR in ready and not state.listing:
+        inboxes.take(COLLECTOR, core.collect)
+    if SNAPSHOT in ready:
         inboxes.take(SNAPSHOT, core.request)
 
 

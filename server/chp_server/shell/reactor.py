@@ -158,14 +158,23 @@ class Server:
         self._stopping = False
         self._closed = False
         s = self.sockets
-        self._inboxes: dict[ServerPort, tuple[zmq.Socket[bytes], Callable[[Callable[[Frames], None]], None]]] = {
-            ServerPort.PEER: (s.peer_in, self._take_peer),
-            ServerPort.UPDATES: (s.updates, self._take_subscriptions),
-            ServerPort.COLLECTOR: (s.collector, self._take_sets),
-            ServerPort.SNAPSHOT: (s.snapshot, self._take_requests),
+        self._inboxes: dict[ServerPort, Callable[[Callable[[Frames], None]], None]] = {
+            ServerPort.PEER: self._take_peer,
+            ServerPort.UPDATES: self._take_subscriptions,
+            ServerPort.COLLECTOR: self._take_sets,
+            ServerPort.SNAPSHOT: self._take_requests,
         }
-        # The sockets that may have messages.
-        self._ready: set[object] = set()
+        self._port_of: dict[object, ServerPort] = {
+            s.peer_in: ServerPort.PEER,
+            s.updates: ServerPort.UPDATES,
+            s.collector: ServerPort.COLLECTOR,
+            s.snapshot: ServerPort.SNAPSHOT,
+        }
+        # The ports at which messages may have arrived.
+        self.ready: set[ServerPort | None] = set()
+        # True if answers wait for room, or copies are under way.
+        self._goes_on = False
+        self._has_peer = config.peer is not None
         self._clock = TurnClock()
         # It is called at the end of a turn; chp-server sets it to that of cycles.py.
         self.tidy: Callable[[bool], None] = lambda gathering: None
@@ -251,33 +260,35 @@ class Server:
             self._arbiter.want(False)
 
     def _timeout_ms(self) -> int:
-        now = time.monotonic()
-        due = self.core.next_deadline()
-        if self.replies.has_waiting:
+        copies = self._copies.busy
+        self._goes_on = copies or self.replies.has_waiting
+        if copies or self._snapshotter.busy:
+            return 0
+        now, due = time.monotonic(), self.core.next_deadline()
+        if self._goes_on:
             due = min(due, now + BLOCKED_RETRY_S)
-        if self._snapshotter.busy or self._copies.busy:
-            due = now
-        return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
+        return min(1000, int((due - now) * 1000) + 1) if due > now else 0
 
     def turn(self, ready: set[object]) -> None:
         """Take the messages at the sockets that are ready, decide, act.
 
         The peer's socket is always read first: a message may have come after the others were found ready.
         """
-        core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
-        if self._config.peer is not None:
-            sockets.look_at_peer(ready)
+        core, clock, sockets = self.core, self._clock, self.sockets
+        changes = sockets.look_at_peer(ready) if self._has_peer else ()
         if sockets.intake.left:
             ready.add(sockets.collector)
+        self.ready = set(map(self._port_of.get, ready))
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
         now = self._now = time.monotonic()
         clock.begin(now)
-        core.begin_turn(now, time.time(), heard, sockets.peer_changes(ready))
+        core.begin_turn(now, time.time(), heard, changes)
         if now >= self._space.due:
             self._space.look(core, now)
         take_inputs(core, self)
-        sockets.unfinished.look_if_grown(time.monotonic)
-        if self.replies.has_waiting or self._copies.busy:
+        if now >= sockets.unfinished.due:
+            sockets.unfinished.look_if_grown(time.monotonic)
+        if self._goes_on:
             self._go_on()
         turn = core.end_turn()
         self._waits.decided(now)
@@ -289,7 +300,7 @@ class Server:
         if core.pair.cut_short:
             raise JournalDamaged(f"{without_password(self._config.store)}: {core.pair.cut_short}")
         state = core.state
-        if not state.deferred:
+        if (turn.journal or now >= self._housekeeping_due or self._snapshotter.busy) and not state.deferred:
             self._look_after(core)
         self.tidy(state.gathering)
         self.supervisor.turned(now)
@@ -359,15 +370,14 @@ class Server:
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over the messages at a port, as many as a turn takes."""
-        socket, take = self._inboxes[port]
-        if socket in self._ready:
-            take(handle)
-            self._clock.lap(port)
+        self._inboxes[port](handle)
+        self._clock.lap(port)
 
     def _take_peer(self, handle: Callable[[Frames], None]) -> None:
-        sockets, limits, fds = self.sockets, self._limits, list[int | None]()
+        sockets, limits = self.sockets, self._limits
+        fds: list[int | None] = []
         again, most = sockets.waiting.again, limits.turn_messages_max
-        came = list(receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append))
+        came = receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append)
         self._hand_over(came, handle)
         for fd, frames in zip(fds, came, strict=True):
             sockets.bound[3].came(fd)
@@ -477,7 +487,6 @@ class Server:
 
     def _answer_operators(self) -> None:
         """Answer operators' programs, which subscribe to see that we speak CHP/2, and ask for the status."""
-        self._ready = {self.sockets.updates, self.sockets.snapshot}
         aside = answer_operators(self.core, self)
         send_all(self.sockets.updates, aside.publish)
         for identity, messages in aside.replies:
