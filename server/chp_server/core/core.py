@@ -5,6 +5,7 @@
     page                                              takes what the journal has for a read of the last turn
     end_turn() -> Turn                                does what is due, commits, and returns the effects (turn.py)
     next_deadline()                                   returns when to take the next turn if no message comes
+    begin_short_turn, end_short_turn                  take what needs no whole turn, between two turns
 
 Each part is given the parts that it needs, and all are given the turn under way, with its times and effects (turn.py).
 The committer makes records, the link speaks with the peer (peerlink.py), and the requests answer the snapshot port
@@ -191,6 +192,31 @@ class ServerCore:
         if self.requests.awake:
             self.requests.pump()
         self.link.opens = False
+        effects, turn.effects = turn.effects, Turn()
+        return effects
+
+    def begin_short_turn(self, now: float, wall_s: float) -> bool:
+        """Begin a turn that takes one kind of message; return False if this server has other things to look at.
+
+        A passive may only `collect` sets, which it keeps. The active may hear confirmations, and then `end_short_turn`.
+        """
+        turn, pair = self.turn, self.pair
+        other = self._config.has_arbiter or self.requests.awake or self._sets.queue.sessions
+        stopped = now - turn.now > self._config.peer_timeout_s / 2
+        if other or stopped or not (pair.serving or pair.bstate is PASSIVE):
+            return False
+        self._woke = False
+        turn.now = turn.arrival = now
+        turn.wall_s = wall_s
+        self.link.beat_timer.begins(now)
+        return True
+
+    def end_short_turn(self) -> Turn | None:
+        """Return the effects of confirmations that were heard; None if a whole turn must follow."""
+        follower, deadlines, turn = self.pair.follower, self._deadlines, self.turn
+        if turn.now >= deadlines.first or follower is None or follower.position != self._committed.state.number:
+            return None
+        self._answer()
         effects, turn.effects = turn.effects, Turn()
         return effects
 

@@ -95,6 +95,7 @@ class Poller:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._things: dict[int, Any] = {}
+        self._pipes: set[int] = set()
         # Sockets whose descriptors may be silent though they have messages.
         self.again: set[Any] = set()
 
@@ -112,6 +113,7 @@ class Poller:
 
     def add_pipe(self, descriptor: int) -> None:
         """Wait for a pipe too; its descriptor stands for it."""
+        self._pipes.add(descriptor)
         self._register(descriptor, descriptor)
 
     def _register(self, descriptor: int, thing: object) -> None:
@@ -120,16 +122,17 @@ class Poller:
 
     def all_again(self) -> None:
         """Look at all sockets again, after much was done with them."""
-        self.again.update(thing for thing in self._things.values() if type(thing) is not int)
+        self.again |= set(self._things.values()) - self._pipes
 
     def wait(self, timeout_ms: int) -> set[Any]:
         """Return, after `timeout_ms` at the latest, those that may have something to read; each is then to be read."""
         again = self.again
         ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)} if again else set()
-        for descriptor, _ in self._epoll.poll(0 if ready else timeout_ms / 1000):
-            ready.add(self._things[descriptor])
+        told = self._epoll.poll(0 if ready else timeout_ms / 1000)
+        ready.update([self._things[descriptor] for descriptor, _ in told])
         again.clear()
-        again.update(thing for thing in ready if type(thing) is not int)
+        again |= ready
+        again -= self._pipes
         return ready
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from ..access.zap import ZapHandler
 from ..core.core import CoreConfig, ServerCore
 from ..core.peer.handshake import EVENTS
 from ..core.performing import (
+    NO_EFFECTS,
     ServerPort,
     Step,
     admit,
@@ -40,6 +41,8 @@ from ..core.performing import (
     read_journal,
     recover,
     refuse_subscription,
+    short_port,
+    short_turn,
     steps,
     take_inputs,
 )
@@ -174,6 +177,8 @@ class Server:
         self.ready: set[ServerPort | None] = set()
         # True if answers wait for room, or copies are under way.
         self._goes_on = False
+        # The time from which on a whole turn is due.
+        self._due = 0.0
         self._has_peer = config.peer is not None
         self._clock = TurnClock()
         # It is called at the end of a turn; chp-server sets it to that of cycles.py.
@@ -242,7 +247,8 @@ class Server:
                     os.read(self._wake_in, 4096)
                 if s.zap_handler is not None and s.zap_handler.questions in ready:
                     s.zap_handler.answer(time.monotonic())
-                self.turn(ready)
+                if len(ready) != 1 or not self._short_turn(ready):
+                    self.turn(ready)
         self.supervisor.stopping()
         if self.core.link.ends:
             raise CannotStart(Exit.USAGE, self.core.link.ends)
@@ -260,14 +266,38 @@ class Server:
             self._arbiter.want(False)
 
     def _timeout_ms(self) -> int:
+        now, due = time.monotonic(), self.core.next_deadline()
         copies = self._copies.busy
         self._goes_on = copies or self.replies.has_waiting
-        if copies or self._snapshotter.busy:
-            return 0
-        now, due = time.monotonic(), self.core.next_deadline()
         if self._goes_on:
             due = min(due, now + BLOCKED_RETRY_S)
+        if copies or self._snapshotter.busy:
+            due = now
+        self._due = min(due, self._housekeeping_due, self._space.due)
         return min(1000, int((due - now) * 1000) + 1) if due > now else 0
+
+    def _short_turn(self, ready: set[object]) -> bool:
+        """Take what came at one socket, if that needs no whole turn; return False if it does."""
+        (socket,) = ready
+        if self._port_of.get(socket) is not short_port(self.core):
+            return False
+        clock = self._clock
+        now = self._now = time.monotonic()
+        clock.begin(now)
+        turn = short_turn(self.core, self, now, time.time(), self._due)
+        if turn is None:
+            if socket not in self.sockets.waiting.again:
+                # All of its messages were taken, and the turn that follows goes on with them.
+                ready.clear()
+            return False
+        if turn is not NO_EFFECTS:
+            self.perform(turn)
+            clock.lap("sending")
+        self.tidy(False)
+        clock.end()
+        if now >= self.sockets.unfinished.due:
+            self.sockets.unfinished.look_if_grown(time.monotonic)
+        return True
 
     def turn(self, ready: set[object]) -> None:
         """Take the messages at the sockets that are ready, decide, act.
