@@ -483,7 +483,12 @@ class SqlJournal(Journal, Generic[D]):
 
     def _committed(self, durable: bool) -> None:
         """Note that the database has all that was gathered, and move the mark."""
-        self._gathered = Gathered()
+        gathered = self._gathered
+        if gathered.chunks or gathered.meta:
+            self._gathered = Gathered()
+        else:
+            # This is quicker, and most turns have rows only.
+            gathered.rows = []
         self._messages.gathered = []
         self._kept = self._book.copied()
         self._unsynced = not durable
