@@ -361,7 +361,8 @@ class Checks:
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
         self.last_number[node.name] = state.number
-        if turn.journal or turn.facts or node.turns % 16 == 0:
+        # The checks look at the whole map, so the server would be done with a commit at once.
+        if (turn.journal or turn.facts or node.turns % 16 == 0) and not state.deferred:
             self._same_as_oracle(node.name, state)
             state.check()
         if self.world.arbiter is not None:

@@ -52,6 +52,8 @@ MISTAKE_SHARE = 0.25
 FORCE_SHARE = 0.3
 # The share of seeds with a busy machine, on which a server gets no processor time for seconds.
 SLOW_SHARE = 0.15
+# The share of seeds in which the map gets each commit and each followed record item by item, a turn each.
+LATE_SHARE = 0.25
 POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
 
 
@@ -70,6 +72,8 @@ class Plan:
     part_bytes: int = 1 << 20
     ending_keys: int = 4096
     slice_bytes: int = 2 << 20
+    # 1 if the map gets large commits late, and every commit is large.
+    late: int = 0
 
     @property
     def line(self) -> str:
@@ -77,7 +81,7 @@ class Plan:
         return (
             f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
             f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes} ending={self.ending_keys}"
-            f" slice={self.slice_bytes}"
+            f" slice={self.slice_bytes} late={self.late}"
         )
 
     @staticmethod
@@ -107,6 +111,7 @@ def plan(seed: int) -> Plan:
         rng.choice((8192, 2)),
         rng.choice((1 << 20, 1 << 20, 30)),
         slice_bytes=1 if seed % 2 else 2 << 20,
+        late=int(random.Random(seed * 104_729 + 17).random() < LATE_SHARE),
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)

@@ -40,7 +40,9 @@ from chp_server.core.questions.requests import Requests
 from chp_server.core.release import AckRelease
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.access_state import AccessState
+from chp_server.core.state.deferred import DeferredCommit
 from chp_server.core.state.history import EpochEntry
+from chp_server.core.state.image import Gathering
 from chp_server.core.state.leases import LeaseTable
 from chp_server.core.state.missing_messages import MissingMessages
 from chp_server.core.state.state import ReplicatedState
@@ -493,6 +495,19 @@ def skips_are_not_told(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Committer, "_note_skip", lambda self, batch, now: None)
 
 
+def a_slice_of_a_commit_overwrites_a_later_set(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(DeferredCommit, "note", lambda self, keys: None)
+
+
+def a_commit_is_read_before_its_last_slice(mp: pytest.MonkeyPatch) -> None:
+    def begin(self: ReplicatedState, prefixes: Any) -> Gathering:
+        gathering = Gathering(self.map_so_far, self.number, prefixes, self.leaving, self.limits)
+        self._gathering += () if gathering.done else (gathering,)
+        return gathering
+
+    mp.setattr(ReplicatedState, "_begin", begin)
+
+
 def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
     """Plant a bug: a version that a program counted at both servers counts twice."""
     mp.setattr(Ledger, "_counted", lambda self, piece, state, counted: "")
@@ -649,6 +664,8 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (replicated_without_confirmation, "does not hold it"),
         (passive_confirms_what_it_lacks, "does not hold it"),
         (passive_forgets_a_record, "was right"),
+        (a_slice_of_a_commit_overwrites_a_later_set, "was right"),
+        (a_commit_is_read_before_its_last_slice, "chunks of the snapshot"),
         (part_of_a_snapshot, "was right"),
         (journal_lacks_a_row, "journal"),
         (client_ignores_holes, "has other revisions"),

@@ -167,6 +167,9 @@ HELD: dict[str, dict[str, str]] = {
         "test_who_has_enough_to_do_is_given_no_scraps_but_a_page": "T-30",
         "test_a_lease_and_the_member_that_it_is_are_made_in_one_segment": "T-25",
     },
+    "tests/unit/test_staging.py": {
+        "test_a_version_is_kept_until_its_application_was_idle_for_long_and_a_new_one_is_refused": "X-24 H-5 H-14",
+    },
     "tests/wire/test_staging.py": {
         "test_a_topic_is_not_made_by_what_is_staged": "T-6",
         "test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is": "X-20",

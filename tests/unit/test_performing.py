@@ -191,11 +191,11 @@ def test_the_peer_is_heard_first() -> None:
     assert inboxes.did == [ServerPort.PEER, ServerPort.UPDATES, ServerPort.COLLECTOR, ServerPort.SNAPSHOT]
 
 
-def test_clients_wait_while_a_large_commit_is_put_into_the_map() -> None:
+def test_readers_wait_while_a_large_commit_is_put_into_the_map_and_sets_do_not() -> None:
     core, inboxes = a_core(), Recorder()
     core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, deferred=True)
     take_inputs(core, inboxes)
-    assert inboxes.did == [ServerPort.PEER]
+    assert inboxes.did == [ServerPort.PEER, ServerPort.COLLECTOR]
 
 
 class Inbox:

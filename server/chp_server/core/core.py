@@ -57,8 +57,6 @@ __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
 # Stands for the result of a read of the journal that has not come yet.
 WAITS = object()
-# Items of a large commit that a turn puts into the map. All are there after a few heartbeats at most.
-DEFERRED_A_TURN = 50_000
 
 
 class ServerCore:
@@ -89,7 +87,7 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
-        self._ending_keys_max = limits.ending_keys_max
+        self._ending_keys_max, self._deferred_items = limits.ending_keys_max, limits.deferred_slice_items
         self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
         # True if this turn has done its share of the sets that wait.
         self._shared = False
@@ -147,7 +145,7 @@ class ServerCore:
         if config.has_peer:
             self.link.beat_timer.begins(now)
         if state.deferred:
-            state.catch_up(DEFERRED_A_TURN)
+            state.catch_up(self._deferred_items)
         arbitrated = config.has_arbiter and pair.active and not pair.is_handing_over()
         if arbitrated and not pair.arbitration.holds(now, state.number):
             self._step(PairEvent.LEASE_LOST)
@@ -277,7 +275,7 @@ class ServerCore:
     def _take_sets(self) -> None:
         """Do the sets that waited for their turn, as far as this turn may; once a turn."""
         sets, pair, state = self._sets, self.pair, self._committed.state
-        if self._shared or state.deferred or state.listing:
+        if self._shared or state.listing:
             return
         self._shared = True
         for frames in sets.take(pair.follower, self.turn.now) if pair.serving else sets.queue.take_all():

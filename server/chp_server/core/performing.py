@@ -178,19 +178,18 @@ def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, ori
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     """Let the core handle what has arrived. The peer comes first, so a server that was stopped hears of its successor.
 
-    While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
+    While a large commit gets into the map, readers wait. While all keys are listed for images, sets wait.
     """
     ready = inboxes.ready
     if PEER in ready:
         inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
     state = core.state
-    if state.deferred:
-        return
-    if UPDATES in ready:
+    if UPDATES in ready and not state.deferred:
         inboxes.take(UPDATES, core.subscription)
     if COLLECTOR in ready and not state.listing:
         inboxes.take(COLLECTOR, core.collect)
-    if SNAPSHOT in ready:
+    # A commit may have come just now.
+    if SNAPSHOT in ready and not state.deferred:
         inboxes.take(SNAPSHOT, core.request)
 
 

@@ -40,6 +40,7 @@ from chp.headers import Batch
 from chp.parts import Parts
 
 from ..state.record_log import Record
+from ..state.staging import NO_VERSION
 from ..state.state import ReplicatedState
 from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
@@ -315,7 +316,7 @@ class Ledger:
                 return None, flat
         told = self._counted(piece, state, counted)
         if told == ALREADY:
-            revision = state.staging.versions[piece.version[0]][1] if piece.version else LOST
+            revision = state.staging.versions[piece.version[0]].revision if piece.version else LOST
             self._left |= {update.key: revision for update in flat}
             return None, flat
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
@@ -351,7 +352,7 @@ class Ledger:
         if piece.version is None:
             return ""
         application, version, strict = piece.version
-        last, revision = state.staging.versions.get(application, (0, 0))
+        last, revision, _ = state.staging.versions.get(application, NO_VERSION)
         if version == last and revision > self.common:
             return ALREADY
         # Only the server that does the batch again knows more.

@@ -163,9 +163,9 @@ class ResourceLimits:
         self.full = self.full or (not self.read_only and bool(self._short(size)))
 
     def _why_not_keys(self, new: list[str], state: ReplicatedState) -> str:
-        keys = state.map.values
-        if self._keys_max is None or len(keys) + len(new) <= self._keys_max:
+        if self._keys_max is None or state.keys_at_most + len(new) <= self._keys_max:
             return ""
+        keys = state.map.values
         return self._why_no_key(len(keys), sum(key not in keys for key in set(new)))
 
     def _why_no_key(self, keys: int, more: int) -> str:
