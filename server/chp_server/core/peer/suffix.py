@@ -311,7 +311,7 @@ class Ledger:
         self._left |= piece.on
         if heard(piece.origins or [], state):
             refused = self._refused(piece.origins or [], state)
-            if refused != PARTED:
+            if refused != PARTED and (refused or not self._passed_over(piece, state, counted)):
                 self._answered(piece, flat, refused, state)
                 return None, flat
         told = self._counted(piece, state, counted)
@@ -336,6 +336,14 @@ class Ledger:
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
         """Return the code with which the active has refused the batches; "" if it did them."""
         return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
+
+    @staticmethod
+    def _passed_over(piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> bool:
+        """Return True if the active answered a version without doing it, because it had counted a later one."""
+        if piece.version is None or counted is None:
+            return False
+        application, version, _ = piece.version
+        return version < state.staging.versions.get(application, (0, 0))[0] and not counted(application, version)
 
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]
