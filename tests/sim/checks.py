@@ -28,6 +28,7 @@ from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 from . import linear, stranger
 from .access import AccessChecks
 from .accounts import Accounts
+from .flooder import FLOODER
 from .oracle import Oracle, Wrong
 from .topics import TopicChecks
 
@@ -49,6 +50,8 @@ ALONE_S = 2.2
 WORD_S = 0.88
 # The longest peer_timeout_s by clocks that run slow, and the time until the next turn.
 GONE_S = 1.2
+# The longest pause, by clocks that run slow, that a server does not notice.
+PAUSE_S = 0.6
 # The shortest silence that counts while the connection stands.
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
@@ -84,6 +87,8 @@ class Checks:
         self.pauses: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the end of its first long pause since a word of its peer
+        self.excused: dict[str, float] = {}
         # server -> the time when a STATE last proved to be of its peer
         self.proven: dict[str, float] = {}
         # server -> the highest epoch that a client has told this run of the server
@@ -112,6 +117,7 @@ class Checks:
         self.last_number[node.name] = node.core.state.number
         self.fenced.pop(node.name, None)
         self.words.pop(node.name, None)
+        self.excused.pop(node.name, None)
         self.proven.pop(node.name, None)
         self.seen.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
@@ -122,8 +128,11 @@ class Checks:
         """Do nothing: a server that dies breaks no rule."""
 
     def resumed(self, node: ServerNode) -> None:
-        """Note that a server runs again after a pause."""
-        self.pauses[node.name] = self.world.time.now
+        """Note that a server runs again after a pause, after which it gives its peer the full time again, once."""
+        now = self.pauses[node.name] = self.world.time.now
+        excused = self.excused.get(node.name, float("-inf"))
+        if now - self.began.get(node.name, now) > PAUSE_S and self.words.get(node.name, float("-inf")) >= excused:
+            self.excused[node.name] = now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
@@ -181,15 +190,16 @@ class Checks:
     def _is_there(self, node: ServerNode) -> str:
         """Return why the other server counts as living, or "" if it does not.
 
-        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. A server that
-        has another store, or the wrong role, is no peer.
+        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. The time in
+        which `node` was stopped does not count then. A server that has another store, or the wrong role, is no peer.
         """
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
         conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
         if {True} & {one.foreign or one.misplaced for one in (node, other)} or self.roles_mixed_up or word is None:
             return ""
         stands = conn is not None and conn.up and conn.up_at < word
-        if now - word < (PATIENCE_S if stands else WORD_S):
+        counts = max(word, self.excused.get(node.name, word)) if stands else word
+        if now - counts < (PATIENCE_S if stands else WORD_S):
             return f"{other.name} was heard {now - word:.1f} s ago{' by a connection that stands' * stands}"
         return ""
 
@@ -623,6 +633,7 @@ class Checks:
         if not self.accounts.complete:
             twice -= {op.value for c in self.world.clients for op in c.ops if op.kind in ("tx", "once")} & parted
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
+        twice -= {name for name in twice if name.startswith(FLOODER.encode())}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
         for value, (update, node, starts) in self.replays.items():
@@ -636,7 +647,7 @@ class Checks:
         counted: set[tuple[str, int]] = set()
         for node in self.oracle.path(end):
             for version in node.versions:
-                if version in counted and version[0]:
+                if version in counted and version[0] and not version[0].startswith(FLOODER):
                     self.fail(f"version {version[1]} of {version[0]} is in the surviving history more than once")
                 counted.add(version)
 
