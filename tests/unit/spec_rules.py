@@ -360,6 +360,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns": "W-7 W-30",
         "test_the_window_is_full_by_batches_or_by_bytes": "W-8",
         "test_the_pipeline_is_bounded": "W-9",
+        "test_an_ack_may_ask_for_small_batches": "W-52",
         "test_an_own_set_is_visible_at_once_and_its_echo_changes_nothing": "W-11 W-41",
         "test_and_to_the_one_that_becomes_active": "W-27 P-9",
         "test_a_gap_is_resent_from_where_the_server_wants_it_and_only_once": "W-28 W-29",
@@ -410,6 +411,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice": "A-33",
         "test_a_version_that_a_program_counted_again_after_its_restart_is_done_once": "A-34",
         "test_a_version_of_which_the_log_tells_nothing_is_a_conflict": "A-35",
+        "test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_when_it_runs_again": "A-35",
     },
     "tests/unit/test_suffix.py": {
         "test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does": "W-39",
@@ -629,6 +631,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-47 A-49",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-48",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-50 A-51",
+        "test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor": "A-56",
     },
     "tests/unit/test_beat.py": {
         "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-52 A-55",

@@ -127,6 +127,8 @@ class OpenBatch:
 
     def __init__(self, shown: dict[str, bytes], new_ticket: Callable[[], Ticket]) -> None:
         self.lock = Lock()
+        # The most keys in a batch of several sets.
+        self.most = OPEN_ITEMS
         # The number of keys that the open batch may hold; SHUT at the end.
         self.room = OPEN_ITEMS
         # True while the agent sleeps. A thread that puts something here must then wake it.
@@ -179,7 +181,7 @@ class OpenBatch:
         """Add sets to the last batch of the queue if it has the same extras, or queue a new batch (locked)."""
         self.seal()
         own, last = self._shown, self.sealed[-1] if self.sealed else None
-        if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < OPEN_ITEMS:
+        if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < self.most:
             last.keys += keys
             last.values += values
             own |= shown
@@ -247,6 +249,15 @@ class OpenBatch:
         if pending is not self.pending and pending not in self.sealed and not taken(pending.ticket):
             self.sealed.appendleft(pending)
         self.sealed_bytes = sum(each.size for each in self.sealed)
+
+    def bound(self, items: int | None) -> None:
+        """Let a batch of several sets have so many keys at most; None is the usual bound."""
+        most = OPEN_ITEMS if items is None else min(max(1, items), OPEN_ITEMS)
+        if most != self.most:
+            with self.lock:
+                self.most = most
+                if self.room != SHUT:
+                    self.room = most
 
     def shut(self) -> list[Ticket]:
         """Refuse all further sets (locked). Return the tickets that are not settled."""

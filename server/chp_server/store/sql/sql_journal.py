@@ -117,7 +117,7 @@ class Cleaner:
 # Below this size the journal need not be in proportion to the live state.
 SMALL = 16 * MIB
 # The chunks of a snapshot are written when this much has gathered, before a sync too.
-PENDING_BYTES = 8 * MIB
+PENDING_BYTES = 1 * MIB
 
 D = TypeVar("D", bound=Database)
 
@@ -371,8 +371,8 @@ class SqlJournal(Journal, Generic[D]):
             self._gathered.chunks, self._gathered.chunk_bytes = [], 0
 
     def snapshot_due(self) -> bool:
-        """Return True at half the snapshot's size: two snapshots and the rows then stay under three times the state."""
-        return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes // 2)
+        """Return True when the rows have the snapshot's size. So the file stays under five times the state."""
+        return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes)
 
     def _drop_beyond(self, number: int) -> None:
         """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
