@@ -250,11 +250,8 @@ class Checks:
     def saves(self, node: ServerNode, save: Save) -> None:
         """Note the values that a server writes to a file of its suffix."""
         # Lines without a key are rules. The pair may forget what it answered to a flooder.
-        values = {
-            u.value: u
-            for u in save.updates
-            if u.key and u.value is not None and not u.value.startswith(FLOODER.encode())
-        }
+        lines = (u for u in save.updates if u.key and not (u.value or b"").startswith(FLOODER.encode()))
+        values = {u.value: u for u in lines if u.value is not None}
         self.saved.update(values)
         self.replays.update((value, (update, node, node.starts)) for value, update in values.items())
         self.discarded.append(self.last_number[node.name])

@@ -53,11 +53,11 @@ FORCE_SHARE = 0.3
 # The bursts that some seeds have besides: their tempers, the share of seeds of these tempers, and the most that come.
 # A disk refuses sets only where one server at most is active.
 BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
-    (bursts.both_stopped, ("pause", "all"), 0.15, 3),
-    (bursts.healed, ("cut", "all"), 0.15, 2),
-    (bursts.full_disks, ("crash",), 0.4, 3),
-    (bursts.key_removed, TEMPERS, 0.25, 2),
-    (bursts.flooded, TEMPERS, 0.15, 2),
+    (bursts.both_stopped, ("pause", "all"), 0.15, 2),
+    (bursts.healed, ("cut", "all"), 0.15, 1),
+    (bursts.full_disks, ("crash",), 0.4, 2),
+    (bursts.key_removed, TEMPERS, 0.25, 1),
+    (bursts.flooded, TEMPERS, 0.15, 1),
 )
 # The seeds that show planted bugs (seen_in.json) have no bursts with this offset.
 BURSTS_FROM = 29_067
