@@ -56,8 +56,8 @@ BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.both_stopped, ("pause", "all"), 0.15, 2),
     (bursts.healed, ("cut", "all"), 0.15, 1),
     (bursts.full_disks, ("crash",), 0.4, 2),
-    (bursts.key_removed, TEMPERS, 0.25, 1),
-    (bursts.flooded, TEMPERS, 0.15, 1),
+    (bursts.key_removed, TEMPERS, 0.15, 1),
+    (bursts.flooded, TEMPERS, 0.1, 1),
 )
 # The seeds that show planted bugs (seen_in.json) have no bursts with this offset.
 BURSTS_FROM = 29_067
