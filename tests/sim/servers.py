@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.throttle import Pace
-from chp_server.core.performing import ServerPort, Step, read_journal, recover, steps, take_inputs
+from chp_server.core.performing import (
+    ServerPort,
+    Step,
+    read_journal,
+    recover,
+    short_port,
+    short_turn,
+    steps,
+    take_inputs,
+)
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
 from chp_server.core.updates.authorizer import Signed
@@ -272,17 +281,7 @@ class ServerNode:
         self.turns += 1
         world.checks.begins(self)
         self._took, self.lacked_room, self._hears = 0, False, self._heard
-        heard = None if self.line is None else (self.line.until, self.line.members)
-        now = self.clock.mono()
-        self._connection, connection = [], self._connection
-        core.begin_turn(now, self.clock.wall(), heard, connection)
-        if now >= self._measure_due:
-            self._measure_due = now + MEASURE_S
-            core.measured(ResourceUsage(disk_free=FREE[self.disk.measured]))
-        take_inputs(core, self)
-        self.performed = turn = core.end_turn()
-        if self.line is not None:
-            self.line.want(*core.pair.asks_arbiter())
+        self.performed = turn = self._short_turn() or self._whole_turn()
         if (self.foreign or self.misplaced) and mistakes.knows_no_better(self):
             mistakes.take_away(self)
             return
@@ -298,12 +297,37 @@ class ServerNode:
         self._steps = steps(core, turn, self)
         self._go_on()
 
+    def _whole_turn(self) -> Turn:
+        core, now, wall_s = self.core, self.clock.mono(), self.clock.wall()
+        heard = None if self.line is None else (self.line.until, self.line.members)
+        self._connection, connection = [], self._connection
+        core.begin_turn(now, wall_s, heard, connection)
+        if now >= self._measure_due:
+            self._measure_due = now + MEASURE_S
+            core.measured(ResourceUsage(disk_free=FREE[self.disk.measured]))
+        take_inputs(core, self)
+        turn: Turn = core.end_turn()
+        if self.line is not None:
+            self.line.want(*core.pair.asks_arbiter())
+        return turn
+
+    def _short_turn(self) -> Turn | None:
+        """Take a short turn, if messages have come at its port alone; return None if a whole turn must follow."""
+        core, now = self.core, self.clock.mono()
+        other = self._connection or self.snapshotter.busy or self.ready != {short_port(core)}
+        if other or now >= self._measure_due:
+            return None
+        return short_turn(core, self, now, self.clock.wall(), core.next_deadline())
+
+    @property
+    def ready(self) -> set[ServerPort]:
+        """The ports at which messages have arrived."""
+        return {port for port, kind in KINDS.items() if self.inbox[kind]}
+
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over the messages that have arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
         queue = self.inbox[kind]
-        if not queue:
-            return
         core.turn.arrived(self.clock.mono())
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()

@@ -107,6 +107,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_unused.py": {
         "test_a_topic_that_requires_a_group_takes_messages_only_for_one": "M-19",
         "test_a_topic_goes_when_it_was_unused_for_so_long": "M-20",
+        "test_a_group_goes_when_it_had_no_member_for_so_long": "M-21",
     },
     "tests/unit/test_schedule.py": {
         "test_what_is_refused_changes_nothing": "M-1 M-2 M-5 M-6 M-16",
@@ -143,6 +144,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_slots_of_messages": "T-21 T-22",
         "test_slots_keep_their_offsets_when_they_change_hands_and_when_who_had_them_leaves": "T-23",
         "test_what_may_be_said_of_groups": "T-37",
+        "test_the_places_of_a_group_are_told_once_the_passive_has_them": "T-86",
         "test_a_member_of_several_gets_about_a_page_of_its_own_slots": "T-29",
         "test_members_share_by_slots_in_order_and_each_gets_his_part_once": "T-32 T-46",
         "test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are": "T-33 T-34 T-35 T-36",

@@ -19,7 +19,7 @@ from chp.batch import Segment
 from chp.topics import NO_HEADERS, Headers, pack_messages
 
 from ..core.outbox import Packed, size_of
-from .tickets import Ticket
+from .tickets import PublishedMessages, Ticket
 
 # The most keys in an open batch. An application sets them in a few milliseconds.
 OPEN_ITEMS = 8192
@@ -89,11 +89,13 @@ class Encoded(PendingBatch):
 class Published(PendingBatch):
     """A batch of messages for one topic. More may join until the agent takes it."""
 
-    __slots__ = ("headers", "messages", "topic")
+    __slots__ = ("_published", "headers", "messages", "topic")
 
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
+        # It keeps the keys of the messages for as long as the application keeps the ticket, and not their values.
+        ticket.published = self._published = PublishedMessages(topic)
         # Each message is a key (or "") and a value, appended in one step.
         self.messages: list[tuple[str, bytes]] = []
         # The headers of some messages, by their places.
@@ -104,7 +106,9 @@ class Published(PendingBatch):
         """Return the messages as an encoded segment."""
         keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
         carried = [self.headers.get(at, NO_HEADERS) for at in range(len(values))] if self.headers else None
-        body = pack_messages(keys if any(keys) else None, values, carried)
+        named = keys if any(keys) else None
+        self._published.keys, self._published.count = named, len(values)
+        body = pack_messages(named, values, carried)
         return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
 
     def weigh(self) -> int:

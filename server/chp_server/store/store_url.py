@@ -22,7 +22,7 @@ def open_journal(url: str, *, beside: str | Path | None = None, **options_given:
 
     Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
     below `retain_bytes` and they are younger than `retain_s`. The next snapshot begins at half the last one's size. So
-    the journal stays under five times the live state, or what is asked to be retained. `store_id`, if given, must be
+    the journal stays under four times the live state, or what is asked to be retained. `store_id`, if given, must be
     the id of the store at `url`. A journal that was cut short is refused, unless there is a peer to `catch_up` from. A
     store that is no file has its mark in the directory `beside`, if that is given.
     """

@@ -195,6 +195,8 @@ class ReplicatedState:
         self.ended = RecentExpiries()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
+        # The position that `proof` returned last.
+        self._proof = Position(b"", 0, b"", 0)
         self.staging = Staging(limits)
         self.topics = Topics(limits)
         self.refusals = RecentRefusals(limits.refusals_max, self.access.owners)
@@ -423,7 +425,10 @@ class ReplicatedState:
 
     def proof(self) -> Position:
         """Return the position of this state."""
-        return Position(self.store, self.number, opener_of(self.history, self.number), self.digest)
+        known, number = self._proof, self.number
+        if known.number != number or known.digest != self.digest or known.store != self.store:
+            self._proof = known = Position(self.store, number, opener_of(self.history, number), self.digest)
+        return known
 
     def opener_of(self, number: int) -> bytes:
         """Return the run that opened the epoch of a number."""

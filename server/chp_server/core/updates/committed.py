@@ -111,6 +111,8 @@ class Committed:
         if not proof.number:
             return True
         state = self.state
+        if proof.number == state.number:
+            return proof == state.proof()
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
 
     def proves(self, proof: Position) -> bool:
