@@ -158,7 +158,8 @@ class Limits:
     runs_max: int = 50_000
     # Runs of batches that a client skipped: a run is made where two servers were active.
     skips_of_session_max: int = 8
-    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done.
+    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done. A user
+    # with less than a quarter of them loses none to others.
     refusals_max: int = 10_000
     leases_max: int = 100_000
     # One client has so many, so that none takes them all.

@@ -35,6 +35,7 @@ from .access import OPERATOR, Door, user_of
 from .arbiter import Line
 from .clock import LocalClock
 from .disk import FREE, KEPT, Disk
+from .keys import KeyCheck
 from .network import Conn, Frames
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class ServerNode:
         self.line: Line | None = None
         # The admission of subscriptions on P+1, if clients have keys.
         self.door: Door | None = None
+        self.keys: KeyCheck | None = None
         self.crash_at = self.pause_at = self.busy_at = ""
         self.busy_s = 0.0
         # The duration of the next recovery, during which the server hears no process.
@@ -128,6 +130,7 @@ class ServerNode:
         self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
         self.door = Door(self) if self.core.pair.config.keyed else None
+        self.keys = KeyCheck(self) if self.core.pair.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -205,6 +208,11 @@ class ServerNode:
     def shakes_hands(self) -> bool:
         """True if its peer can make a connection. The kernel accepts for a stopped process, which shakes no hands."""
         return not (self.paused or self.recovering)
+
+    def shown(self, conn: Conn) -> bool:
+        """Return True if a client comes in with its key, which its connection has shown then."""
+        conn.key = getattr(self.world.nodes[conn.a], "key", "")
+        return self.keys is None or self.keys.lets_in(conn.key)
 
     def connected(self, conn: Conn) -> None:
         """Note a connection that came up."""
@@ -324,6 +332,8 @@ class ServerNode:
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()
             self._took += 1
+            if self._is_rejected(conn, frames):
+                continue
             if kind == "upd" and self.door is not None and not self.door.decides(conn, frames):
                 continue
             if kind == "req":
@@ -331,6 +341,18 @@ class ServerNode:
             if kind in ("req", "peer"):
                 frames = [identity, *frames]
             handle(Signed(frames, user_of(conn)) if kind in ("req", "set") else frames)
+
+    def _is_rejected(self, conn: Conn, frames: Frames) -> bool:
+        """Return True if a message came by a key that was removed. The end of a connection is no such message."""
+        by_client = conn.kind != "peer" and frames[0] != b"" and not (conn.kind == "upd" and len(frames) == 1)
+        return by_client and self.keys is not None and self.keys.rejects(conn, user_of(conn))
+
+    def _cut_readers(self) -> None:
+        """Cut off readers of P whose keys were removed, as `Replies.cut_removed` does."""
+        for identity, conn in list(self._identities.items()):
+            if self.keys is not None and not self.keys.admits(conn.key, user_of(conn)):
+                self.world.net.reset(conn)
+                self.core.requests.gone(identity)
 
     # -- a turn's effects, step by step
 
@@ -400,6 +422,9 @@ class ServerNode:
                 self.snapshotter.step(self.core)
             except JournalFull:
                 self.snapshotter.give_up(self.core.turn.now + NO_ROOM_S)
+            if self.keys is not None and self.keys.look():
+                self._cut_readers()
+                self.cut_denied()
             self.met |= self._hears
             self.world.checks.server_turned(self, self.performed)
             if self.core.pair.cut_short:

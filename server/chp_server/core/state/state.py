@@ -22,6 +22,7 @@ from typing import Any, overload
 
 from chp import columns
 from chp.batch import Segment, array_head, encode, packb, unpackb
+from chp.fair import FairTable
 from chp.hashmap import Hashmap
 from chp.headers import Access, Epoch, StateHead
 from chp.keys import CLIENT_BYTES
@@ -134,18 +135,21 @@ REFUSAL_TEXT_MAX = 1 << 20
 class RecentRefusals:
     """The code and the detail of the latest refused batches.
 
-    Both are kept as bytes, and so is the id of the batch: as objects they would take twice the memory.
+    A batch whose refusal is forgotten is acknowledged if it comes again. So a user's refusals push out no others: the
+    user that has most of them loses its oldest one. Code and detail are kept as bytes, and so is the id of the batch:
+    as objects they would take twice the memory.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._packed: OrderedDict[bytes, bytes] = OrderedDict()
+    def __init__(self, most: int, owners: dict[bytes, str]) -> None:
+        self._packed = FairTable[bytes, bytes](most)
+        self._owners = owners
 
     def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
-        """Remember that a batch was refused; beyond the bound the oldest refusal is forgotten."""
-        self._packed[session_id + no.to_bytes(8)] = packb((code, detail))
-        while len(self._packed) > self._most:
-            self._packed.popitem(last=False)
+        """Remember that a batch was refused; beyond the bound a refusal of the user that has most is forgotten."""
+        user = self._owners.get(session_id[:CLIENT_BYTES], "")
+        self._packed.put(session_id + no.to_bytes(8), packb((code, detail)), user)
+        if len(self._packed) > self._packed.most:
+            del self._packed[self._packed.loser()]
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """Return the code and the detail of a batch's refusal; None if no refusal of it is remembered."""
@@ -198,7 +202,7 @@ class ReplicatedState:
         self._proof = Position(b"", 0, b"", 0)
         self.staging = Staging(limits)
         self.topics = Topics(limits)
-        self.refusals = RecentRefusals(limits.refusals_max)
+        self.refusals = RecentRefusals(limits.refusals_max, self.access.owners)
 
     @property
     def epoch(self) -> int:
@@ -574,7 +578,7 @@ class ReplicatedState:
         for (name, version, revision), age_s in zip(versions, ages or repeat(0), strict=False):
             user = others.get(APPLICATION + name.encode(), "")
             self.staging.record_done(name, version, revision, now - age_s, user)
-        self.refusals = RecentRefusals(self.limits.refusals_max)
+        self.refusals = RecentRefusals(self.limits.refusals_max, self.access.owners)
         for refusal in refusals:
             self.refusals.add(*refusal)
         for transaction_id in ended:
