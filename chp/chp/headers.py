@@ -148,17 +148,21 @@ class Kthxbai(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision]."""
+    """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision].
+
+    `items` asks the client for batches of so many keys at most, because others wait for its batches.
+    """
 
     runs: list[Any]
     durability: int
+    items: int | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `ACK 1..3 5 replicated`."""
         runs = (f"{a}..{b}" if a != b else str(a) for a, b, *_ in self.runs)
         names = DURABILITY_NAMES
         worth = names[self.durability] if self.durability < len(names) else str(self.durability)
-        return _line("ACK", what, *runs, worth)
+        return _line("ACK", what, *runs, worth, f"at most {self.items} keys" if self.items is not None else "")
 
 
 class Refused(NamedTuple):

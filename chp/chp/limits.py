@@ -28,6 +28,8 @@ class Limits:
     frame_bytes_max: int = 17 * MIB
     # A batch in a frame is smaller, as a record has headers beside its batches.
     body_bytes_max: int = 17 * MIB - (64 << 10)
+    # A connection to P+3 that is not the peer's is cut off after this much: the first message of a peer has 200 bytes.
+    stranger_bytes_max: int = MIB
     # A request on the snapshot port has a subtree and a dozen options.
     question_bytes_max: int = 64 << 10
     # Ten years: a key that is to live longer needs no ttl.
@@ -58,6 +60,9 @@ class Limits:
     turn_messages_share: int = 4
     # A set of this many bytes is small: a turn does it before large sets, in a tenth of a millisecond.
     small_set_bytes: int = 4096
+    # A client whose sets wait is asked for batches of so many keys while others wait for them: a server does one in
+    # about a millisecond.
+    shared_batch_items: int = 1024
     # Large sets of all clients wait for their turn; one client has `window_bytes` of them at most. Beyond that the
     # server reads no sets, and they wait in the sockets.
     waiting_sets_bytes_max: int = 64 * MIB

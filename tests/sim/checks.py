@@ -53,6 +53,8 @@ GONE_S = 1.2
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
 BELIEVED = 64
+# The longest pause, by clocks that run slow, that a server does not notice.
+PAUSE_S = 0.6
 # A STATE leaves before the sync of its turn, which takes up to this long.
 SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
@@ -80,10 +82,16 @@ class Checks:
         self.active_since: dict[int, tuple[str, float]] = {}
         # server -> (epoch of a successor, time when the server was told of it)
         self.fenced: dict[str, tuple[int, float]] = {}
+        # server -> (epoch of a possible successor, time when the server was told of it)
+        self.warned: dict[str, tuple[int, float]] = {}
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
+        # server -> the end of its last pause that it noticed
+        self.stops: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the time when a message last came that may be of the peer, and is no stranger's
+        self.spoken: dict[str, float] = {}
         # server -> the time when a STATE last proved to be of its peer
         self.proven: dict[str, float] = {}
         # server -> the highest epoch that a client has told this run of the server
@@ -110,10 +118,8 @@ class Checks:
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
-        self.fenced.pop(node.name, None)
-        self.words.pop(node.name, None)
-        self.proven.pop(node.name, None)
-        self.seen.pop(node.name, None)
+        for told in (self.fenced, self.warned, self.stops, self.words, self.spoken, self.proven, self.seen):
+            told.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
         self._same_as_oracle(node.name, node.core.state)
@@ -123,7 +129,9 @@ class Checks:
 
     def resumed(self, node: ServerNode) -> None:
         """Note that a server runs again after a pause."""
-        self.pauses[node.name] = self.world.time.now
+        now = self.pauses[node.name] = self.world.time.now
+        if now - self.began.get(node.name, now) > PAUSE_S:
+            self.stops[node.name] = now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
@@ -139,7 +147,7 @@ class Checks:
         As a sign of life, a message of a stranger does not count, nor does one of a server with a new disk, which
         cannot prove to be the peer.
         """
-        known = frames[0] == b"BEAT"
+        known, proves = frames[0] == b"BEAT", frames[0] != b"STATE"
         if frames[0] == b"STATE":
             said = msgpack.unpackb(frames[1])
             known = said["store"] == node.core.state.store
@@ -147,8 +155,12 @@ class Checks:
             higher = said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]
             if higher and (proves or not self._hears_another(node, conn)):
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
+            elif higher and known and self.spoken.get(node.name, 0.0) <= self.stops.get(node.name, -1.0):
+                self.warned[node.name] = (said["epoch"], self.world.time.now)
             if proves:
                 self.proven[node.name] = self.world.time.now
+        if proves:
+            self.spoken[node.name] = self.world.time.now
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
             self.words[node.name] = self.world.time.now
 
@@ -164,7 +176,8 @@ class Checks:
         Until that run is silent, a STATE without a proof is a stranger's and fences nobody. Otherwise any program that
         connects to P+3 could stop the active. A successor says STATE again and again, so it is believed soon. If it
         dies before that, the server that was stopped goes on alone, and the two histories meet later as after a split.
-        After a stop, the earlier run gets its full time again.
+        After a stop, the earlier run gets its full time again. Meanwhile the server is warned, as long as nothing of
+        that run has come since the stop: it acknowledges nothing for a `peer_timeout_s` after each such STATE.
         """
         since = max(self.proven.get(node.name, float("-inf")), self.pauses.get(node.name, float("-inf")))
         back = self.world.net.conns.get(("peer", conn.b, conn.a))
@@ -424,6 +437,9 @@ class Checks:
         own = node.core.state.epoch
         if epoch > own and when < self.began[node.name]:
             self.fail(f"{node.name} acknowledges in epoch {own}, and was told of epoch {epoch}")
+        epoch, when = self.warned.get(node.name, (0, 0.0))
+        if epoch > own and self.world.time.now - WORD_S < when < self.began[node.name]:
+            self.fail(f"{node.name} acknowledges in epoch {own}, and a possible successor told of epoch {epoch}")
         for other_epoch, (who, since) in self.active_since.items():
             if who == node.name or other_epoch <= own:
                 continue

@@ -28,6 +28,7 @@ from chp_server.core.pair.arbitration import Arbitration
 from chp_server.core.pair.beat import BeatTimer
 from chp_server.core.pair.follow import Follower, Loader
 from chp_server.core.pair.liveness import Liveness
+from chp_server.core.pair.pair_state import PairState
 from chp_server.core.peer.handshake import Handshake
 from chp_server.core.peer.peerlink import PeerLink
 from chp_server.core.peer.replay import Replay
@@ -515,6 +516,42 @@ def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest
     replay_forgets_sessions(monkeypatch)
     with pytest.raises(Wrong, match="more than once"):
         play((SCENARIOS / "bug-replayed-and-sent-again.txt").read_text())
+
+
+def a_version_is_replayed_in_part(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: of a version with a conflict, the other keys are set again without the version."""
+
+    def decide(original: Any, self: Ledger, piece: SuffixPart, *args: Any, **more: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(SuffixPart, "version", None)
+            original(self, piece, *args, **more)
+
+    wrap(mp, Ledger, "_decide", decide)
+
+
+def test_a_version_that_is_replayed_in_part_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario shows this bug each time, while only one seed in a thousand does."""
+    a_version_is_replayed_in_part(monkeypatch)
+    with pytest.raises(Wrong, match="more than once"):
+        play((SCENARIOS / "bug-version-in-part.txt").read_text())
+
+
+def a_possible_successor_is_not_waited_for(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: a server that was stopped acknowledges beside a stranger that may be its successor."""
+
+    def note(original: Any, self: PairState, who: Any) -> None:
+        hold_until = self.hold_until
+        original(self, who)
+        self.hold_until = hold_until
+
+    wrap(mp, PairState, "note_possible_successor", note)
+
+
+def test_a_server_that_does_not_wait_for_a_possible_successor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario shows this bug each time. It takes lost messages just after a stop, which few seeds have."""
+    a_possible_successor_is_not_waited_for(monkeypatch)
+    with pytest.raises(Wrong, match="a possible successor told of epoch"):
+        play((SCENARIOS / "bug-successor-is-a-stranger.txt").read_text())
 
 
 PARTED = """client c1 model all | client c2 model all | start P | start B | start c1 | start c2 | tick 3

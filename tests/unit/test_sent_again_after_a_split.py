@@ -174,6 +174,36 @@ def test_a_version_of_which_the_log_tells_nothing_is_a_conflict() -> None:
     assert pair.outcomes()["/job/1"] == CONFLICT
 
 
+def test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_when_it_runs_again() -> None:
+    """Its free key was once replayed alone, and was set again with the rest (seed 625)."""
+    pair = split()
+    version: dict[str, Any] = {"publish": messages(b"m"), "once": ["job", 1, False]}
+    pair.put("P", X, 3, {"/free": b"job", "/theirs": b"job"}, **version)
+    pair.put("B", Y, 1, {"/theirs": b"y"})
+    pair.run(0.1)
+    meet(pair)
+    assert pair.outcomes() == {"/two": REPLAYED, "/free": CONFLICT, "/theirs": CONFLICT}
+    assert "/free" not in pair.b.state.map.values and "job" not in pair.b.state.staging.versions
+    pair.put("B", Y, 2, {"/free": b"job", "/theirs": b"job"}, **version)
+    pair.run(0.3)
+    state = pair.b.state
+    assert pair.answers(Y, "B")[-1][:2] == (2, "ack") and state.staging.versions["job"][0] == 1
+    assert state.map.values["/free"] == state.map.values["/theirs"] == b"job" and state.topics.by_name["t"].next == 1
+
+
+def test_a_set_that_follows_on_a_version_in_conflict_is_replayed_if_it_has_no_condition() -> None:
+    pair = split()
+    pair.put("P", X, 3, {"/free": b"job", "/bound": b"job", "/theirs": b"job"}, once=["job", 1, False])
+    pair.put("B", Y, 1, {"/theirs": b"y"})
+    pair.run(0.1)
+    pair.put("P", X, 4, {"/free": b"later"})
+    pair.put("P", X, 5, {"/bound": b"later"}, c=[[0], [pair.p.state.map.revisions["/bound"]]])
+    pair.run(0.1)
+    meet(pair)
+    assert pair.outcomes() == {"/two": REPLAYED, "/free": REPLAYED, "/bound": CONFLICT, "/theirs": CONFLICT}
+    assert pair.b.state.map.values["/free"] == b"later" and "/bound" not in pair.b.state.map.values
+
+
 def test_a_state_tells_what_was_skipped() -> None:
     pair = split()
     pair.put("B", X, 3, {"/three": b"3"}, oldest=True)

@@ -85,6 +85,7 @@ GROUP = obj(
     {"name": STRING, "position": WHOLE, "lag": WHOLE, "members": array(obj({"name": STRING, "slots": WHOLE}))},
     oldest_ms={"type": ["integer", "null"]}, ack_timeout_s={"type": ["integer", "null"]}, failing=WHOLE,
     max_deliveries={"type": ["integer", "null"]}, retry_after_s={"type": ["number", "null"]}, deliveries=WHOLE,
+    expire_after_s={"type": ["integer", "null"]},
 )  # fmt: skip
 GIVEN = obj(
     {"messages": array(MESSAGE), "receipt": STRING, "member": STRING, "missed": WHOLE, "behind": WHOLE},

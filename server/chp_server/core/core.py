@@ -207,6 +207,8 @@ class ServerCore:
             self.release.end_turn(self.turn.effects, confirmed, self._committed.state.number)
         if self._changes.owed:
             self._changes.tell(acks.answered, self.requests.promise)
+        if self.requests.readers.owed:
+            self.requests.readers.tell(acks.answered)
 
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""

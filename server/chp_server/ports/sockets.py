@@ -280,7 +280,7 @@ class ServerSockets:
         questions = 16 * limits.question_bytes_max
         bound = [self.unfinished.watch(socket, questions) for socket in (self.snapshot, self.updates)]
         # They are in the order of the ports.
-        self.bound = [*bound, sets, self.unfinished.watch(self.peer_in, 2 * limits.frame_bytes_max)]
+        self.bound = [*bound, sets, self.unfinished.watch(self.peer_in, limits.stranger_bytes_max)]
         for socket in (self.snapshot, self.updates, self.collector):
             self.waiting.add(socket)
         if config.peer is not None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
-OFF = {"max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s"}
+OFF = {
+    "max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s",
+    "expire-after": "expire_after_s",
+}  # fmt: skip
 
 
 def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +42,7 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
         duration(
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
+        duration("--expire-after", help="Remove the group when it had no member for so long."),
     )
     for option in reversed(options):
         function = option(function)
@@ -258,7 +262,7 @@ def _group(facts: dict[str, Any]) -> dict[str, Any]:
     told = {name: facts[name] for name in ("name", "position", "lag")}
     oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
     members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
-    counted = {name: facts[name] for name in ("ack_timeout_s", "max_deliveries", "retry_after_s")}
+    counted = {name: facts[name] for name in ("ack_timeout_s", "max_deliveries", "retry_after_s", "expire_after_s")}
     failing = {name: facts[name] for name in ("failing", "deliveries")}
     return {**told, "oldest": oldest, "members": members, **counted, **failing}
 
@@ -268,6 +272,8 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     since = f", since {told['oldest']}" if told["oldest"] else ""
     n = counted(len(told["members"]), "member")
     facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
+    if told["expire_after_s"]:
+        facts += f", removed after {told['expire_after_s']:,} s without a member"
     if told["failing"]:
         facts += (
             f", {counted(told['failing'], 'slot')} failing, {told['deliveries']} of {told['max_deliveries']} deliveries"
@@ -310,6 +316,7 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
     Examples:
         chp topic subscribe orders billing               # new messages are kept for it
         chp topic subscribe orders audit --from begin
+        chp topic subscribe orders report --expire-after 7d   # it goes after a week without a consumer
         chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
     """
     with topic_of(settings, name) as found:
@@ -318,9 +325,12 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    timeout_s = how["ack_timeout"]
+    timeout_s, unused_s = (
+        None if each is None else max(1, round(each)) for each in (how["ack_timeout"], how["expire_after"])
+    )
     return {
-        "ack_timeout_s": None if timeout_s is None else max(1, round(timeout_s)),
+        "ack_timeout_s": timeout_s,
+        "expire_after_s": unused_s,
         "max_deliveries": how["max_deliveries"],
         "retry_after_s": how["retry_after"],
     }
@@ -347,7 +357,7 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
     if not given and not removed:
-        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout or --off")
+        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout, --expire-after or --off")
     with topic_of(settings, name) as found:
         found.configure(group, **given, **removed, timeout=settings.timeout_s)
     settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")

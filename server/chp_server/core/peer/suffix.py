@@ -13,9 +13,10 @@ keys have that batch's revision there. While a key still has it, the suffix's ne
 a client's chain of conditional batches is replayed, unless another client wrote the key in between.
 
 A conditional batch is replayed whole, on the same values, or not at all. An equal value that another client has set
-does not count as its own. A batch is in conflict as a whole if it acknowledges messages: the active's history gives
-these messages again, with what follows from them. So is a batch with a condition on a key that it does not write.
-Deletes by expiry are not part of a suffix.
+does not count as its own. A batch that counts a version is replayed whole or not at all, too: a part of it would be
+there twice if its program ran the version again. A batch is in conflict as a whole if it acknowledges messages: the
+active's history gives these messages again, with what follows from them. So is a batch with a condition on a key that
+it does not write. Deletes by expiry are not part of a suffix.
 
 A replayed batch keeps its place and its number in its session (`SuffixPart`). So a client that had no answer, and sends
 the batch again, is told that it was done. A batch with a conflict can't be done again, nor acknowledged. If its client
@@ -371,21 +372,28 @@ class Ledger:
             lease = extras.get(columns.LEASED)
             held = lease is None or lease in opened or state.leases.lives(lease)
             for update, uuid in zip(column, extras.get(columns.UUIDS) or repeat(b""), strict=False):
-                update.outcome = REPLAYED if held and self._free(update.key, state, written) else CONFLICT
+                free = self._free(update.key, state, written, blind=not piece.conditional)
+                update.outcome = REPLAYED if held and free else CONFLICT
                 whole &= update.outcome == REPLAYED
                 if uuid in state.uuids:
                     update.outcome = ALREADY
                 elif update.outcome == CONFLICT and not piece.conditional:
                     same = state.map.values.get(update.key) == update.value
                     update.outcome = ALREADY if same else CONFLICT
+        flat = [update for column in updates for update in column]
+        # A version is done whole or not at all: its program may run it again.
+        lost |= piece.version is not None and any(update.outcome == CONFLICT for update in flat)
         if (piece.conditional and not whole) or piece.bound or lost:
-            for update in (update for column in updates for update in column):
+            for update in flat:
                 update.outcome = CONFLICT
 
-    def _free(self, key: str, state: ReplicatedState, written: Written) -> bool:
-        """Return True if the active has the key as it was before this batch, so that no other batch has written it."""
+    def _free(self, key: str, state: ReplicatedState, written: Written, *, blind: bool) -> bool:
+        """Return True if the active has the key as it was before this batch, so that no other batch has written it.
+
+        A batch without conditions is `blind`: it may follow on an update of the suffix that the active lacks.
+        """
         revision, left = state.map.revisions.get(key, 0), self._left.get(key)
-        if left is not None:
+        if left is not None and not (blind and left == LOST):
             return left in (SET_AGAIN, revision)
         return revision <= self.common and (revision > 0 or not written(key))
 

@@ -51,7 +51,7 @@ Failures = dict[tuple[int, int], int]  # offset, times -> slots
 
 
 # The settings that may be changed.
-CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms")
+CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "expire_after_s")
 
 
 class GroupSettings(NamedTuple):
@@ -65,6 +65,8 @@ class GroupSettings(NamedTuple):
     ack_timeout_s: int | None = None
     max_deliveries: int | None = None
     retry_after_ms: int | None = None
+    # The group is removed after it had no member for so many seconds.
+    expire_after_s: int | None = None
 
 
 class DeadMessage(NamedTuple):
@@ -101,6 +103,8 @@ class Group:
     anew: int = 0
     # Slots whose messages failed, and whose time of waiting has not begun.
     untimed: int = 0
+    # The group is removed after it had no member for so many seconds; None: it stays.
+    expire_after_s: int | None = None
 
     def floor(self) -> int:
         """Return the offset below which all messages are acknowledged."""
@@ -109,6 +113,13 @@ class Group:
     def place_of(self, slot: int) -> int:
         """Return the offset of a slot, which is a set of one."""
         return next(at for places in self.places.values() for at, some in places.items() if some & slot)
+
+    def places_told(self) -> list[list[Any]]:
+        """Return each place that slots have reached, with these slots as they travel."""
+        merged: Places = {}
+        for at, some in chain.from_iterable(places.items() for places in self.places.values()):
+            merged[at] = merged.get(at, 0) | some
+        return [[pack_slots(some), at] for at, some in merged.items()]
 
     def slots_of(self, member: bytes) -> int:
         """Return the slots that a member has, as a bit set."""
@@ -261,6 +272,7 @@ class Group:
         """Take over the settings that say how messages are given."""
         self.ack_timeout_s = settings.ack_timeout_s
         self.max_deliveries, self.retry_after_ms = settings.max_deliveries, settings.retry_after_ms
+        self.expire_after_s = settings.expire_after_s
         if self.max_deliveries is None:
             self.failures.clear()
             self.dead.clear()
@@ -269,22 +281,29 @@ class Group:
     # -- as a state carries it
 
     def to_list(self) -> list[Any]:
-        """Return the group as a list, as a state carries it; a group that counts nothing has five elements."""
+        """Return the group as a list, as a state carries it.
+
+        A group that counts nothing has five elements, and one that counts has six. A group that ends when it is not
+        used has seven, and the sixth is None if it counts nothing.
+        """
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
+        ends = [] if self.expire_after_s is None else [self.expire_after_s]
         if self.max_deliveries is None:
-            return told
+            return [*told, None, *ends] if ends else told
         failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
         dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
-        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead]]
+        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead], *ends]
 
     @staticmethod
     def of(told: list[Any]) -> Group:
         """Return the group that `to_list` made a list of."""
-        name, ack_timeout_s, resets, members, places, *counted = told
+        name, ack_timeout_s, resets, members, places, *more = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         group = Group(name, ack_timeout_s, held, dict(members), resets)
-        for most, retry_after_ms, failures, dead in counted:
+        group.expire_after_s = more[1] if len(more) > 1 else None
+        if more and more[0] is not None:
+            most, retry_after_ms, failures, dead = more[0]
             group.max_deliveries, group.retry_after_ms = most, retry_after_ms
             group.failures = {(upto, times): unpack_slots(slots) for upto, times, slots in failures}
             group.dead = {at: DeadMessage(unpack_slots(slots), why, times) for at, slots, why, times in dead}
@@ -346,6 +365,8 @@ class Groups:
         self._of: dict[bytes, set[tuple[str, str]]] = {}
         # Groups whose members have changed, or whose members are to give slots away.
         self.unsettled: dict[tuple[str, str], None] = {}
+        # The groups that end when they are not used.
+        self.expiring: dict[tuple[str, str], Group] = {}
 
     # -- checks of a batch
 
@@ -519,11 +540,20 @@ class Groups:
                 groups[name] = Group(name)
                 groups[name].begin(offset)
                 groups[name].configure(told)
+                self._note_expiring(topic, groups[name])
         elif told.change:
             groups[name].configure(changed(groups[name], settings))
+            self._note_expiring(topic, groups[name])
             self.unsettled[topic, name] = None
         elif told.again:
             self._begin_anew(topic, groups[name], offset)
+
+    def _note_expiring(self, topic: str, group: Group) -> None:
+        """Note whether a group ends when it is not used."""
+        if group.expire_after_s is not None:
+            self.expiring[topic, group.name] = group
+        else:
+            self.expiring.pop((topic, group.name), None)
 
     def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
         """Remove all members and begin a group at an offset.
@@ -543,6 +573,7 @@ class Groups:
             for member in group.members:
                 self._forget(member, (topic, name))
             self.unsettled.pop((topic, name), None)
+            self.expiring.pop((topic, name), None)
 
     def _forget(self, member: bytes, which: tuple[str, str]) -> None:
         of = self._of.get(member, set())
@@ -561,6 +592,7 @@ class Groups:
         for topic, of_topic in self._topics.items():
             for name, group in of_topic.groups.items():
                 self.unsettled[topic, name] = None
+                self._note_expiring(topic, group)
                 for member in group.members:
                     self._of.setdefault(member, set()).add((topic, name))
 
@@ -610,7 +642,8 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
         raise BadInput(f"a group's start is an offset, or -1 for the end, not {found.start!r:.40}")
     if type(found.change) is not bool or (found.change and (found.again or "start" in told)):
         raise BadInput("a change of a group's settings has neither start nor again: the group goes on where it is")
-    for name, most in (("ack_timeout_s", 1 << 31), ("max_deliveries", DEFAULT.deliveries_max)):
+    bounds = (("ack_timeout_s", 1 << 31), ("max_deliveries", DEFAULT.deliveries_max), ("expire_after_s", 1 << 31))
+    for name, most in bounds:
         number = getattr(found, name)
         if number is not None and (type(number) is not int or not 0 < number <= most):
             raise BadInput(f"a group's {name} is a whole number from 1 to {most:,}, or left out, not {number!r:.40}")
@@ -622,7 +655,7 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
 
 def changed(group: Group, told: dict[str, Any]) -> GroupSettings:
     """Return the settings of a group with those that are told in their place."""
-    now = GroupSettings(END, False, True, group.ack_timeout_s, group.max_deliveries, group.retry_after_ms)
+    now = GroupSettings(change=True, **{name: getattr(group, name) for name in CHANGING})
     return now._replace(**{name: value for name, value in told.items() if name in CHANGING})
 
 

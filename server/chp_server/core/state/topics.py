@@ -150,6 +150,8 @@ class TopicLog:
         members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
         told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
         told |= {"ack_timeout_s": group.ack_timeout_s}
+        if group.expire_after_s is not None:
+            told |= {"expire_after_s": group.expire_after_s}
         if group.max_deliveries is not None:
             told |= {"max_deliveries": group.max_deliveries, "retry_after_ms": group.retry_after_ms}
             told |= {"failing": group.suspects.bit_count(), "deliveries": group.times_max + 1}

@@ -170,7 +170,7 @@ class Cleaner:
 
 
 # The chunks of a snapshot are written when this much has gathered, before a sync too.
-PENDING_BYTES = 8 * MIB
+PENDING_BYTES = 1 * MIB
 
 D = TypeVar("D", bound=Database)
 
@@ -454,8 +454,8 @@ class SqlJournal(Journal, Generic[D]):
         self._cleaner.press(short)
 
     def snapshot_due(self) -> bool:
-        """Return True at half the snapshot's size: two snapshots and the rows then stay under three times the state."""
-        return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes // 2)
+        """Return True when the rows have the snapshot's size. So the file stays under four times the state."""
+        return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes)
 
     def _drop_beyond(self, number: int) -> None:
         """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
