@@ -171,8 +171,11 @@ FACTS = (
     Fact("journal.snapshot_number", WHOLE, "the number of the journal's last snapshot", metric=True),
     Fact("journal.snapshot_bytes", WHOLE, "bytes of the journal's last snapshot", "bytes", metric=True),
     Fact("journal.rows", WHOLE, "rows of the journal", metric=True),
-    Fact("journal.row_bytes", WHOLE, "bytes of the journal's rows", "bytes", metric=True),
+    Fact("journal.row_bytes", WHOLE, "bytes of the journal's rows", "bytes", metric=True, row="journal"),
     Fact("journal.since_snapshot_bytes", WHOLE, "bytes of the rows since the last snapshot", "bytes", metric=True),
+    Fact("journal.retained_s", WHOLE, "the age of the journal's oldest row", "s", metric=True, row="journal"),
+    Fact("journal.short_bytes", WHOLE, "bytes that the disk lacks, so that fewer rows are retained", "bytes",
+         metric=True, row="journal"),
     Fact("journal.bytes", WHOLE, "bytes that the journal takes where it is", "bytes", metric=True, row="journal"),
     Fact("journal.syncs", WHOLE, "times that the journal was forced to disk", metric=True),
     Fact("journal.sync_last_s", NUMBER, "how long the last sync took", "s", metric=True),
@@ -255,6 +258,7 @@ COUNTS = {
     "suffix_conflict": "updates of a second active that were in conflict",
     "suffix_messages_lost": "messages of a second active that its journal did not have any more",
     "suffix_taken_over": "updates that a second active handed over",
+    "retained_damaged": "times that rows of the journal which only readers of changes need were found damaged",
     "defects": "turns or messages that ended in an exception",
 }
 # fmt: on

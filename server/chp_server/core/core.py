@@ -44,7 +44,7 @@ from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease
-from .state.journal import cut_short
+from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
 from .updates.authorizer import Authorizer, with_user
 from .updates.channels import alive
@@ -314,6 +314,10 @@ class ServerCore:
 
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn, or an error if the journal is damaged there."""
+        if isinstance(found, RetainedDamaged):
+            self.committer.counts["retained_damaged"] += 1
+            self.turn.effects.fact("retained records damaged", "warning", why=str(found))
+            found = None
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
         if isinstance(read, ReadMessages) and self.link.backfill.read(read, found, self.turn.effects):

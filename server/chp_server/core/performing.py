@@ -29,7 +29,7 @@ from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
 from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
-from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadSpans, Save, Turn
+from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadOldest, ReadSpans, Save, Turn
 
 NUMBER_MAX = (1 << 63) - 1
 
@@ -148,12 +148,14 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
 
 
 def read_journal(journal: Journal, read: JournalRead) -> Any:
-    """Return what a turn wants to read: rows, or None if they do not reach back to a number; messages; or spans."""
+    """Return what a turn wants to read: rows, or None if they do not reach back to a number; or something else."""
     match read:
         case ReadMessages(topic, offset, number, bytes_max):
             return journal.read_messages(topic, offset, number, bytes_max)
         case ReadSpans(number):
             return journal.message_spans(number)
+        case ReadOldest():
+            return journal.oldest()
         case _:
             return journal.read_after(read.after, read.bytes_max)
 

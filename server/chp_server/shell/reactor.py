@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,7 +147,7 @@ class Server:
         gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
         if why := gauge.impossible:
             raise CannotStart(Exit.USAGE, why)
-        limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
+        limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_memory_bytes)
         self._config, self._journal, self._limits = config, journal, limits
         self._arbiter = Arbiter(open_store(config), self._wake) if config.arbiter else None
         self._metrics: MetricsServer | None = None
@@ -315,6 +315,7 @@ class Server:
         core.begin_turn(now, time.time(), heard, changes)
         if now >= self._space.due:
             self._space.look(core, now)
+            self._journal.press(self._space.lacks)
         take_inputs(core, self)
         if now >= sockets.unfinished.due:
             sockets.unfinished.look_if_grown(time.monotonic)
@@ -348,6 +349,9 @@ class Server:
             if self._now >= self._housekeeping_due:
                 self._keep_house(core)
                 self._clock.lap("housekeeping")
+            elif self._space.lacks:
+                self._journal.sync()
+                self._clock.lap("retained records given up")
             if self._snapshotter.busy or self._journal.snapshot_due():
                 if self._snapshotter.step(core):
                     log.info("journal snapshot", number=describe(self._snapshotter.number))
@@ -500,6 +504,10 @@ class Server:
         self._space.no_room(self.core, error, time.monotonic())
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
+        self._journal.press(self._space.lacks)
+        # The records of the turn are not gathered now, so this deletes retained ones, as far as there is room for that.
+        with suppress(JournalFull):
+            self._journal.sync()
 
     def _wait_for_room(self) -> None:
         """Wait some moments, and answer operators meanwhile."""
