@@ -856,8 +856,8 @@ def a_version_is_forgotten_by_room(mp: pytest.MonkeyPatch) -> None:
     """Plant an old bug: the versions of applications go when their table is full, and none is refused."""
     record_done = Staging.record_done
 
-    def forgets(self: Staging, application: str, version: int, revision: int, now: float, user: str = "") -> None:
-        record_done(self, application, version, revision, now, user)
+    def forgets(self: Staging, application: str, version: int, *more: Any) -> None:
+        record_done(self, application, version, *more)
         while len(self.versions) >= self._limits.applications_max:
             del self.versions[next(iter(self.versions))]
 
