@@ -65,7 +65,7 @@ class TopicRequests:
         """Change settings of a group that exists."""
         given = counting(**{name: value for name, value in settings.items() if value is not KEEP})
         if not given:
-            raise BadInput("no setting; give one of max_deliveries, retry_after_s and ack_timeout_s")
+            raise BadInput("no setting; give one of max_deliveries, retry_after_s, ack_timeout_s and lag_alarm_s")
         return self.put(change(self.name, group, **given))
 
     def unsubscription(self, group: str) -> Ticket:
@@ -303,6 +303,7 @@ class Topic(metaclass=PublicNames):
         ack_timeout_s: int | None = None,
         max_deliveries: int | None = None,
         retry_after_s: float | None = None,
+        lag_alarm_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
@@ -313,10 +314,15 @@ class Topic(metaclass=PublicNames):
                         TOPIC.GROUP.dead; None: for ever
         retry_after_s   so long is a message held back that failed, and twice as long each time, up to an hour; None:
                         it is given again at once
+        lag_alarm_s     the log of the active says when the oldest message of the group is older than this, and when it
+                        is no more; the metrics show it; None: no alarm
 
         `AlreadyThere` if it was. A topic that is not there is made.
         """
-        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
+        settings = {
+            "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
+        }  # fmt: skip
         with naming(self.name, group):
             return self._requests.subscription(group, start, **settings).wait(timeout)
 
@@ -327,6 +333,7 @@ class Topic(metaclass=PublicNames):
         max_deliveries: int | Keep | None = KEEP,
         retry_after_s: float | Keep | None = KEEP,
         ack_timeout_s: int | Keep | None = KEEP,
+        lag_alarm_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
         """Change settings of a group, which goes on where it is, and wait; see `subscribe`. `NoSuchGroup`.
@@ -334,7 +341,10 @@ class Topic(metaclass=PublicNames):
         A setting that is not given stays as it is, and None is none. Without `max_deliveries` what was counted is
         forgotten.
         """
-        settings = {"max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s}
+        settings = {
+            "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
+        }  # fmt: skip
         with naming(self.name, group):
             return self._requests.configuration(group, **settings).wait(timeout)
 
@@ -352,8 +362,8 @@ class Topic(metaclass=PublicNames):
         """Return the facts of each group; `NoSuchTopic` if there is no such topic.
 
         They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
-        members (name and number of slots), ack_timeout_s, max_deliveries, retry_after_s, failing (slots whose next
-        message failed before) and deliveries (how often the message was given that failed most).
+        members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries, retry_after_s, failing (slots
+        whose next message failed before) and deliveries (how often the message was given that failed most).
         """
         return groups_of(self._requests.servers(), self.name, timeout)
 

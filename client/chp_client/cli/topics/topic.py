@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
-OFF = {"max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s"}
+OFF = {
+    "max-deliveries": "max_deliveries",
+    "retry-after": "retry_after_s",
+    "ack-timeout": "ack_timeout_s",
+    "lag-alarm": "lag_alarm_s",
+}
 
 
 def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +44,7 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
         duration(
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
+        duration("--lag-alarm", help="The servers' log and metrics tell when the oldest message is older than this."),
     )
     for option in reversed(options):
         function = option(function)
@@ -258,7 +264,7 @@ def _group(facts: dict[str, Any]) -> dict[str, Any]:
     told = {name: facts[name] for name in ("name", "position", "lag")}
     oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
     members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
-    counted = {name: facts[name] for name in ("ack_timeout_s", "max_deliveries", "retry_after_s")}
+    counted = {name: facts[name] for name in ("ack_timeout_s", "lag_alarm_s", "max_deliveries", "retry_after_s")}
     failing = {name: facts[name] for name in ("failing", "deliveries")}
     return {**told, "oldest": oldest, "members": members, **counted, **failing}
 
@@ -318,9 +324,10 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    timeout_s = how["ack_timeout"]
+    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in ("ack_timeout", "lag_alarm")}
     return {
-        "ack_timeout_s": None if timeout_s is None else max(1, round(timeout_s)),
+        "ack_timeout_s": whole["ack_timeout"],
+        "lag_alarm_s": whole["lag_alarm"],
         "max_deliveries": how["max_deliveries"],
         "retry_after_s": how["retry_after"],
     }
@@ -347,7 +354,7 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
     if not given and not removed:
-        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout or --off")
+        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm or --off")
     with topic_of(settings, name) as found:
         found.configure(group, **given, **removed, timeout=settings.timeout_s)
     settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")

@@ -29,6 +29,7 @@ from ..updates.commit import Committer
 from ..updates.turn import Append, CurrentTurn
 from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
+from .lag_alarms import LagAlarms
 from .message_pages import MessagePages
 from .syncs import reply
 from .unused import UnusedTopics
@@ -54,7 +55,7 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
-        self._unused = UnusedTopics()
+        self._unused, self._alarms = UnusedTopics(), LagAlarms()
 
     def __bool__(self) -> bool:
         return bool(self.delivery or self.coordinator)
@@ -168,7 +169,7 @@ class TopicReaders:
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
         # The other server may see what this one does not.
-        self._unused = UnusedTopics()
+        self._unused, self._alarms = UnusedTopics(), LagAlarms()
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
@@ -184,6 +185,17 @@ class TopicReaders:
         self.coordinator.refused.clear()
         if beat:
             self._remove_unused()
+            self._tell_late_groups()
+
+    def _tell_late_groups(self) -> None:
+        """Log the groups that have become late, and those that are no more."""
+        turn = self._turn
+        for facts in self._alarms.changes(self._committed.state.topics, turn.now, turn.wall_s):
+            if facts.pop("late"):
+                self._committer.counts["groups_late"] += 1
+                turn.effects.fact("group late", "warning", **facts)
+            else:
+                turn.effects.fact("group in time", **facts)
 
     def _remove_unused(self) -> None:
         """Remove the topics that were unused for as long as their settings allow."""

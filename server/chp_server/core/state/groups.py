@@ -51,7 +51,7 @@ Failures = dict[tuple[int, int], int]  # offset, times -> slots
 
 
 # The settings that may be changed.
-CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms")
+CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "lag_alarm_s")
 
 
 class GroupSettings(NamedTuple):
@@ -65,6 +65,7 @@ class GroupSettings(NamedTuple):
     ack_timeout_s: int | None = None
     max_deliveries: int | None = None
     retry_after_ms: int | None = None
+    lag_alarm_s: int | None = None
 
 
 class DeadMessage(NamedTuple):
@@ -95,6 +96,8 @@ class Group:
     max_deliveries: int | None = None
     # A message that failed is held back for so long, and twice as long each time; None: it is given again at once.
     retry_after_ms: int | None = None
+    # The group is late while its oldest message is older than this; None: it never is.
+    lag_alarm_s: int | None = None
     failures: Failures = field(default_factory=dict)
     dead: dict[int, DeadMessage] = field(default_factory=dict)
     # Slots whose member is to be given all from their places on again; this and the next are not part of the state.
@@ -261,6 +264,7 @@ class Group:
         """Take over the settings that say how messages are given."""
         self.ack_timeout_s = settings.ack_timeout_s
         self.max_deliveries, self.retry_after_ms = settings.max_deliveries, settings.retry_after_ms
+        self.lag_alarm_s = settings.lag_alarm_s
         if self.max_deliveries is None:
             self.failures.clear()
             self.dead.clear()
@@ -269,14 +273,19 @@ class Group:
     # -- as a state carries it
 
     def to_list(self) -> list[Any]:
-        """Return the group as a list, as a state carries it; a group that counts nothing has five elements."""
+        """Return the group as a list, as a state carries it; one that an older server can have has five elements."""
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
-        if self.max_deliveries is None:
+        if not self.is_newer:
             return told
         failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
         dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
-        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead]]
+        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead, self.lag_alarm_s]]
+
+    @property
+    def is_newer(self) -> bool:
+        """True if the group has a setting that a server below version 5 can't have."""
+        return self.max_deliveries is not None or self.lag_alarm_s is not None
 
     @staticmethod
     def of(told: list[Any]) -> Group:
@@ -284,8 +293,8 @@ class Group:
         name, ack_timeout_s, resets, members, places, *counted = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         group = Group(name, ack_timeout_s, held, dict(members), resets)
-        for most, retry_after_ms, failures, dead in counted:
-            group.max_deliveries, group.retry_after_ms = most, retry_after_ms
+        for most, retry_after_ms, failures, dead, lag_alarm_s in counted:
+            group.max_deliveries, group.retry_after_ms, group.lag_alarm_s = most, retry_after_ms, lag_alarm_s
             group.failures = {(upto, times): unpack_slots(slots) for upto, times, slots in failures}
             group.dead = {at: DeadMessage(unpack_slots(slots), why, times) for at, slots, why, times in dead}
         return group
@@ -344,6 +353,8 @@ class Groups:
         self._limits, self._topics = limits, topics
         # member -> (topic, name) of each group that it is in
         self._of: dict[bytes, set[tuple[str, str]]] = {}
+        # Groups with `lag_alarm_s`.
+        self.alarmed: dict[tuple[str, str], None] = {}
         # Groups whose members have changed, or whose members are to give slots away.
         self.unsettled: dict[tuple[str, str], None] = {}
 
@@ -524,6 +535,14 @@ class Groups:
             self.unsettled[topic, name] = None
         elif told.again:
             self._begin_anew(topic, groups[name], offset)
+        if name in groups:
+            self._note_alarm(topic, groups[name])
+
+    def _note_alarm(self, topic: str, group: Group) -> None:
+        if group.lag_alarm_s is None:
+            self.alarmed.pop((topic, group.name), None)
+        else:
+            self.alarmed[topic, group.name] = None
 
     def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
         """Remove all members and begin a group at an offset.
@@ -543,6 +562,7 @@ class Groups:
             for member in group.members:
                 self._forget(member, (topic, name))
             self.unsettled.pop((topic, name), None)
+            self.alarmed.pop((topic, name), None)
 
     def _forget(self, member: bytes, which: tuple[str, str]) -> None:
         of = self._of.get(member, set())
@@ -561,6 +581,7 @@ class Groups:
         for topic, of_topic in self._topics.items():
             for name, group in of_topic.groups.items():
                 self.unsettled[topic, name] = None
+                self._note_alarm(topic, group)
                 for member in group.members:
                     self._of.setdefault(member, set()).add((topic, name))
 
@@ -571,10 +592,9 @@ class Groups:
                 yield (topic, name), group
 
     @property
-    def counts(self) -> bool:
-        """True if a group counts deliveries, which an older peer can't do."""
-        groups = (group for topic in self._topics.values() for group in topic.groups.values())
-        return any(group.max_deliveries is not None for group in groups)
+    def any_newer(self) -> bool:
+        """True if a group has a setting that an older peer can't have."""
+        return any(group.is_newer for topic in self._topics.values() for group in topic.groups.values())
 
     @property
     def any_member(self) -> bool:
@@ -610,7 +630,11 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
         raise BadInput(f"a group's start is an offset, or -1 for the end, not {found.start!r:.40}")
     if type(found.change) is not bool or (found.change and (found.again or "start" in told)):
         raise BadInput("a change of a group's settings has neither start nor again: the group goes on where it is")
-    for name, most in (("ack_timeout_s", 1 << 31), ("max_deliveries", DEFAULT.deliveries_max)):
+    for name, most in (
+        ("ack_timeout_s", 1 << 31),
+        ("lag_alarm_s", 1 << 31),
+        ("max_deliveries", DEFAULT.deliveries_max),
+    ):
         number = getattr(found, name)
         if number is not None and (type(number) is not int or not 0 < number <= most):
             raise BadInput(f"a group's {name} is a whole number from 1 to {most:,}, or left out, not {number!r:.40}")
@@ -622,7 +646,7 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
 
 def changed(group: Group, told: dict[str, Any]) -> GroupSettings:
     """Return the settings of a group with those that are told in their place."""
-    now = GroupSettings(END, False, True, group.ack_timeout_s, group.max_deliveries, group.retry_after_ms)
+    now = GroupSettings(change=True, **{name: getattr(group, name) for name in CHANGING})
     return now._replace(**{name: value for name, value in told.items() if name in CHANGING})
 
 

@@ -57,7 +57,7 @@ SERVERS_OWN = frozenset(
      columns.FIRED}
 )  # fmt: skip
 # The settings of a group that an older server does not know.
-COUNTING = frozenset({"max_deliveries", "retry_after_ms", "change"})
+NEWER = frozenset({"max_deliveries", "retry_after_ms", "lag_alarm_s", "change"})
 
 
 @dataclass(slots=True)
@@ -241,9 +241,9 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
         raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
                        f"{version}; upgrade the other one")  # fmt: skip
     settings = extras[columns.GROUP][2] if version < DELIVERIES_SINCE and columns.GROUP in extras else None
-    if settings and not COUNTING.isdisjoint(settings):
-        raise BadFrame(f"max_deliveries and changes of a group need version {DELIVERIES_SINCE} on both servers, and "
-                       f"the pair works at {version}; upgrade the other one")  # fmt: skip
+    if settings and not NEWER.isdisjoint(settings):
+        raise BadFrame(f"max_deliveries, lag_alarm_s and changes of a group need version {DELIVERIES_SINCE} on both "
+                       f"servers, and the pair works at {version}; upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
