@@ -21,6 +21,7 @@ def told(talk: GroupTalk, seconds: int) -> list[tuple[str, str, int]]:
 
 def shown(talk: GroupTalk) -> dict[str, Any]:
     (group,) = talk.core.status()["groups"]
+    assert isinstance(group, dict)
     return group
 
 
