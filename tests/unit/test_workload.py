@@ -47,7 +47,7 @@ def test_slots_stay_unless_others_take_less_than_half_as_long() -> None:
 def test_a_slot_with_one_hot_key_stays_and_the_others_go() -> None:
     hot = load(A, 10.0, {0: 900.0, 1: 1.0, 2: 2.0})
     assert moved(hot, load(B, 12.0, {})) == [(1, A, B), (2, A, B)]
-    assert moved(load(C, 1.0, {0: 900.0}), load(B, 10.0, {})) == [(0, C, B)], "a much faster member may have it"
+    assert moved(load(C, 1.0, {0: 900.0}), load(B, 10.0, {})) == [(0, C, B)], "a member that is much faster may have it"
 
 
 def test_who_takes_and_gives_slots() -> None:
@@ -92,7 +92,7 @@ def test_the_rate_is_that_of_acknowledgements_while_there_is_work() -> None:
     assert (pace.rate, pace.hand) == (12.5, 0), "it was idle, and is not slower for that"
     pace.give(0b11, 200, 60, 100.0)
     pace.look({200: 0b11}, 101.0)
-    assert pace.rate == 60.0
+    assert pace.rate == 36.25
     pace.give(0b11, 300, 60, 102.0)
     pace.look({200: 0b1}, 103.0)
     assert (pace.rate, pace.hand) == (30.0, 30), "what another member has now was not acknowledged"
@@ -100,21 +100,28 @@ def test_the_rate_is_that_of_acknowledgements_while_there_is_work() -> None:
 
 def test_pages_are_as_large_as_a_member_is_fast() -> None:
     pace = Pace(0.0)
-    assert (pace.page_max, pace.is_full, pace.grants) == (FIRST, True, False)
-    pace.give(1, 8, 8, 0.0)
-    pace.give(1, 16, 8, 0.0)
+    assert (pace.size, pace.is_full, pace.grants) == (FIRST, False, False)
+    pace.give(1, 8, FIRST, 0.0)
+    pace.give(1, 16, FIRST, 0.0)
+    assert pace.is_full
     pace.take(1, 0.1)
     assert pace.grants
-    pace.take(1, 0.5)
-    assert (pace.speed, pace.page_max, pace.is_full) == (20.0, 10, False)
-    pace.give(1, 26, 10, 9.0)
+    pace.take(1, 0.9)
+    assert pace.size == 2 * FIRST, "it waits for the next, so the time may be that of the server"
+    pace.give(1, 90, 60, 0.9)
+    pace.give(1, 150, 60, 0.9)
+    pace.take(1, 1.0)
+    assert pace.size == 4 * FIRST, "it took little time"
+    pace.give(1, 200, 60, 1.0)
+    pace.take(1, 3.0)
+    assert pace.size == 2 * FIRST, "a page took two seconds"
+    pace.take(1, 3.1)
+    assert pace.size == 4 * FIRST, "and the next did not"
+    pace.give(1, 201, 1, 9.0)
     pace.take(1, 9.1)
-    assert pace.speed == 20.0, "it had nothing to take"
-    pace.give(1, 40, 10, 9.1)
-    pace.take(5, 10.1)
-    assert pace.speed == 15.0, "it is slower"
-    pace.give(1, 60, 10, 10.2)
-    assert pace.is_full
+    pace.give(1, 202, 1, 9.4)
+    pace.take(1, 9.5)
+    assert pace.size == 4 * FIRST, "a short page tells nothing"
     pace.begin(0)
     assert (pace.hand, pace.grants, pace.is_full) == (0, False, False)
 
@@ -197,7 +204,7 @@ def drained(talk: GroupTalk, messages: int) -> Callable[[], bool]:
     return lambda: group_of(talk).floor() >= messages
 
 
-@pytest.mark.parametrize("rates", [(100.0, 100.0, 10.0), (10.0, 10.0, 1.0)])
+@pytest.mark.parametrize("rates", [(1000.0, 1000.0, 100.0), (100.0, 100.0, 10.0)])
 def test_three_members_of_which_one_is_ten_times_slower_do_what_each_of_them_can(rates: tuple[float, ...]) -> None:
     talk = GroupTalk()
     workers = [Worker(talk, rate) for rate in rates]
@@ -264,13 +271,13 @@ def test_what_a_member_has_in_hand_stays_with_it() -> None:
     publish(talk, [f"k{i % 997}" for i in range(500)])
     talk.turn(STEP_S)
     mine = {offset for _, messages in slow.hand.chunks for offset, *_ in messages}
-    assert len(mine) > FIRST
+    assert mine
     go_on([slow, fast], lambda: bool(slow.offsets))
     assert slow.slots.bit_count() == 128 and talk.core.committer.counts["slots_moved_by_work"] > 100, "they are chosen"
     go_on([slow, fast], drained(talk, 500))
     assert mine <= set(slow.offsets)
     assert sorted(slow.offsets + fast.offsets) == list(range(500))
-    assert len(slow.offsets) < 60
+    assert len(slow.offsets) < 150
 
 
 def test_a_successor_keeps_the_shares_and_moves_nothing_before_the_ttl_is_over() -> None:
@@ -303,14 +310,14 @@ def test_slots_that_wait_for_a_message_that_failed_do_not_move(held: bool) -> No
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=100, retry_after_ms=3_600_000)
     one, two = talk.member(), talk.member()
-    first, *others = keys_of(talk, one, 50)
+    first, *others = keys_of(talk, one, 300)
     publish(talk, [first, *keys_of(talk, two, 1)])
     talk.turn(0.1)
     assert two.ack() == ""
     for _ in range(9):
         talk.turn(1.0)
     assert one.ack() == "", "it is slower than the other"
-    publish(talk, [first] * 50 if held else [first, *others])
+    publish(talk, [first] * 300 if held else [first, *others])
     talk.turn(1.0)
     assert one.give_back(2, "not yet") == ""
     for _ in range(20):

@@ -700,7 +700,7 @@ class GroupCoordinator:
             if stream.is_paced:
                 # About as many messages as the member does soon, which others can't do once it has them.
                 dense = max(stream.dense, slots.bit_count() / SLOTS)
-                end = min(end, max(at, rows[0].stored.first) + 1 + int(stream.pace.page_max / dense))
+                end = min(end, max(at, rows[0].stored.first) + 1 + int(stream.pace.size / dense))
             rows = [row for row in rows if row.stored.first < end]
             found, load = list[tuple[bytes, int]](), load_of_page()
             for row in rows:

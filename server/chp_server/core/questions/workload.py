@@ -39,6 +39,12 @@ class Workload:
     # True if the member may be given slots.
     takes: bool = True
 
+    @property
+    def movable_s(self) -> float:
+        """The time that the messages take which wait in slots that may move."""
+        waits = sum(self.movable.values())
+        return waits / self.rate if self.rate else (float("inf") if waits else 0.0)
+
     def time_s(self, more: float = 0.0, *, rate: float | None = None) -> float:
         """Return how long the work takes with so many more messages; `rate` is for a member whose own is not known."""
         known = rate if self.rate is None else self.rate
@@ -52,7 +58,8 @@ def moves(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
     The slot with the fewest messages goes first. No member gives its last slot.
     """
     found: list[tuple[int, bytes, bytes]] = []
-    givers = [each for each in members if each.rate is not None and each.movable]
+    # What is in hand stays, so a member of which little else waits keeps its slots too.
+    givers = [each for each in members if each.rate is not None and each.movable_s > WORK_S_MIN / 2]
     for each in givers:
         each.movable = dict(sorted(each.movable.items(), key=lambda slot: -slot[1]))
     takers = [each for each in members if each.takes]
@@ -67,7 +74,9 @@ def moves(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
             continue
         slot, waiting = giver.movable.popitem()
         taker = min(others, key=lambda each: each.time_s(waiting, rate=giver.rate))
-        if TIMES * taker.time_s(waiting, rate=giver.rate) >= time_s:
+        # A slot with most of the work is that of a hot key, and goes only to a member that is much faster.
+        times = TIMES if 2 * waiting < giver.messages else TIMES * TIMES
+        if times * taker.time_s(waiting, rate=giver.rate) >= time_s:
             # Its other slots have more messages.
             givers.remove(giver)
             continue

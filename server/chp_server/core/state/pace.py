@@ -1,13 +1,13 @@
-"""The pace of one member of a group: what it has in hand, and how fast it takes and acknowledges messages.
+"""The pace of one member of a group: what it has in hand, how fast it acknowledges, and how large its pages are.
 
 The active knows all of this without being told. It gave the messages, hears a grant for each page that the member has
 taken, and sees which positions have moved.
 
     rate     how many messages the member acknowledges in a second, by which slots move (workload.py). It is measured
-             about once a second, and rises at once. It falls by half of the way, and only while the member has messages
-             in hand: otherwise the member was idle for a while.
-    speed    how many messages it takes in a second, by which pages are sized: what is in hand cannot move to a faster
-             member. The time between two grants is that of the page before, if the next page was there meanwhile.
+             about once a second, and is the mean of that and of the rate before. It falls only while the member has
+             messages in hand: otherwise the member was idle for a while.
+    size     how many messages a page has at most. It doubles when the member took a full page in little time, or waits
+             for the next page. It halves when a page took the member long: what is in hand cannot move to a faster one.
 
 A member may take much and acknowledge it all later, so the two differ. Pure.
 """
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from .groups import Places
 
-# A member whose speed is not known gets this many messages in a page.
-FIRST = 8
-# A page has the work of this time, in seconds; and no third page is on its way behind two that take longer.
+# The messages of the first page, and of any page at most.
+FIRST, SIZE_MAX = 32, 1 << 16
+# A page has about the work of this time, in seconds.
 PAGE_S = 0.5
 # A member that acknowledged nothing for this long is slower than it was, in seconds.
 SILENT_S = 1.0
@@ -29,14 +29,14 @@ SILENT_S = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """What one member has in hand, its rate and its speed."""
+    """What one member has in hand, its rate, and the size of its pages."""
 
     # The time of the last look at which something was acknowledged, or nothing was in hand.
     since: float
     rate: float | None = None
     # (slots, the offset below which their messages are, the number of messages) of each page in hand, the oldest first.
     pages: list[tuple[int, int, float]] = field(default_factory=list)
-    speed: float | None = None
+    size: int = FIRST
     # (the number of messages, the time when they were given) of each page on its way, for which no grant came yet.
     _coming: deque[tuple[int, float]] = field(default_factory=deque)
     # The messages that were taken last, and the time of that.
@@ -48,14 +48,9 @@ class Pace:
         return sum(n for _, _, n in self.pages)
 
     @property
-    def page_max(self) -> int:
-        """The number of messages that the next page should have at most."""
-        return FIRST if self.speed is None else max(1, int(self.speed * PAGE_S))
-
-    @property
     def is_full(self) -> bool:
-        """True if what is on its way takes the member a while, or if its speed is not known."""
-        return self.speed is None or sum(n for n, _ in self._coming) > self.speed * PAGE_S
+        """True if more than a page of full size is on its way."""
+        return sum(n for n, _ in self._coming) > self.size
 
     @property
     def grants(self) -> bool:
@@ -86,18 +81,20 @@ class Pace:
         """Note a grant: the member has taken so many pages."""
         for _ in range(min(pages, len(self._coming))):
             n, given = self._coming.popleft()
-            if self._taken is None:
-                self._taken = n, now
-                continue
-            before, since = self._taken
+            before, since = self._taken or (0, now)
             if now <= since:
+                # Both were taken before this turn.
                 self._taken = before + n, since
-                continue
-            speed, was_there = before / (now - since), given - since <= (now - given)
-            if was_there or self.speed is not None:
-                known = self.speed or 0.0
-                self.speed = max(speed, (known + speed) / 2 if was_there else known)
-            self._taken = n, now
+            else:
+                self._fit(before, now - since, was_there=given - since <= now - given)
+                self._taken = n, now
+
+    def _fit(self, n: int, took_s: float, *, was_there: bool) -> None:
+        """Size the next pages by one of so many messages; the member had another page meanwhile if it `was_there`."""
+        if 2 * n >= self.size and (not self._coming or took_s < PAGE_S / 2):
+            self.size = min(2 * self.size, SIZE_MAX)
+        elif was_there and self._coming and took_s > PAGE_S:
+            self.size = max(1, self.size // 2)
 
     def look(self, places: Places, now: float) -> None:
         """Note what is acknowledged by now; `places` are those of the member."""
@@ -124,7 +121,8 @@ class Pace:
     def _measure(self, done: float, took_s: float) -> None:
         known = self.rate or 0.0
         if done:
-            self.rate = max(done / took_s, (known + done / took_s) / 2 if self.pages else known)
+            mean = done / took_s if self.rate is None else (known + done / took_s) / 2
+            self.rate = mean if self.pages else max(known, mean)
         elif self.pages and took_s >= SILENT_S:
             most = self.hand / took_s
             self.rate = most if self.rate is None else min(known, most)
