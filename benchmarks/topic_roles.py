@@ -9,6 +9,7 @@ import itertools
 import struct
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ def publisher(pipe: Pipe, kind: str, address: str) -> None:
             continue
         topic, n = words["topic"], words["messages"]
         store.make(topic, words["groups"])
-        work = _work(n, keyed=words["keyed"])
+        work = _work(n, words["keys"])
         publish = store.publish_singly if words["singly"] else store.publish
         pipe.say(ready=True)
         pipe.hear()
@@ -49,13 +50,13 @@ def publisher(pipe: Pipe, kind: str, address: str) -> None:
         pipe.say(begin=begin, end=end, rate=n / (end - begin))
 
 
-def _work(n: int, *, keyed: bool) -> list[tuple[list[bytes], list[str] | None]]:
-    values = [(b"%010d" % i).ljust(SIZE, b".") for i in range(min(n, n if keyed else CYCLE))]
-    names = [f"user-{i:05d}" for i in range(KEYS)]
+def _work(n: int, keys: int) -> list[tuple[list[bytes], list[str] | None]]:
+    values = [(b"%010d" % i).ljust(SIZE, b".") for i in range(min(n, n if keys else CYCLE))]
+    names = [f"user-{i:05d}" for i in range(keys)]
     parts = itertools.cycle(range(0, len(values), BATCH))
     starts = list(itertools.islice(parts, n // BATCH))
     return [
-        (values[at : at + BATCH], [names[i % KEYS] for i in range(at, at + BATCH)] if keyed else None) for at in starts
+        (values[at : at + BATCH], [names[i % keys] for i in range(at, at + BATCH)] if keys else None) for at in starts
     ]
 
 
@@ -308,6 +309,52 @@ def handler(pipe: Pipe, kind: str, address: str) -> None:
         pipe.say(took=took)
 
 
+# -- messages that wait for their time
+
+
+def scheduler(pipe: Pipe, address: str) -> None:
+    """Schedules messages for tomorrow; or at a pace, and answers with how late the pair published each of them."""
+    from chp_client import Clone
+
+    clone = Clone(address.split(","), subtree=None)
+    pipe.say(up=True)
+    for words in iter(pipe.hear, None):
+        if "pace" not in words:
+            tomorrow = datetime.now(UTC) + timedelta(days=1)
+            _schedule(clone, [tomorrow] * words["messages"])
+            pipe.say(done=True)
+            continue
+        pace, n = words["pace"], words["pace"] * words["seconds"]
+        topic = clone.topic("scheduled")
+        # Filling takes a while. What is due meanwhile would be late.
+        begin = datetime.now(UTC) + timedelta(seconds=3 + n / 4000)
+        _schedule(clone, [begin + timedelta(seconds=i / pace) for i in range(n)])
+        assert datetime.now(UTC) < begin, "the messages were due before all were scheduled"
+        end = time.monotonic() + 120
+        while topic.facts()["next"] < n:
+            assert time.monotonic() < end, "not all messages that are due were published"
+            time.sleep(0.2)
+        late, seen = list[float](), set[bytes]()
+        for batch in topic.read(wait=False):
+            late += [batch.time - float(value.split()[0]) for value in batch.values]
+            seen.update(batch.values)
+        assert len(late) == len(seen) == n, (
+            f"{len(late):,} messages were published, {len(seen):,} different ones of {n:,}"
+        )
+        # A time has whole milliseconds.
+        assert min(late) > -0.0011, "a message was published before its time"
+        late.sort()
+        pipe.say(p50_us=late[n // 2] * 1e6, p99_us=late[n * 99 // 100] * 1e6, latest_ms=late[-1] * 1e3)
+
+
+def _schedule(clone: Any, moments: list[datetime]) -> None:
+    """Schedule a message for each moment, with the moment as its value."""
+    for at in range(0, len(moments), 10 * BATCH):
+        with clone.transaction() as t:
+            for i, moment in enumerate(moments[at : at + 10 * BATCH], at):
+                t.schedule("scheduled", b"%.6f %d" % (moment.timestamp(), i), at=moment)
+
+
 # -- members that come and go
 
 
@@ -316,7 +363,7 @@ def flow(pipe: Pipe, address: str) -> None:
     from chp_client import Clone
 
     clone = Clone(address.split(","), subtree=None)
-    (work,) = _work(BATCH, keyed=True)
+    (work,) = _work(BATCH, KEYS)
     pipe.say(up=True)
     while True:
         topic = clone.topic(pipe.hear()["topic"])

@@ -5,9 +5,12 @@
     10 groups         the same with ten groups of one consumer: the rate is of what was delivered
     steps             each batch's acknowledgement is one record with a key and as many messages to another topic, and
                       awaited before the next batch is taken; of Redis a MULTI of XACK, SET and XADDs
+    two partitions    1,000 messages with two keys through a group of two, as a source asks: its bound is one second
     rebalance         members of a group go from one to ten and back beside 100,000 messages/s: the longest silence
     uneven            three members of which one is ten times slower: their rate as a part of what each of them can do
     drain             a backlog that was published while nobody was there, and the servers' memory while it waits
+    scheduled         a million messages wait, and some of them are due at 10,000/s: how late each is published, and
+                      what the servers cost while all wait, beside a topic where none waits
     latency           from `publish` at 1,000/s to the handler, beside one durable set after another on the same pair
 
 Messages are of 100 bytes, the pair has a journal each with --sync always; Redis has appendfsync always, one disk, and
@@ -26,7 +29,7 @@ from typing import Any
 from .roles import Meter, Process, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
 from .servers import ChpPair, Redis, redis_program, wait_in_sync
-from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher, worker
+from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher, scheduler, worker
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,25 @@ class Kind:
     redis_messages: int
     groups: int = 1
     consumers: int = 1  # in each
-    keyed: bool = False
+    keys: int = 0
     singly: bool = False
     steps: bool = False
 
 
+TWO_PARTITIONS = "1,000 messages, two keys, two consumers in a group, within a second"
 CASES = {
     "1 producer, 1 consumer": Kind(1_000_000, 50_000),
     "1 producer, one message a call, 1 consumer": Kind(500_000, 50_000, singly=True),
-    "1 producer, 10 consumers in a group, 5,000 keys in order": Kind(500_000, 50_000, consumers=10, keyed=True),
+    "1 producer, 10 consumers in a group, 5,000 keys in order": Kind(500_000, 50_000, consumers=10, keys=5000),
+    TWO_PARTITIONS: Kind(1000, 1000, consumers=2, keys=2),
     "1 producer, 10 groups, delivered": Kind(300_000, 10_000, groups=10),
     "1 consumer, each batch one record: done, a key, as many messages": Kind(300_000, 50_000, steps=True),
 }
 BACKLOG = (5_000_000, 300_000)  # whole, quick
 BACKLOG_REDIS = (200_000, 50_000)  # it lies in its memory
+# The messages that are scheduled, and the seconds in which 10,000 of them are due each second.
+SCHEDULED = ((1_000_000, 20), (100_000, 3))
+DUE_A_SECOND, IDLE_S = 10_000, 10.0
 HANDLED, SET, SET_BESIDE = "chp publish to handler", "chp set", "chp set, beside 1,000 messages/s"
 _topics = itertools.count(1)
 
@@ -59,6 +67,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     """The benchmark."""
     cases = {name: _case(kind, quick) for name, kind in CASES.items()}
     cases[f"a backlog of {BACKLOG[quick]:,}, drained"] = drained(quick)
+    cases[f"{SCHEDULED[quick][0]:,} scheduled, and 10,000/s due"] = scheduled(quick)
     cases["publish to handler at 1,000/s, and awaited sets"] = latency(quick)
     cases["a group from 1 to 10 and back to 1 member, the longest silence"] = rebalanced(quick)
     cases["3 members, one ten times slower: their rate as a part of the sum"] = uneven(quick)
@@ -66,7 +75,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _case(kind: Kind, quick: bool) -> dict[str, Any]:
-    share, rounds = (10, 2) if quick else (1, 5)
+    share, rounds = (10, 2) if quick and kind.messages > 1000 else (1, 5)
     with closing_all() as keep:
         lanes = {store: keep(Lane(store, kind)) for store in ("chp", "redis") if _is_there(store)}
         for lane in lanes.values():
@@ -116,9 +125,9 @@ class Lane:
     def round(self, messages: int) -> Round:
         """One measurement."""
         kind, topic = self.kind, f"t{next(_topics)}"
-        self.publisher.ask(messages=messages, keyed=kind.keyed, singly=kind.singly, topic=topic, groups=self.names)
+        self.publisher.ask(messages=messages, keys=kind.keys, singly=kind.singly, topic=topic, groups=self.names)
         for name, role in self.consumers:
-            role.ask(topic=topic, group=name, keyed=kind.keyed and self.store == "chp", steps=kind.steps)
+            role.ask(topic=topic, group=name, keyed=kind.keys > 0 and self.store == "chp", steps=kind.steps)
         meter = Meter(**self._processes)
         each = Meter(**{f"consumer{i}": role for i, (_, role) in enumerate(self.consumers)})
         published = self.publisher.ask(300, go=True)
@@ -177,7 +186,7 @@ class Backlog:
         self.consumer.hear()
         before = {name: process.memory_bytes() for name, process in processes.items()}
         names = [f"g{i}" for i in range(rounds)]
-        self.publisher.ask(messages=self.messages, keyed=False, singly=False, topic="backlog", groups=names)
+        self.publisher.ask(messages=self.messages, keys=0, singly=False, topic="backlog", groups=names)
         published = self.publisher.ask(600, go=True)
         self.filled: Round = {"messages": self.messages, "published_rate": published["rate"]}
         for name, process in processes.items():
@@ -194,6 +203,38 @@ class Backlog:
         """End all."""
         for process in (self.publisher, self.consumer, self.server):
             process.close()
+
+
+# -- messages that wait for their time
+
+
+def scheduled(quick: bool) -> dict[str, Any]:
+    """Schedule messages of which some are due later at a pace; return how late these were published."""
+    messages, due_s = SCHEDULED[quick]
+    with closing_all() as keep:
+        pair, address, processes = _started("chp")
+        keep(pair)
+        role = keep(Role(scheduler, address=address))
+        role.hear()
+        waits = {"chp, none waits": _idle(processes)}
+        begin = time.monotonic()
+        role.ask(600, messages=messages - due_s * DUE_A_SECOND)
+        took_s = time.monotonic() - begin
+        waits[f"chp, {messages:,} wait"] = _idle(processes)
+        meter = Meter(**processes)
+        figures = role.ask(300, pace=DUE_A_SECOND, seconds=due_s) | meter.read(due_s * DUE_A_SECOND)
+    figures["scheduled_rate"] = (messages - due_s * DUE_A_SECOND) / took_s
+    return {"contenders": {"chp, due": figures, **waits}, "raw": {}}
+
+
+def _idle(processes: dict[str, Process]) -> Round:
+    """Return the processor time of the servers while nothing happens, in milliseconds a second."""
+    time.sleep(1.0)
+    meter = Meter(**processes)
+    time.sleep(IDLE_S)
+    return {
+        f"{name}_idle_ms_a_s": us / IDLE_S / 1e3 for name, us in zip(processes, meter.read(1).values(), strict=True)
+    }
 
 
 # -- how long one message takes

@@ -148,17 +148,21 @@ class Kthxbai(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision]."""
+    """An acknowledgement of batches of a session: `runs` are [first batch, last batch, revision].
+
+    `items` asks the client for batches of so many keys at most, because others wait for its batches.
+    """
 
     runs: list[Any]
     durability: int
+    items: int | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `ACK 1..3 5 replicated`."""
         runs = (f"{a}..{b}" if a != b else str(a) for a, b, *_ in self.runs)
         names = DURABILITY_NAMES
         worth = names[self.durability] if self.durability < len(names) else str(self.durability)
-        return _line("ACK", what, *runs, worth)
+        return _line("ACK", what, *runs, worth, f"at most {self.items} keys" if self.items is not None else "")
 
 
 class Refused(NamedTuple):
@@ -213,7 +217,7 @@ class Epoch(NamedTuple):
 class StateHead(NamedTuple):
     """The last chunk of a state: all but the map, with totals of the chunks before it.
 
-    A snapshot in an older journal has fewer totals.
+    A snapshot in an older journal has fewer totals, and no ages.
     """
 
     number: int
@@ -223,11 +227,13 @@ class StateHead(NamedTuple):
     staged_bytes: int | None = None
     scheduled: int | None = None
     scheduled_bytes: int | None = None
+    # The seconds since each application committed something, in the order of their versions.
+    ages: list[int] | None = None
 
     @property
     def told(self) -> tuple[int, ...]:
         """The totals of the chunks that are there."""
-        return tuple(n for n in self[1:] if n is not None)
+        return tuple(n for n in self[1:7] if n is not None)
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `STATE 1.7`."""

@@ -28,6 +28,8 @@ class Limits:
     frame_bytes_max: int = 17 * MIB
     # A batch in a frame is smaller, as a record has headers beside its batches.
     body_bytes_max: int = 17 * MIB - (64 << 10)
+    # A connection to P+3 that is not the peer's is cut off after this much: the first message of a peer has 200 bytes.
+    stranger_bytes_max: int = MIB
     # A request on the snapshot port has a subtree and a dozen options.
     question_bytes_max: int = 64 << 10
     # Ten years: a key that is to live longer needs no ttl.
@@ -58,6 +60,9 @@ class Limits:
     turn_messages_share: int = 4
     # A set of this many bytes is small: a turn does it before large sets, in a tenth of a millisecond.
     small_set_bytes: int = 4096
+    # A client whose sets wait is asked for batches of so many keys while others wait for them: a server does one in
+    # about a millisecond.
+    shared_batch_items: int = 1024
     # Large sets of all clients wait for their turn; one client has `window_bytes` of them at most. Beyond that the
     # server reads no sets, and they wait in the sockets.
     waiting_sets_bytes_max: int = 64 * MIB
@@ -81,6 +86,12 @@ class Limits:
     pending_age_s_max: float = 60.0
     # A server that takes over applies this much of its pending list a turn: about 30 ms of sets of 100 bytes.
     pending_slice_bytes: int = 2 * MIB
+    # A commit of more items than this, and of more than an eighth of the map, gets into the map a slice a turn ...
+    deferred_items_min: int = 10_000
+    # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
+    deferred_items_always: int = 200_000
+    # A turn puts so many items of such a commit into the map: some 8 ms, for which the sets of that turn wait.
+    deferred_slice_items: int = 8000
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB
@@ -147,7 +158,8 @@ class Limits:
     runs_max: int = 50_000
     # Runs of batches that a client skipped: a run is made where two servers were active.
     skips_of_session_max: int = 8
-    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done.
+    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done. A user
+    # with less than a quarter of them loses none to others.
     refusals_max: int = 10_000
     leases_max: int = 100_000
     # One client has so many, so that none takes them all.
@@ -161,8 +173,10 @@ class Limits:
     staged_commits_max: int = 1000
     # One client has so many, so that none takes them all: a job has one at a time.
     staged_commits_of_one_max: int = 100
-    # The last committed version of this many applications is remembered.
+    # The last committed version of this many applications is remembered; a new application is refused beyond that.
     applications_max: int = 10_000
+    # The version of an application that commits nothing for so long is forgotten: no job runs again so late.
+    application_idle_s_max: float = 30 * 86_400.0
     # A message carries so many headers: they are notes for programs on its way, and no second value.
     message_headers_max: int = 32
     # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.

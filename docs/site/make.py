@@ -43,6 +43,7 @@ NAV: dict[str, list[str]] = {
         "spark-cluster.md",
         "spark-state.md",
         "spark-pipelines.md",
+        "spark-lake.md",
     ],
     "Gateway": [
         *(f"gateway/{name}.md" for name in ("start", "keys", "topics", "watch", "access", "running", "routes")),

@@ -54,6 +54,10 @@ PARTS = (
         "groups", "members of groups that are killed, and messages that kill members",
         f"{NOTED} tests/process/test_consumers_killed.py tests/process/test_consumers_die.py",
     ),
+    Part(
+        "scheduled", "a million scheduled messages, and twenty kills of the active while they are due",
+        f"{NOTED} tests/process/test_schedule_killed.py",
+    ),
     Part("subscribers", "subscribers that leave a stopped server", f"{NOTED} tests/process/test_subscribers.py"),
     Part("busy", "a pair on a machine without idle time", f"{NOTED} tests/process/test_busy_machine.py"),
     Part("recipes", "an election whose candidates are killed", f"{NOTED} tests/process/test_recipes.py"),

@@ -52,7 +52,7 @@ class Supervisor(threading.Thread):
     ("way", "messages", "kills"),
     [
         pytest.param("commit", 400, 1, marks=pytest.mark.timeout(300)),
-        pytest.param("run", 10_000, 0, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+        pytest.param("run", 10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
         pytest.param("commit", 10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )

@@ -89,6 +89,20 @@ def test_a_consumer_has_what_was_produced_since_it_registered_once_whoever_asks(
         assert drained(other, "t", old) == ["ä", "2", *map(str, range(20))]
 
 
+def test_one_producer_and_one_consumer_of_one_topic(pair: Pair) -> None:
+    with serving(pair.servers) as url:
+        ask(url, "POST /topics", topic_name="DS")
+        assert ask(url, "GET /topics")["topics"] == ["DS"]
+        ask(url, "POST /producer/register", topic="DS", producer_id="P")
+        ask(url, "POST /consumer/register", topic="DS", consumer_id="C")
+        for text in lines("P"):
+            ask(url, "POST /producer/produce", topic="DS", producer_id="P", message=text)
+        assert ask(url, "GET /size", topic="DS", consumer_id="C")["size"] == LINES
+        assert drained(url, "DS", "C") == lines("P"), "all there, once, in order"
+        assert ask(url, "GET /size", topic="DS", consumer_id="C")["size"] == 0
+        assert ask(url, "GET /consumer/consume", topic="DS", consumer_id="C") == {}, "nothing new"
+
+
 def test_five_producers_three_consumers_three_topics_and_the_active_is_killed(pair: Pair) -> None:
     with serving(pair.servers) as one, serving(pair.servers) as other:
         for topic, names in PRODUCERS.items():

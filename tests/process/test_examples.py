@@ -28,7 +28,7 @@ SAYS = {
 
 def test_each_has_its_last_line_here() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} - set(SAYS) == {
-        "__init__", "live_on_cluster", "other_language", "pair",
+        "__init__", "lake", "live_on_cluster", "other_language", "pair",
     }  # fmt: skip
 
 

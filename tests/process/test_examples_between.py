@@ -115,6 +115,7 @@ def test_a_late_subscriber_has_the_last_value_alone_and_a_killed_cache_has_it_to
         assert [early.recv_multipart() for _ in range(1000)] == [[b"%03d" % n, b"1"] for n in range(1000)]
         late = subscriber(context, out, b"042")
         assert late.recv_multipart() == [b"042", b"1"]
+        # The socket is XPUB_VERBOSER, so the cache also hears of the second subscriber of a topic.
         later, unknown = subscriber(context, out, b"042"), subscriber(context, out, b"none")
         assert later.recv_multipart() == [b"042", b"1"]
         source.send_multipart([b"\xff", b"is no key"])

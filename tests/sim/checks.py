@@ -28,6 +28,7 @@ from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 from . import linear, stranger
 from .access import AccessChecks
 from .accounts import Accounts
+from .flooder import FLOODER
 from .oracle import Oracle, Wrong
 from .topics import TopicChecks
 
@@ -53,6 +54,8 @@ GONE_S = 1.2
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
 BELIEVED = 64
+# The longest pause, by clocks that run slow, that a server does not notice.
+PAUSE_S = 0.6
 # A STATE leaves before the sync of its turn, which takes up to this long.
 SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
@@ -80,10 +83,18 @@ class Checks:
         self.active_since: dict[int, tuple[str, float]] = {}
         # server -> (epoch of a successor, time when the server was told of it)
         self.fenced: dict[str, tuple[int, float]] = {}
+        # server -> (epoch of a possible successor, time when the server was told of it)
+        self.warned: dict[str, tuple[int, float]] = {}
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
+        # server -> the end of its last pause that it noticed
+        self.stops: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the end of its first noticed pause since a word of its peer
+        self.excused: dict[str, float] = {}
+        # server -> the time when a message last came that may be of the peer, and is no stranger's
+        self.spoken: dict[str, float] = {}
         # server -> the time when a STATE last proved to be of its peer
         self.proven: dict[str, float] = {}
         # server -> the highest epoch that a client has told this run of the server
@@ -110,10 +121,9 @@ class Checks:
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
-        self.fenced.pop(node.name, None)
-        self.words.pop(node.name, None)
-        self.proven.pop(node.name, None)
-        self.seen.pop(node.name, None)
+        times = (self.stops, self.words, self.excused, self.spoken, self.proven)
+        for told in (self.fenced, self.warned, *times, self.seen):
+            told.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
         self._same_as_oracle(node.name, node.core.state)
@@ -122,8 +132,12 @@ class Checks:
         """Do nothing: a server that dies breaks no rule."""
 
     def resumed(self, node: ServerNode) -> None:
-        """Note that a server runs again after a pause."""
-        self.pauses[node.name] = self.world.time.now
+        """Note that a server runs again after a pause. Once in a silence, it gives its peer the full time again."""
+        now = self.pauses[node.name] = self.world.time.now
+        if now - self.began.get(node.name, now) > PAUSE_S:
+            self.stops[node.name] = now
+            if self.words.get(node.name, float("-inf")) >= self.excused.get(node.name, float("-inf")):
+                self.excused[node.name] = now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
@@ -139,7 +153,7 @@ class Checks:
         As a sign of life, a message of a stranger does not count, nor does one of a server with a new disk, which
         cannot prove to be the peer.
         """
-        known = frames[0] == b"BEAT"
+        known, proves = frames[0] == b"BEAT", frames[0] != b"STATE"
         if frames[0] == b"STATE":
             said = msgpack.unpackb(frames[1])
             known = said["store"] == node.core.state.store
@@ -147,8 +161,12 @@ class Checks:
             higher = said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]
             if higher and (proves or not self._hears_another(node, conn)):
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
+            elif higher and known and self.spoken.get(node.name, 0.0) <= self.stops.get(node.name, -1.0):
+                self.warned[node.name] = (said["epoch"], self.world.time.now)
             if proves:
                 self.proven[node.name] = self.world.time.now
+        if proves:
+            self.spoken[node.name] = self.world.time.now
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
             self.words[node.name] = self.world.time.now
 
@@ -164,7 +182,8 @@ class Checks:
         Until that run is silent, a STATE without a proof is a stranger's and fences nobody. Otherwise any program that
         connects to P+3 could stop the active. A successor says STATE again and again, so it is believed soon. If it
         dies before that, the server that was stopped goes on alone, and the two histories meet later as after a split.
-        After a stop, the earlier run gets its full time again.
+        After a stop, the earlier run gets its full time again. Meanwhile the server is warned, as long as nothing of
+        that run has come since the stop: it acknowledges nothing for a `peer_timeout_s` after each such STATE.
         """
         since = max(self.proven.get(node.name, float("-inf")), self.pauses.get(node.name, float("-inf")))
         back = self.world.net.conns.get(("peer", conn.b, conn.a))
@@ -181,15 +200,16 @@ class Checks:
     def _is_there(self, node: ServerNode) -> str:
         """Return why the other server counts as living, or "" if it does not.
 
-        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. A server that
-        has another store, or the wrong role, is no peer.
+        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. The time in
+        which `node` was stopped does not count then. A server that has another store, or the wrong role, is no peer.
         """
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
         conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
         if {True} & {one.foreign or one.misplaced for one in (node, other)} or self.roles_mixed_up or word is None:
             return ""
         stands = conn is not None and conn.up and conn.up_at < word
-        if now - word < (PATIENCE_S if stands else WORD_S):
+        counts = max(word, self.excused.get(node.name, word)) if stands else word
+        if now - counts < (PATIENCE_S if stands else WORD_S):
             return f"{other.name} was heard {now - word:.1f} s ago{' by a connection that stands' * stands}"
         return ""
 
@@ -229,8 +249,9 @@ class Checks:
 
     def saves(self, node: ServerNode, save: Save) -> None:
         """Note the values that a server writes to a file of its suffix."""
-        # Lines without a key are rules.
-        values = {u.value: u for u in save.updates if u.key and u.value is not None}
+        # Lines without a key are rules. The pair may forget what it answered to a flooder.
+        lines = (u for u in save.updates if u.key and not (u.value or b"").startswith(FLOODER.encode()))
+        values = {u.value: u for u in lines if u.value is not None}
         self.saved.update(values)
         self.replays.update((value, (update, node, node.starts)) for value, update in values.items())
         self.discarded.append(self.last_number[node.name])
@@ -348,7 +369,8 @@ class Checks:
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
         self.last_number[node.name] = state.number
-        if turn.journal or turn.facts or node.turns % 16 == 0:
+        # The checks look at the whole map, so the server would be done with a commit at once.
+        if (turn.journal or turn.facts or node.turns % 16 == 0) and not state.deferred:
             self._same_as_oracle(node.name, state)
             state.check()
         if self.world.arbiter is not None:
@@ -424,6 +446,9 @@ class Checks:
         own = node.core.state.epoch
         if epoch > own and when < self.began[node.name]:
             self.fail(f"{node.name} acknowledges in epoch {own}, and was told of epoch {epoch}")
+        epoch, when = self.warned.get(node.name, (0, 0.0))
+        if epoch > own and self.world.time.now - WORD_S < when < self.began[node.name]:
+            self.fail(f"{node.name} acknowledges in epoch {own}, and a possible successor told of epoch {epoch}")
         for other_epoch, (who, since) in self.active_since.items():
             if who == node.name or other_epoch <= own:
                 continue
@@ -623,6 +648,7 @@ class Checks:
         if not self.accounts.complete:
             twice -= {op.value for c in self.world.clients for op in c.ops if op.kind in ("tx", "once")} & parted
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
+        twice -= {name for name in twice if name.startswith(FLOODER.encode())}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
         for value, (update, node, starts) in self.replays.items():
@@ -636,7 +662,7 @@ class Checks:
         counted: set[tuple[str, int]] = set()
         for node in self.oracle.path(end):
             for version in node.versions:
-                if version in counted and version[0]:
+                if version in counted and version[0] and not version[0].startswith(FLOODER):
                     self.fail(f"version {version[1]} of {version[0]} is in the surviving history more than once")
                 counted.add(version)
 

@@ -10,7 +10,7 @@
     tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
     plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
-    keyed | access open | access grant c1 read /a/   (access.py)
+    keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
@@ -41,6 +41,8 @@ from .clock import LocalClock, Timeline
 from .consumers import QUICK, SLOW, Member
 from .disk import FREE, Disk
 from .feedreader import FeedReader
+from .flooder import Flooder
+from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
 from .servers import POINTS, ServerNode
@@ -80,6 +82,8 @@ class World:
         self.readers: list[FeedReader] = []
         self.arbiter: LeaseService | None = None
         self.stranger = Stranger()
+        self.flooder: Flooder | None = None
+        self.key_files = KeyFiles()
         self.operator = Operator(self)
         # The servers that are told to open a store.
         self.bootstrapped: set[str] = set()
@@ -464,6 +468,16 @@ class World:
     def _do_keyed(self) -> None:
         self.server_settings["keyed"] = self.keyed = True
 
+    def _do_unkey(self, name: str) -> None:
+        self.key_files.remove(name, self.time.now)
+
+    def _do_flooder(self) -> None:
+        self.flooder, self.limits = Flooder(self), Flooder.limits(self.limits)
+
+    def _do_flood(self, count: str) -> None:
+        if self.flooder is not None:
+            self.flooder.floods(int(count))
+
     def _do_access(self, *words: str) -> None:
         self.operator.does(list(words))
 
@@ -535,6 +549,9 @@ class World:
             if isinstance(node, ServerNode):
                 node.crash_at = node.pause_at = node.busy_at = ""
                 node.clock.drift(1.0)
+        for client in self.clients:
+            if client.key in self.key_files.removed:
+                client.crash()
         for node in self.nodes.values():
             if not node.running:
                 node.start()

@@ -178,9 +178,9 @@ class Talk:
         end += [0, 0, more.get("whose", WHOSE)]
         self.reply(told, end, server=server)
 
-    def ack(self, first: int, last: int, revision: int, durability: int = 2, server: int = 0) -> None:
+    def ack(self, first: int, last: int, revision: int, durability: int = 2, *more: int, server: int = 0) -> None:
         where = own_topic(self.core.outbox.public)
-        self.update(message(where, revision, [6, [[first, last, revision]], durability]), server)
+        self.update(message(where, revision, [6, [[first, last, revision]], durability, *more]), server)
 
     def refuse(self, no: int, code: str, detail: Any, server: int = 0) -> None:
         where = own_topic(self.core.outbox.public)

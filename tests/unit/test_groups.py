@@ -13,7 +13,7 @@ from chp.errors import BadFrame
 from chp.headers import Refused
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
-from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_messages, unpack_slots
+from chp.topics import ALL_SLOTS, pack_messages, pack_slots, slots_of, unpack_messages, unpack_slots
 from chp.versions import VERSION
 from chp_server.core.state.groups import NOBODY, Group
 from chp_server.core.state.leases import LeaseOwner
@@ -181,6 +181,38 @@ def drain(talk: GroupTalk, *members: Hand, turns: int = 30) -> None:
             while member.chunks:
                 assert member.ack() == ""
     talk.turn(0.3)
+
+
+def test_the_places_of_a_group_are_told_once_the_passive_has_them() -> None:
+    pair, session, lease = Cores(), b"s" * 16, b"l" * 16
+
+    def ask(group: str) -> None:
+        told = packb({"chp": VERSION, "id": 1, "topic": "t", "facts": True, "group": group})
+        pair.p.request([b"asker", ICANHAZ, b"", told])
+
+    def promised() -> list[Any]:
+        turns = pair.turns["P"]
+        found: list[Any] = [decode(m[-1])[0] for turn in turns for _, messages in turn.promises for m in messages]
+        turns.clear()
+        return [(header.facts["next"], header.facts["places"]) for header in found]
+
+    pair.put("P", session, 1, {}, group=["t", "g", {"start": 0}])
+    pair.put("P", session, 2, {}, lease=[lease, 60_000], join=["t", "g", lease, "m"])
+    pair.put("P", session, 3, {}, publish=[["t", 1, pack_messages(None, [b"m"])]])
+    pair.run(1.0)
+    slots = pair.p.state.topics.by_name["t"].groups["g"].slots_of(lease)
+    pair.linked = False
+    pair.put("P", session, 4, {}, ack=[["t", "g", lease, [[pack_slots(slots & 3), 0, 1]]]])
+    ask("g")
+    pair.turn("P")
+    assert promised() == []
+    pair.linked = True
+    pair.run(1.0)
+    assert promised() == [(1, [[pack_slots(ALL_SLOTS & ~3), 0], [pack_slots(3), 1]])]
+    ask("none")
+    pair.turn("P")
+    refused: list[Any] = [decode(m[-1])[0] for _, messages in pair.turns["P"][-1].replies for m in messages]
+    assert [header.code for header in refused] == ["group"]
 
 
 def test_members_share_by_slots_in_order_and_each_gets_his_part_once() -> None:

@@ -189,12 +189,13 @@ def test_messages_behind_a_state_wait_for_it() -> None:
     assert core.pair.peer.left
 
 
-def test_what_a_server_served_alone_is_read_page_by_page() -> None:
-    """Messages that the log keeps no more are in the journal alone, which forgets them when the state is replaced."""
+@pytest.mark.parametrize("in_memory", [None, ()], ids=["dropped", "restarted"])
+def test_what_a_server_served_alone_is_read_page_by_page(in_memory: tuple[()] | None) -> None:
+    """Messages that the log does not have are in the journal alone, which forgets them when the state is replaced."""
     pair = Parting()
     name = pair.until_end()
     for record in pair.cores[name].committer.committed.log.after(0, 1 << 60):
-        record.messages = None
+        record.messages = in_memory
     pair.asked.clear()
     pair.turn(name)
     pair.turn(name)

@@ -9,7 +9,7 @@ from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.snapshots import Snapshotter, recover_snapshot
+from chp_server.core.snapshots import PUT_OFF_BYTES, Snapshotter, recover_snapshot
 from chp_server.core.state.journal import Journal
 from chp_server.core.updates.committed import Committed
 from chp_server.store.store_url import open_journal
@@ -31,7 +31,7 @@ def turn(server: ServerCore, snapshotter: Snapshotter, journal: Journal, now: fl
 
 @pytest.mark.parametrize("sync", ["always", "interval", "off"])
 def test_however_seldom_the_disk_is_waited_for_the_rows_do_not_grow_for_ever(tmp_path: Path, sync: str) -> None:
-    journal = open_journal(f"sqlite:{tmp_path}", sync=sync)
+    journal = open_journal(f"sqlite:{tmp_path}", sync=sync, retain_bytes=16 << 20)
     journal.load()
     server, snapshotter = core(), Snapshotter(journal, DEFAULT)
     for now in range(1, 61):
@@ -53,4 +53,32 @@ def test_a_ttl_counts_from_when_its_chunk_is_written(tmp_path: Path) -> None:
     found = Committed(DEFAULT)
     recover_snapshot(found, journal.load().snapshot, DEFAULT, 1000.0, 41.0)
     assert found.state.map.remaining_ms("/k", 1000.0) == 60_000
+    journal.close()
+
+
+def test_a_turn_with_records_puts_chunks_only_when_many_are_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    server, snapshotter = core(), Snapshotter(journal, DEFAULT)
+    put: list[int] = []
+    monkeypatch.setattr(journal, "put_snapshot", lambda body: put.append(len(body)))
+    for now in range(1, 33):
+        turn(server, snapshotter, journal, now, Segment([f"/{now}"], [VALUE]))
+    snapshotter.give_up(0.0)
+    put.clear()
+    snapshotter.begin(server)
+    # The image is gathered in the turns.
+    for now in range(33, 43):
+        turn(server, snapshotter, journal, now, Segment(["/small"], [VALUE]))
+    assert not put and snapshotter.busy
+    snapshotter.step(server)
+    assert len(put) == 1, "a turn with nothing else puts a chunk"
+    for now in range(43, 43 + PUT_OFF_BYTES // len(VALUE) - 12):
+        turn(server, snapshotter, journal, now, Segment(["/small"], [VALUE]))
+    assert len(put) == 1
+    for now in range(47, 57):
+        turn(server, snapshotter, journal, now, Segment(["/small"], [VALUE]))
+    assert 4 <= len(put) <= 10, "as much as was written beyond what may be put off"
     journal.close()

@@ -46,6 +46,21 @@ def test_once_it_broke_one_timeout_counts_again_and_a_new_connection_says_nothin
     assert made.is_heard(100.8, 103.7)
 
 
+def test_the_last_words_come_in_the_turn_in_which_the_connection_breaks() -> None:
+    """A later connection is that of another run, which is a stranger while its predecessor counts as alive."""
+    made = standing()
+    made.connection(False, 100.5)
+    made.connection(True, 101.5)
+    assert not made.is_heard(100.5, 101.6)
+
+
+def test_a_connection_that_breaks_and_comes_up_again_in_one_turn_stands_for_the_words_of_that_turn() -> None:
+    made = standing()
+    made.connection(False, 100.5)
+    made.connection(True, 100.5)
+    assert made.is_heard(100.5, 103.5) and not made.is_heard(100.0, 101.1)
+
+
 def test_a_pause_of_our_own_is_no_silence_of_the_peer_s_but_once() -> None:
     made = standing()
     made.excuse(100.0, 110.0)

@@ -182,6 +182,16 @@ class TestSent:
 
 
 class TestAnswered:
+    def test_an_ack_may_ask_for_small_batches(self) -> None:
+        talk = Talk().joined()
+        for _ in range(3):
+            talk.set({"/a": b"1"})
+        asked = []
+        for no, items in ((1, [1024]), (2, [5]), (3, [])):
+            talk.ack(no, no, n(no), 2, *items)
+            asked.append(talk.core.session.batch_items)
+        assert asked == [1024, 5, None]
+
     def test_an_ack_settles_a_run_with_its_revision_and_worth(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})

@@ -88,6 +88,43 @@ def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair:
     assert pair.b.do(Vote()) and pair.b.state.epoch > 8, "it fell silent too"
 
 
+def stopped(pair: Cores) -> dict[str, Any]:
+    """Stop P, which is active, for long; return the words of a run of B that has become active meanwhile."""
+    pair.connection(True)
+    pair.run(0.5)
+    pair.stopped, pair.linked = "PB", False
+    pair.run(3.5)
+    pair.stopped = "B"
+    pair.turn("P")
+    return {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}
+
+
+def test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor(pair: Cores) -> None:
+    serves = stopped(pair)
+    pair.put("P", ONE, 2, {"/k": b"2"})
+    while pair.p.pair.peer_lives():
+        pair.p.peer_message(forged(pair.b, **serves), NEW_LINE)
+        pair.run(0.25)
+    # The last heartbeat of the stranger came before the run before it was taken for gone.
+    pair.run(0.2)
+    assert not [answer for answer in pair.answers(ONE, "P") if answer[0] == 2]
+    pair.p.peer_message(forged(pair.b, **serves), NEW_LINE)
+    pair.run(0.1)
+    assert not pair.p.active and not [answer for answer in pair.answers(ONE, "P") if answer[0] == 2]
+
+
+def test_a_stranger_holds_nothing_back_once_the_peer_has_spoken_after_the_stop(pair: Cores) -> None:
+    # No server rises above an epoch that is that high.
+    serves = {**stopped(pair), "number": 1000 << 48 | 99, "epoch": 1000}
+    pair.stopped, pair.linked = "", True
+    pair.run(0.5)
+    pair.put("P", ONE, 2, {"/k": b"2"})
+    for _ in range(6):
+        pair.p.peer_message(forged(pair.b, **serves), NEW_LINE)
+        pair.run(0.25)
+    assert [answer[:2] for answer in pair.answers(ONE, "P") if answer[0] == 2] == [(2, "ack")]
+
+
 def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cores) -> None:
     new = {"echo": b"", "number": 0, "digest": 0, "store": b"", "opener": b"", "state": int(State.BACKUP)}
     pair.linked = False

@@ -118,7 +118,7 @@ TOPIC = [
         (Clone, [*BOTH, "clear", "update"]),
         (AsyncClone, [*BOTH, "settled", "submit"]),
         (Topic, TOPIC),
-        (AsyncTopic, TOPIC),
+        (AsyncTopic, [*TOPIC, "submit"]),
     ],
 )
 def test_dir_shows_what_users_may_call_and_nothing_else(kind: type, names: list[str]) -> None:

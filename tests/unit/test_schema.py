@@ -51,7 +51,8 @@ def test_what_is_none_is_not(vector: Vector) -> None:
 
 def test_facts_and_messages_are_of_the_schema() -> None:
     topics = load("topics.json")
-    for facts in (topics["reply-facts-of-a-topic"].decoded[0][2], *topics["reply-topics"].decoded[0][2]["topics"]):
+    of_one = [topics[name].decoded[0][2] for name in ("reply-facts-of-a-topic", "reply-places-of-a-group")]
+    for facts in (*of_one, *topics["reply-topics"].decoded[0][2]["topics"]):
         SCHEMA.check("topic-facts", facts)
     keys, values = unpack_messages(topics["kvset-messages-for-a-topic"].decoded[2]["publish"][0][2])
     SCHEMA.check("messages", [keys, values])

@@ -15,13 +15,14 @@ from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import PairEvent
+from chp_server.core.pair.set_shares import OTHERS_S
 from chp_server.core.updates.turn import Frames, Turn
 from chp_server.cores import Cores
 
 WRITER, OTHER = b"w" * 16, b"o" * 16
 LIMITS = replace(DEFAULT, small_set_bytes=200)
-# A batch of the writer takes a server two milliseconds, which is more than one turn.
-BYTE_S = 4e-6
+# A batch of the writer takes a server ten milliseconds, which is more than one turn.
+BYTE_S = 2e-5
 
 
 def paced(cores: Cores) -> Cores:
@@ -101,13 +102,15 @@ def test_confirmed_acknowledgements_of_others_leave_before_the_next_large_set(pa
 
 def test_a_passive_that_confirms_too_little_for_long_is_given_up() -> None:
     cores = paced(Cores(LIMITS, scrub_s=0.0, slow_peer_s=2.0, replica_timeout_s=60.0))
+    # A batch is worth two milliseconds, and a turn of this pair comes every 50.
+    cores.p.link.sets.pace.byte_s = BYTE_S / 5
     for no in range(1, 200):
         write(cores, no)
     seconds = 0.0
     while cores.p.pair.in_sync() and seconds < 10.0:
+        cores.put("PB", OTHER, round(seconds * 2) + 1, {"/other": b"1"})
         cores.run(0.5)
         seconds += 0.5
-    # A batch is worth two milliseconds, and a turn of this pair comes every 50.
     assert 2.0 <= seconds <= 4.0
     assert cores.p.committer.counts["degraded"] == 1
 
@@ -209,6 +212,35 @@ def test_the_lease_of_a_client_whose_sets_wait_is_not_over() -> None:
     lone.turn()
     lone.turn()
     assert not lone.core.state.leases, "nothing waits any more"
+
+
+def test_a_client_whose_sets_wait_is_asked_for_small_batches_while_others_wait() -> None:
+    lone = Lone()
+    for no in range(1, 7):
+        lone.put(WRITER, no, 10)
+    told = []
+    for _ in range(4):
+        acks = {frames[0]: decode(frames[-1])[0] for frames in lone.turn().acks}
+        told.append([acks[topic].items for topic in acks])  # type: ignore[union-attr]
+        if len(told) == 2:
+            lone.put(OTHER, 1, 1)
+    assert told == [[None], [None], [None], [LIMITS.shared_batch_items]]
+
+
+def test_turns_are_longer_while_nobody_else_is_there() -> None:
+    lone = Lone()
+    # A batch takes a millisecond.
+    lone.core.link.sets.pace.byte_s = BYTE_S / 10
+    for no in range(1, 21):
+        lone.put(WRITER, no, 10)
+    alone = batches(lone.turn())[0][1]
+    assert 4 <= alone <= 6
+    lone.put(OTHER, 1, 1)
+    assert batches(lone.turn()) == [(b"o", 1)]
+    assert batches(lone.turn()) == [(b"w", alone + 1)], "the turns are short now"
+    lone.now += OTHERS_S
+    lone.turn()
+    assert batches(lone.turn())[0][1] >= alone + 5
 
 
 def test_what_is_not_measured_yet_is_not_bounded() -> None:

@@ -15,6 +15,7 @@ import pytest
 import chp_client
 from chp_client import Ack, Clone, Refused, Ticket
 from chp_client.agent.mailbox import Mailbox
+from chp_client.agent.open_batch import SHUT, OpenBatch
 from chp_client.core.events import ack_of
 from tests.talk import NO_SERVER
 
@@ -38,6 +39,30 @@ def test_a_ticket_is_awaited_and_its_error_raised() -> None:
         assert other.told
 
     asyncio.run(run())
+
+
+def test_sets_join_a_batch_up_to_the_bound_that_the_server_asks_for() -> None:
+    batch = OpenBatch({}, fresh)
+
+    def sizes() -> list[int]:
+        return [len(pending.keys) for pending in batch.sealed]
+
+    with batch.lock:
+        for i in range(4):
+            batch.join([f"/{i}/{j}" for j in range(3)], [b""] * 3, {}, ())
+    assert sizes() == [12]
+    batch.bound(7)
+    assert batch.room == batch.most == 7
+    with batch.lock:
+        for i in range(4):
+            batch.join([f"/{i}/{j}" for j in range(3)], [b""] * 3, {}, ())
+    assert sizes() == [12, 6, 6]
+    batch.bound(None)
+    assert batch.room == batch.most > 1000
+    with batch.lock:
+        batch.shut()
+    batch.bound(7)
+    assert batch.room == SHUT
 
 
 def test_who_is_cancelled_does_no_harm_to_the_ticket() -> None:

@@ -10,9 +10,11 @@ from chp.batch import packb
 from chp.errors import BadInput
 from chp.topics import Settings, pack_messages
 from chp_server.core.asks import Vote
+from chp_server.core.state.groups import Group
 from chp_server.testing import Cores
 
 SESSION = b"s" * 16
+LEASE = b"l" * 16
 PUBLISH = {"publish": [["t", 1, pack_messages(None, [b"m"])]]}
 
 
@@ -27,6 +29,10 @@ class Pair(Cores):
         self.put("PB", SESSION, self.no, {}, **extras)
         self.run(0.1)
         return self.answers(SESSION)[-1][1:]
+
+    def groups(self, server: str = "P") -> list[str]:
+        """Return the names of the topic's groups."""
+        return list(self.cores[server].state.topics.by_name["t"].groups)
 
     def has(self, server: str = "P") -> bool:
         """Return True if the topic is there."""
@@ -108,3 +114,72 @@ def test_the_time_begins_anew_after_a_failover(pair: Pair) -> None:
 def test_settings_that_are_none(settings: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         Settings.of(settings)
+
+
+def test_a_group_goes_when_it_had_no_member_for_so_long(pair: Pair) -> None:
+    pair.say(group=["t", "g", {"expire_after_s": 5}])
+    pair.say(group=["t", "other", {}])
+    pair.run(3.0)
+    pair.say(lease=[LEASE, 8000], join=["t", "g", LEASE, "m"])
+    pair.run(7.5)
+    assert pair.groups() == pair.groups("B") == ["g", "other"]
+    # The lease has ended, and the time begins.
+    pair.run(4.0)
+    assert pair.groups() == ["g", "other"]
+    pair.run(3.0)
+    assert pair.groups() == pair.groups("B") == ["other"]
+    facts = [fact for turn in pair.turns["P"] for fact in turn.facts if fact.event == "group removed"]
+    assert [(fact.fields["topic"], fact.fields["group"]) for fact in facts] == [("t", "g")]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [{"group": ["t", "g", {"change": True, "ack_timeout_s": 9}]}, {"group": ["t", "g", {"again": True, "start": 0}]}],
+    ids=["changed", "begun anew"],
+)
+def test_a_group_that_is_changed_has_its_whole_time_again(pair: Pair, use: dict[str, Any]) -> None:
+    pair.say(group=["t", "g", {"expire_after_s": 5}])
+    pair.run(3.5)
+    pair.say(**use)
+    pair.run(3.5)
+    assert pair.groups() == ["g"]
+    pair.run(3.0)
+    assert pair.groups() == []
+
+
+def test_a_group_that_is_made_again_has_its_whole_time(pair: Pair) -> None:
+    pair.say(group=["t", "g", {"expire_after_s": 5}])
+    pair.run(4.5)
+    pair.say(group=["t", "g", None])
+    pair.say(group=["t", "g", {"expire_after_s": 5}])
+    pair.run(3.5)
+    assert pair.groups() == ["g"]
+
+
+def test_a_group_stays_that_is_to_end_no_more(pair: Pair) -> None:
+    pair.say(group=["t", "g", {"expire_after_s": 2}])
+    pair.say(group=["t", "g", {"change": True, "expire_after_s": None}])
+    pair.run(4.0)
+    assert pair.groups() == ["g"]
+
+
+def test_a_group_that_ends_is_carried_by_the_state_and_by_a_failover(pair: Pair) -> None:
+    pair.say(group=["t", "g", {"expire_after_s": 5}])
+    pair.say(group=["t", "h", {"expire_after_s": 5, "max_deliveries": 3}])
+    for name in ("g", "h"):
+        told = pair.p.state.topics.by_name["t"].groups[name].to_list()
+        assert Group.of(told).to_list() == told and Group.of(told).expire_after_s == 5
+    pair.run(3.0)
+    pair.stopped = "P"
+    pair.run(1.5)
+    pair.b.do(Vote())
+    pair.run(3.5)
+    assert pair.b.pair.active and pair.groups("B") == ["g", "h"]
+    pair.run(3.0)
+    assert pair.groups("B") == []
+
+
+@pytest.mark.parametrize("expire_after_s", [0, -1, True, 1.5, 1 << 32])
+def test_no_time_of_a_group(pair: Pair, expire_after_s: Any) -> None:
+    code, text = pair.say(group=["t", "g", {"expire_after_s": expire_after_s}])
+    assert code == "bad" and "expire_after_s is a whole number from 1 to" in text

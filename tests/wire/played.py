@@ -527,12 +527,16 @@ def _of_a_group() -> dict[str, Frames]:
     ack = {ACK: [[*topic, LEASE_ID, [[slots, after, upto] for slots, after in spans]]]}
     done, again = kvset(5, ["/totals/carol"], [b"1"], ack), kvset(6, ["/totals/carol"], [b"2"], ack)
     lone.turn(lambda core: core.collect(done))
+    places = _question(b"", 8, {"topic": "orders", "facts": True, "group": "billing"})
+    ((_, (reached,)),) = lone.turn(lambda core: core.request([WHO, *places])).promises
     refused = lone.turn(lambda core: core.collect(again))
     return {
         **made,
         "icanhaz-of-a-member": asked[1:],
         "messages-for-a-member": messages,
         "kvset-an-acknowledgement-with-a-key": done,
+        "icanhaz-places-of-a-group": places,
+        "reply-places-of-a-group": reached,
         "refused-fenced": only(7, refused.acks, OWN),
     }
 

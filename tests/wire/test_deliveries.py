@@ -132,8 +132,10 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
         (told,) = topic.groups()
         assert (told["max_deliveries"], told["retry_after_s"], told["ack_timeout_s"]) == (6, 2.0, 9)
         assert run("topic", "configure", "settings", "g", "--off", "retry-after", "--ack-timeout", "3s").exit_code == 0
+        assert run("topic", "configure", "settings", "g", "--expire-after", "2h").exit_code == 0
         shown = json.loads(run("topic", "groups", "settings", "--json").stdout)
         assert (shown["max_deliveries"], shown["retry_after_s"], shown["ack_timeout_s"]) == (6, None, 3)
+        assert shown["expire_after_s"] == 7200
         for words in ((), ("--off", "ack-timeout", "--ack-timeout", "3s"), ("--off", "nothing")):
             assert run("topic", "configure", "settings", "g", *words).exit_code == 2
         assert run("topic", "configure", "settings", "g", "--lag-alarm", "1m").exit_code == 0
@@ -149,18 +151,21 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
 
         async def change() -> dict[str, Any]:
             async with AsyncClone(pair.servers, subtree=None) as other:
-                await other.topic("settings").subscribe("h", max_deliveries=3, retry_after_s=1, lag_alarm_s=5)
+                await other.topic("settings").subscribe(
+                    "h", max_deliveries=3, retry_after_s=1, lag_alarm_s=5, expire_after_s=60
+                )
                 await other.topic("settings").configure("h", retry_after_s=None)
                 return (await other.topic("settings").groups())[-1]
 
         told = asyncio.run(change())
         assert (told["max_deliveries"], told["retry_after_s"], told["lag_alarm_s"]) == (3, None, 5)
+        assert told["expire_after_s"] == 60
 
 
 def test_by_http(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway, Clone(pair.servers, subtree=None) as clone:
         client, path = gateway.client, "/v1/topics/web/groups/g"
-        client.put(f"{path}?start=begin&max_deliveries=2&retry_after_s=0.05").raise_for_status()
+        client.put(f"{path}?start=begin&max_deliveries=2&retry_after_s=0.05&expire_after_s=900").raise_for_status()
         rows = "".join(json.dumps({"value": str(i), "key": f"k{i}"}) + "\n" for i in range(3))
         lines = {"Content-Type": "application/x-ndjson"}
         client.post("/v1/topics/web/messages", content=rows, headers=lines).raise_for_status()
@@ -177,6 +182,7 @@ def test_by_http(pair: Pair) -> None:
             2,
             0.05,
         )
+        assert shown["expire_after_s"] == 900
         second = client.post(f"{path}/receive?member=w&wait=9").json()
         assert [each["value"] for each in second["messages"]] == ["1"] and second["deliveries"] == 2
         for bad in (

@@ -253,6 +253,7 @@ class Agent:
 
     def _settle(self, effects: Effects) -> None:
         mailbox, batch = self.mailbox, self._batch
+        batch.bound(mailbox.core.session.batch_items)
         for ticket, result in effects.settled:
             if ticket is not None:
                 # This comes before it is settled, so a flush always finds it: unsettled or refused.

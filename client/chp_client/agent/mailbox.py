@@ -31,7 +31,7 @@ from ..core.events import State
 from ..core.outbox import cut
 from ..errors import Closed, Forked, Full
 from .measured import MeasuredClone
-from .open_batch import OPEN_ITEMS, SHUT, OpenBatch, PendingBatch
+from .open_batch import SHUT, OpenBatch, PendingBatch
 from .tickets import Ticket
 from .watch import WatchQueue
 
@@ -151,7 +151,7 @@ class Mailbox:
             raise self.why_not()
         if timeout is not None:
             wait_s(timeout)
-        if len(batch.keys) >= OPEN_ITEMS or len(batch.keys) + items > OPEN_ITEMS:
+        if len(batch.keys) >= batch.most or len(batch.keys) + items > batch.most:
             batch.seal()
         if len(batch.sealed) < SEALED_MAX and not self._window_full():
             return

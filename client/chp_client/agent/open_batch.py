@@ -19,7 +19,7 @@ from chp.batch import Segment
 from chp.topics import NO_HEADERS, Headers, pack_messages
 
 from ..core.outbox import Packed, size_of
-from .tickets import Ticket
+from .tickets import PublishedMessages, Ticket
 
 # The most keys in an open batch. An application sets them in a few milliseconds.
 OPEN_ITEMS = 8192
@@ -89,11 +89,13 @@ class Encoded(PendingBatch):
 class Published(PendingBatch):
     """A batch of messages for one topic. More may join until the agent takes it."""
 
-    __slots__ = ("headers", "messages", "topic")
+    __slots__ = ("_published", "headers", "messages", "topic")
 
     def __init__(self, ticket: Ticket, topic: str) -> None:
         super().__init__(ticket)
         self.topic = topic
+        # It keeps the keys of the messages for as long as the application keeps the ticket, and not their values.
+        ticket.published = self._published = PublishedMessages(topic)
         # Each message is a key (or "") and a value, appended in one step.
         self.messages: list[tuple[str, bytes]] = []
         # The headers of some messages, by their places.
@@ -104,7 +106,9 @@ class Published(PendingBatch):
         """Return the messages as an encoded segment."""
         keys, values = [key for key, _ in self.messages], [value for _, value in self.messages]
         carried = [self.headers.get(at, NO_HEADERS) for at in range(len(values))] if self.headers else None
-        body = pack_messages(keys if any(keys) else None, values, carried)
+        named = keys if any(keys) else None
+        self._published.keys, self._published.count = named, len(values)
+        body = pack_messages(named, values, carried)
         return Packed(Segment([], [], {columns.PUBLISH: [[self.topic, len(values), body]]}).encode())
 
     def weigh(self) -> int:
@@ -127,6 +131,8 @@ class OpenBatch:
 
     def __init__(self, shown: dict[str, bytes], new_ticket: Callable[[], Ticket]) -> None:
         self.lock = Lock()
+        # The most keys in a batch of several sets.
+        self.most = OPEN_ITEMS
         # The number of keys that the open batch may hold; SHUT at the end.
         self.room = OPEN_ITEMS
         # True while the agent sleeps. A thread that puts something here must then wake it.
@@ -179,7 +185,7 @@ class OpenBatch:
         """Add sets to the last batch of the queue if it has the same extras, or queue a new batch (locked)."""
         self.seal()
         own, last = self._shown, self.sealed[-1] if self.sealed else None
-        if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < OPEN_ITEMS:
+        if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < self.most:
             last.keys += keys
             last.values += values
             own |= shown
@@ -247,6 +253,15 @@ class OpenBatch:
         if pending is not self.pending and pending not in self.sealed and not taken(pending.ticket):
             self.sealed.appendleft(pending)
         self.sealed_bytes = sum(each.size for each in self.sealed)
+
+    def bound(self, items: int | None) -> None:
+        """Let a batch of several sets have so many keys at most; None is the usual bound."""
+        most = OPEN_ITEMS if items is None else min(max(1, items), OPEN_ITEMS)
+        if most != self.most:
+            with self.lock:
+                self.most = most
+                if self.room != SHUT:
+                    self.room = most
 
     def shut(self) -> list[Ticket]:
         """Refuse all further sets (locked). Return the tickets that are not settled."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from chp.errors import BadInput
 from chp.headers import DURABILITY_NAMES
@@ -22,10 +23,32 @@ from ..core.events import Ack
 from .dispatch import call_logged
 
 
+@dataclass(slots=True)
+class PublishedMessages:
+    """The messages of a ticket: their topic, their keys (None if none has one) and their number, once they are sent."""
+
+    topic: str
+    keys: list[str] | None = None
+    count: int = 0
+
+
+class Consumed(Protocol):
+    """The promise that a group has consumed messages."""
+
+    def wait(self, timeout: float | None = None) -> Ack:
+        """Wait at most `timeout` seconds."""
+
+    def __await__(self) -> Generator[Any, None, Ack]:
+        """Wait in a task."""
+
+
 class Ticket:
     """The promise of an acknowledgement."""
 
-    __slots__ = ("_ack", "_call", "_callbacks", "_describe", "_done_lock", "_error", "_parts", "asked", "done", "told")
+    __slots__ = (
+        "_ack", "_call", "_callbacks", "_describe", "_done_lock", "_error", "_parts", "asked", "consuming", "done",
+        "published", "told",
+    )  # fmt: skip
 
     def __init__(
         self, describe: Callable[[], str], call: Callable[[Callable[[], object]], object] = lambda act: act()
@@ -42,6 +65,9 @@ class Ticket:
         self.asked = False
         # True if the application was told the error.
         self.told = False
+        # The messages of the batch, and what waits for a group; None unless a topic made the ticket.
+        self.published: PublishedMessages | None = None
+        self.consuming: Callable[[Ticket, str], Consumed] | None = None
         self._done_lock = Lock()
         self._done_lock.acquire()
 
@@ -77,6 +103,18 @@ class Ticket:
         """The error of a refused set, or None."""
         self.told = self.told or self.done
         return self._error if self.done else None
+
+    def consumed(self, group: str) -> Consumed:
+        """Return the promise that a group of the topic has consumed the messages that were published with this ticket.
+
+        `ticket.consumed("billing").wait(timeout)` returns the acknowledgement of the messages, and `await` does so in a
+        task of asyncio. A message is consumed when a consumer has acknowledged it, and also when it was put aside as a
+        dead letter: the group gives it to no consumer again. Raises `TimeoutError` when the time is over,
+        `NoSuchGroup`, `NoSuchTopic` and `Closed`. It needs the right to read the topic.
+        """
+        if self.consuming is None or self.published is None:
+            raise BadInput("only a ticket of `publish` or `publish_many` has messages that a group consumes")
+        return self.consuming(self, group)
 
     def add_done_callback(self, callback: Callable[[Ticket], object]) -> None:
         """Call `callback(ticket)` once the ticket is settled, or now if it is.

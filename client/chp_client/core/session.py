@@ -50,6 +50,8 @@ class Session:
         # The time of the last answer.
         self.progress_at = 0.0
         self._resend_wait_s = timing.resend_s
+        # The most keys that the active asks for in a batch; None if it asks for nothing.
+        self.batch_items: int | None = None
 
     @property
     def open_batches(self) -> int:
@@ -131,6 +133,7 @@ class Session:
         for first, last, revision, *_ in header.runs:
             for batch in outbox.take_run(first, last):
                 found.append((batch, revision))
+        self.batch_items = header.items
         self._answered(oldest, now)
         return found
 

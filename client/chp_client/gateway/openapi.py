@@ -86,6 +86,7 @@ GROUP = obj(
     oldest_ms={"type": ["integer", "null"]}, ack_timeout_s={"type": ["integer", "null"]}, failing=WHOLE,
     lag_alarm_s={"type": ["integer", "null"]},
     max_deliveries={"type": ["integer", "null"]}, retry_after_s={"type": ["number", "null"]}, deliveries=WHOLE,
+    expire_after_s={"type": ["integer", "null"]},
 )  # fmt: skip
 GIVEN = obj(
     {"messages": array(MESSAGE), "receipt": STRING, "member": STRING, "missed": WHOLE, "behind": WHOLE},

@@ -14,6 +14,7 @@ from chp.numbers import Revision
 from chp.topics import Headers
 
 from ..agent.aioparts import Awaiting, call_soon
+from ..agent.tickets import Ticket
 from ..core.events import Ack
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart
@@ -55,6 +56,13 @@ class AsyncTopic(metaclass=PublicNames):
     ) -> Ack:
         """Publish messages as one batch, and return when they are acknowledged; see `Topic.publish_many`."""
         return await self._waits(timeout).done(partial(self._topic.publish_many, values, keys, headers=headers))
+
+    def submit(self, value: Any, key: str | None = None, *, headers: Headers | None = None) -> Ticket:
+        """Publish a message without waiting; `Full` if the window is.
+
+        `await ticket.consumed("billing")` waits until a group has consumed it; see `Ticket.consumed`.
+        """
+        return self._topic.publish(value, key, headers=headers)
 
     async def schedule(
         self,
@@ -142,12 +150,14 @@ class AsyncTopic(metaclass=PublicNames):
         max_deliveries: int | None = None,
         retry_after_s: float | None = None,
         lag_alarm_s: int | None = None,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make a group; see `Topic.subscribe`."""
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
             "lag_alarm_s": lag_alarm_s,
+            "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._requests.subscription, group, start, **settings))
@@ -160,12 +170,14 @@ class AsyncTopic(metaclass=PublicNames):
         retry_after_s: float | Keep | None = KEEP,
         ack_timeout_s: int | Keep | None = KEEP,
         lag_alarm_s: int | Keep | None = KEEP,
+        expire_after_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
         """Change settings of a group; see `Topic.configure`."""
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
             "lag_alarm_s": lag_alarm_s,
+            "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
             return await self._waits(timeout).done(partial(self._requests.configuration, group, **settings))

@@ -131,6 +131,7 @@ def batches(
     *,
     wait: bool,
     patience_s: float = PATIENCE_S,
+    credit: int = CREDIT,
 ) -> Generator[MessageBatch | None, None, None]:
     """Yield the batches from `place` on, and None about once a second while none comes.
 
@@ -141,7 +142,7 @@ def batches(
     with QuestionPort(servers, patience_s, silence_s=SILENCE_S) as port:
         while not place.done:
             try:
-                for header, items in port.stream("", topic=name, after=place.offset, credit=CREDIT):
+                for header, items in port.stream("", topic=name, after=place.offset, credit=credit):
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a reading with something else; is it of an older version?")
                     place.kept(header.first)

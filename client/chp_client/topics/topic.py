@@ -24,12 +24,13 @@ from chp.limits import DEFAULT
 from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
 
 from .. import checks
-from ..agent.tickets import Ticket
+from ..agent.tickets import PublishedMessages, Ticket
 from ..agent.writer import Writer
 from ..core.events import Ack
 from ..port.ask import QuestionPort
 from ..renamed import PublicNames, public_names, renamed
 from ..starts import TopicStart, topic_start
+from .consumed import Consumption
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
@@ -65,7 +66,8 @@ class TopicRequests:
         """Change settings of a group that exists."""
         given = counting(**{name: value for name, value in settings.items() if value is not KEEP})
         if not given:
-            raise BadInput("no setting; give one of max_deliveries, retry_after_s, ack_timeout_s and lag_alarm_s")
+            names = "max_deliveries, retry_after_s, ack_timeout_s, lag_alarm_s and expire_after_s"
+            raise BadInput(f"no setting; give one of {names}")
         return self.put(change(self.name, group, **given))
 
     def unsubscription(self, group: str) -> Ticket:
@@ -89,6 +91,10 @@ class TopicRequests:
             raise BadInput(f"until={until!r:.40} is not the offset of a message, a number from 0")
         place = ReadPosition(topic_start(start), inf if until is None else until + 1)
         return batches(self.servers(), self.name, place, self.writer.decode, wait=wait)
+
+    def consuming(self, ticket: Ticket, group: str) -> Consumption:
+        """Return the promise that a group has consumed the messages of a ticket."""
+        return Consumption(ticket, group, self.servers, lambda: self.writer.closed)
 
     def receive(
         self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]
@@ -114,6 +120,7 @@ class Topic(metaclass=PublicNames):
     def __init__(self, writer: Writer, servers: Callable[[], Sequence[str]], name: str) -> None:
         self.name = check_topic(name)
         self._requests = TopicRequests(writer, servers, name)
+        self._consuming = self._requests.consuming
 
     # -- publishing
 
@@ -129,11 +136,15 @@ class Topic(metaclass=PublicNames):
 
         Messages with a key are told apart by it; it is not a key of the map. `timeout`: seconds to wait for room in
         the window of what is not acknowledged. `headers` are at most 32 names with texts, which travel with the
-        message. Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
+        message. `ticket.consumed(group).wait(timeout)` waits until a group has done the message.
+
+        Raises `BadValue`, `BadKey`, `BadInput`, `Full`, `Closed`.
         """
         writer, name = self._requests.writer, check_key(key) if key is not None else ""
         carried = writer.carried(headers) if headers or writer.tracing is not None else None
-        return writer.publish(self.name, name, writer.encoded(value), timeout, carried)
+        ticket = writer.publish(self.name, name, writer.encoded(value), timeout, carried)
+        ticket.consuming = self._consuming
+        return ticket
 
     def publish_many(
         self,
@@ -161,7 +172,9 @@ class Topic(metaclass=PublicNames):
         if headers is not None or writer.tracing is not None:
             carried = column_of_headers(list(map(writer.carried, headers or [None] * len(data))))
         body = pack_messages(names, data, carried)
-        return self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+        ticket = self._requests.put({columns.PUBLISH: [[self.name, len(data), checks.batch_body(body)]]}, timeout)
+        ticket.published, ticket.consuming = PublishedMessages(self.name, names, len(data)), self._consuming
+        return ticket
 
     def schedule(
         self,
@@ -304,6 +317,7 @@ class Topic(metaclass=PublicNames):
         max_deliveries: int | None = None,
         retry_after_s: float | None = None,
         lag_alarm_s: int | None = None,
+        expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
@@ -316,12 +330,15 @@ class Topic(metaclass=PublicNames):
                         it is given again at once
         lag_alarm_s     the log of the active says when the oldest message of the group is older than this, and when it
                         is no more; the metrics show it; None: no alarm
+        expire_after_s  the pair removes the group, and says so in its log, when it had no consumer for so many seconds;
+                        None: it stays until `unsubscribe`
 
         `AlreadyThere` if it was. A topic that is not there is made.
         """
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
             "lag_alarm_s": lag_alarm_s,
+            "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
             return self._requests.subscription(group, start, **settings).wait(timeout)
@@ -334,6 +351,7 @@ class Topic(metaclass=PublicNames):
         retry_after_s: float | Keep | None = KEEP,
         ack_timeout_s: int | Keep | None = KEEP,
         lag_alarm_s: int | Keep | None = KEEP,
+        expire_after_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
         """Change settings of a group, which goes on where it is, and wait; see `subscribe`. `NoSuchGroup`.
@@ -344,6 +362,7 @@ class Topic(metaclass=PublicNames):
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
             "lag_alarm_s": lag_alarm_s,
+            "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
             return self._requests.configuration(group, **settings).wait(timeout)
@@ -362,8 +381,9 @@ class Topic(metaclass=PublicNames):
         """Return the facts of each group; `NoSuchTopic` if there is no such topic.
 
         They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
-        members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries, retry_after_s, failing (slots
-        whose next message failed before) and deliveries (how often the message was given that failed most).
+        members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries, retry_after_s, expire_after_s,
+        failing (slots whose next message failed before) and deliveries (how often the message was given that failed
+        most).
         """
         return groups_of(self._requests.servers(), self.name, timeout)
 

@@ -1,7 +1,9 @@
 """The snapshots of the journal, written a chunk a turn while the server goes on serving.
 
 When the journal says that its rows have grown enough, an image of the state is begun. Its chunks are written between
-turns. Then it becomes the journal's snapshot, and the rows that it covers are deleted.
+turns: in a turn that wrote records as many bytes as those have, and one chunk in any other turn. So a client that
+writes without a pause doubles the work of a turn at most. Then the image becomes the journal's snapshot, and the rows
+that it covers are deleted.
 
 A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done, its journal still
 tells of the state before. So the passive confirms nothing and hands over nothing (`PairState.replacing`), and all else
@@ -12,6 +14,7 @@ the passive becomes active meanwhile, the rest is written at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from chp.batch import decode, encode
@@ -28,6 +31,10 @@ from .updates.turn import Append, DropAfter, Fill, JournalOp, Remember, Replace,
 
 # Steps that a turn may do at once: a chunk, the rest, the end. So a small state is replaced in one turn.
 SMALL = 3
+# The bytes of a chunk: a turn makes and writes it in half a millisecond.
+CHUNK_BYTES = 1 << 17
+# Turns with records put off so many bytes of chunks, for turns that have nothing else to do.
+PUT_OFF_BYTES = 1 << 24
 # The name of a meta value: if it is set, this journal is a copy of a store that may live on.
 COPY = "copy"
 
@@ -36,8 +43,13 @@ class Snapshotter:
     """The snapshot under way; there is at most one."""
 
     def __init__(self, journal: Journal, limits: Limits) -> None:
-        self._journal, self._limits = journal, limits
+        self._journal = journal
+        self._limits = replace(limits, sync_chunk_bytes=min(limits.sync_chunk_bytes, CHUNK_BYTES))
         self._bodies: Iterator[bytes] | None = None
+        # The bytes of records that this turn wrote.
+        self._written = 0
+        # The bytes of chunks that turns with records still have to put.
+        self._owed = 0
         self._not_before = float("-inf")
         self.number = 0
         # The `shared` of a replacement that is not done.
@@ -52,15 +64,33 @@ class Snapshotter:
         return self._bodies is not None
 
     def step(self, core: ServerCore) -> bool:
-        """Begin a snapshot if one is due, or put the next chunk; return True if a snapshot has just become valid."""
+        """Begin a snapshot if one is due, or put the next chunks; return True if a snapshot has just become valid."""
+        written, self._written = self._written, 0
         if self._bodies is None:
             if core.turn.now >= self._not_before and (self._shared is not None or self._is_due(core)):
                 self.begin(core)
+            return False
+        if not written:
+            return self._put_next(core)
+        self._owed += written
+        while self._owed > PUT_OFF_BYTES and self._bodies is not None:
+            before = self._owed
+            if self._put_next(core):
+                return True
+            if self._owed == before:
+                # The image is not complete.
+                break
+        return False
+
+    def _put_next(self, core: ServerCore) -> bool:
+        """Put the next chunk, or make the snapshot valid and return True."""
+        if self._bodies is None:
             return False
         body = next(self._bodies, None)
         if body is not None:
             if body is not NOT_YET:
                 self._journal.put_snapshot(body)
+                self._owed -= len(body)
             return False
         self._bodies = None
         if self._shared is None:
@@ -106,28 +136,31 @@ class Snapshotter:
         if self._shared is not None and core.active:
             self.replace(core, self._shared)
         elif begun:
-            any(self.step(core) for _ in range(SMALL))
+            any(self._put_next(core) for _ in range(SMALL))
 
     def _do(self, op: JournalOp, replaced: int) -> None:
-        if isinstance(op, DropAfter):
+        if isinstance(op, Append):
+            if op.messages:
+                self._journal.keep_messages(op.messages)
+            if op.last > replaced:
+                self._journal.append([op.row()])
+                self._written += len(op.body)
+        elif isinstance(op, DropAfter):
             self._journal.sync()
             self._journal.drop_after(op.number)
         elif isinstance(op, Remember):
             self._journal.set_meta(op.key, op.value)
         elif isinstance(op, Trim):
             self._journal.trim_messages(op.floors)
-        elif isinstance(op, Append | Fill):
-            if op.messages:
-                self._journal.keep_messages(op.messages)
-            if isinstance(op, Append) and op.last > replaced:
-                self._journal.append([op.row()])
+        elif isinstance(op, Fill) and op.messages:
+            self._journal.keep_messages(op.messages)
 
     def replace(self, core: ServerCore, shared: int = 0) -> None:
         """Write the whole state as it is now in place of what the journal has; or write the rest, if that has begun."""
         self._shared = shared
         if self._bodies is None:
             self.begin(core)
-        while not self.step(core):
+        while not self._put_next(core):
             core.state.gather()
 
     def _replaced(self, core: ServerCore, shared: int) -> None:
@@ -141,7 +174,7 @@ class Snapshotter:
 
     def begin(self, core: ServerCore) -> None:
         """Begin a snapshot of the state as it is now."""
-        self.number = core.state.number
+        self.number, self._owed = core.state.number, 0
         self._journal.begin_snapshot(self.number)
         self._bodies = self._chunks(core, core.state.image(""))
 

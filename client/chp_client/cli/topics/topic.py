@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
 OFF = {
-    "max-deliveries": "max_deliveries",
-    "retry-after": "retry_after_s",
-    "ack-timeout": "ack_timeout_s",
-    "lag-alarm": "lag_alarm_s",
-}
+    "max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s",
+    "lag-alarm": "lag_alarm_s", "expire-after": "expire_after_s",
+}  # fmt: skip
 
 
 def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +43,7 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
         duration("--lag-alarm", help="The servers' log and metrics tell when the oldest message is older than this."),
+        duration("--expire-after", help="Remove the group when it had no member for so long."),
     )
     for option in reversed(options):
         function = option(function)
@@ -264,7 +263,8 @@ def _group(facts: dict[str, Any]) -> dict[str, Any]:
     told = {name: facts[name] for name in ("name", "position", "lag")}
     oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
     members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
-    counted = {name: facts[name] for name in ("ack_timeout_s", "lag_alarm_s", "max_deliveries", "retry_after_s")}
+    names = ("ack_timeout_s", "lag_alarm_s", "max_deliveries", "retry_after_s", "expire_after_s")
+    counted = {name: facts[name] for name in names}
     failing = {name: facts[name] for name in ("failing", "deliveries")}
     return {**told, "oldest": oldest, "members": members, **counted, **failing}
 
@@ -274,6 +274,8 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     since = f", since {told['oldest']}" if told["oldest"] else ""
     n = counted(len(told["members"]), "member")
     facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
+    if told["expire_after_s"]:
+        facts += f", removed after {told['expire_after_s']:,} s without a member"
     if told["failing"]:
         facts += (
             f", {counted(told['failing'], 'slot')} failing, {told['deliveries']} of {told['max_deliveries']} deliveries"
@@ -316,6 +318,7 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
     Examples:
         chp topic subscribe orders billing               # new messages are kept for it
         chp topic subscribe orders audit --from begin
+        chp topic subscribe orders report --expire-after 7d   # it goes after a week without a consumer
         chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
     """
     with topic_of(settings, name) as found:
@@ -324,10 +327,10 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in ("ack_timeout", "lag_alarm")}
+    names = ("ack_timeout", "lag_alarm", "expire_after")
+    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in names}
     return {
-        "ack_timeout_s": whole["ack_timeout"],
-        "lag_alarm_s": whole["lag_alarm"],
+        **{f"{name}_s": value for name, value in whole.items()},
         "max_deliveries": how["max_deliveries"],
         "retry_after_s": how["retry_after"],
     }
@@ -354,7 +357,9 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
     if not given and not removed:
-        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm or --off")
+        raise Misused(
+            "no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm, --expire-after or --off"
+        )
     with topic_of(settings, name) as found:
         found.configure(group, **given, **removed, timeout=settings.timeout_s)
     settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")

@@ -24,7 +24,8 @@ class Liveness:
         self.connected = False
         # The time when the connection was first up.
         self._first_at = NEVER
-        self._broke_at = NEVER
+        # The times when it last came up, and when it last broke.
+        self._up_at = self._broke_at = NEVER
         self._excused_at = NEVER
         self._word_at = NEVER
 
@@ -32,7 +33,9 @@ class Liveness:
         """Note that the connection to the peer's P+3 is up, with its handshake, or that it broke."""
         if up and self._first_at == NEVER:
             self._first_at = now
-        if self.connected and not up:
+        if up and not self.connected:
+            self._up_at = now
+        elif self.connected and not up:
             self._broke_at = now
         self.connected = up
 
@@ -65,4 +68,6 @@ class Liveness:
         return mute or self.is_heard(self._word_at, now)
 
     def _stands_since(self, heard: float) -> bool:
-        return self.connected and NEVER < heard >= self._broke_at
+        # A server that ends says its last words and breaks the connection in one turn of this server. Only if the
+        # connection came up again in that turn, the words may belong to it.
+        return self.connected and (heard > self._broke_at or heard == self._up_at)

@@ -148,7 +148,8 @@ class PairState:
         self.follower: Follower | None = None
         # Until this time the server takes no sets, because the passive is asked to take over.
         self.handover_until: float | None = None
-        # After a pause of its own the server acknowledges nothing before this time: the peer may speak first.
+        # After a pause of its own the server acknowledges nothing before this time, as the peer, or its next run, may
+        # speak first.
         self.hold_until = now
         # While a state that was taken over is not in the journal yet: the number up to which the journal's messages are
         # of this history.
@@ -215,11 +216,16 @@ class PairState:
         """Note a stranger on P+3 of our store: it may be the peer's next run, begun while this server was stopped.
 
         The stranger is heard once the run before is silent. Until then this server opens no epoch beside the
-        stranger's.
+        stranger's. If the stranger is active in a later epoch, and the run before has said nothing new since this
+        server was stopped, this server acknowledges nothing either.
         """
+        now = self._turn.now
         if isinstance(who, Peer) and who.at.store == self._committed.state.store:
-            self.possible_successor_at = self._turn.now
+            self.possible_successor_at = now
             self.epochs.hear(who.epoch)
+            silent = self.peer is None or self.peer.heard <= self.listens_since
+            if self.active and who.state is ACTIVE and who.epoch > self._committed.state.epoch and silent:
+                self.hold_until = now + self.config.peer_timeout_s
 
     def is_stale(self, number: int) -> bool:
         """Return True if this server and the peer are both past a number."""

@@ -22,6 +22,8 @@ from ..updates.set_queue import Frames, SetQueue, session_of
 from .follow import Follower
 from .throttle import Pace
 
+# After this time without other sessions, those that write much have longer turns.
+OTHERS_S = 1.0
 # So little under way is never a reason to let small sets wait.
 LITTLE_BYTES = 1 << 20
 
@@ -34,6 +36,8 @@ class SetShares:
         self.queue, self.pace = SetQueue(limits), Pace()
         # The time when sets last waited for the passive.
         self.throttled_at = float("-inf")
+        # The time when another session than those with waiting sets was last served.
+        self._others_at = float("-inf")
         # True if the last turn left the queue for the sake of other sessions.
         self._put_off = False
         # The bytes that this turn took from the queue, and the time of its sync.
@@ -53,17 +57,23 @@ class SetShares:
     def take(self, follower: Follower | None, now: float) -> Iterator[Frames]:
         """Yield the waiting sets that this turn does."""
         pace, before = self.pace, self.queue.bytes
+        others = self._has_others(follower)
+        if others:
+            self._others_at = now
+        pace.alone = now - self._others_at > OTHERS_S
+        # Their batches are the pieces of a turn.
+        self._committer.acks.bulk = () if pace.alone else self.queue.sessions
         if not pace.byte_s:
             yield from self.queue.take_all()
-        elif not self._waits(follower, now):
+        elif not self._waits(follower, now, others=others):
             yield from self.queue.take(min(pace.turn_bytes, self._limits.turn_bytes_max))
         self.taken += before - self.queue.bytes
 
-    def _waits(self, follower: Follower | None, now: float) -> bool:
+    def _waits(self, follower: Follower | None, now: float, *, others: bool) -> bool:
         if follower is not None and follower.holds(now):
             self.throttled_at = now
             return True
-        self._put_off = not self._put_off and self._has_others(follower)
+        self._put_off = others and not self._put_off
         return self._put_off
 
     def _has_others(self, follower: Follower | None) -> bool:

@@ -8,7 +8,7 @@ it the active takes no more than the passive confirms, and the client's sets wai
 
 What is under way is measured as the time that it takes the active. Full use of the passive needs one turn of it at
 work, another one on its way, and as much more as fits into the passive's latency: its sync, and the way there and
-back. So the active takes more sets while the bytes under way are worth less than `UNDER_WAY_S` and twice the latency.
+back. So the active takes more sets while the bytes under way are worth less than `under_way_s` and twice the latency.
 The latency is that of a record which was sent while nothing else was under way, less the work that the record takes.
 The lowest value of the last moments counts. If no record travelled alone for PROBE_S, the active lets the way drain
 once.
@@ -20,10 +20,12 @@ Pure: `now` is an argument.
 
 from __future__ import annotations
 
-# One turn of a server that writes flat out, with one batch of 1,000 keys.
-UNDER_WAY_S = 0.001
+# The work of one turn beside a batch of 1,000 keys: two such batches are under way, so that the passive always has one.
+UNDER_WAY_S = 0.003
 # A turn takes sets for so long, or for the time of its sync if that is longer.
 TURN_S = 0.001
+# While no other session waits for them, turns are so long, and so much is under way: fewer syncs do the same work.
+ALONE_S = 0.005
 AHEAD = 20
 # The latency is measured anew after this many seconds.
 PROBE_S = 10.0
@@ -45,6 +47,8 @@ class Pace:
     def __init__(self) -> None:
         self.byte_s = 0.0
         self.sync_s = 0.0
+        # True if only sessions that write much were served lately.
+        self.alone = False
 
     def took(self, size: int, seconds: float) -> None:
         """Note that a turn with so many bytes of sets took so long, without its sync."""
@@ -58,7 +62,13 @@ class Pace:
     @property
     def turn_bytes(self) -> float:
         """The bytes of sets that a turn takes."""
-        return max(TURN_S, self.sync_s) / self.byte_s if self.byte_s else float("inf")
+        turn_s = ALONE_S if self.alone else TURN_S
+        return max(turn_s, self.sync_s) / self.byte_s if self.byte_s else float("inf")
+
+    @property
+    def under_way_s(self) -> float:
+        """The work that may be under way to the passive, beside its latency."""
+        return 2 * ALONE_S if self.alone else UNDER_WAY_S
 
 
 def _average(before: float, newest: float) -> float:
@@ -121,11 +131,11 @@ class Throttle:
                 return True
             # Small sets of many clients are always under way.
             self._drains_until, self._measured_at = None, now
-        return under_way * self._pace.byte_s >= UNDER_WAY_S + 2 * self.latency_s
+        return under_way * self._pace.byte_s >= self._pace.under_way_s + 2 * self.latency_s
 
     def holds_all(self, under_way: int) -> bool:
         """Return True if the active takes no sets at all."""
-        return under_way * self._pace.byte_s >= AHEAD * (UNDER_WAY_S + 2 * self.latency_s)
+        return under_way * self._pace.byte_s >= AHEAD * (self._pace.under_way_s + 2 * self.latency_s)
 
     def is_slow(self, now: float, confirmed: int, *, waits: bool) -> bool:
         """Return True if sets have waited all the time, and the passive has confirmed much less than the active could.

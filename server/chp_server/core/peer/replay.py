@@ -170,7 +170,8 @@ class Replay:
         log, left = committed.log, HANDED_BYTES
         start = common if log.reaches(common) else log.oldest
         suffix = [] if start is None else log.after(start, 1 << 62)
-        records = [record for record in suffix if record.messages is None]
+        # After a restart the log has no messages, and does not know which records had some.
+        records = [record for record in suffix if not record.messages]
         for topic, (first, end) in placed_by(records, committed.state.topics).items():
             at = first
             while at < end and left > 0:

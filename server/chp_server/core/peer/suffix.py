@@ -13,9 +13,10 @@ keys have that batch's revision there. While a key still has it, the suffix's ne
 a client's chain of conditional batches is replayed, unless another client wrote the key in between.
 
 A conditional batch is replayed whole, on the same values, or not at all. An equal value that another client has set
-does not count as its own. A batch is in conflict as a whole if it acknowledges messages: the active's history gives
-these messages again, with what follows from them. So is a batch with a condition on a key that it does not write.
-Deletes by expiry are not part of a suffix.
+does not count as its own. A batch that counts a version is replayed whole or not at all, too: a part of it would be
+there twice if its program ran the version again. A batch is in conflict as a whole if it acknowledges messages: the
+active's history gives these messages again, with what follows from them. So is a batch with a condition on a key that
+it does not write. Deletes by expiry are not part of a suffix.
 
 A replayed batch keeps its place and its number in its session (`SuffixPart`). So a client that had no answer, and sends
 the batch again, is told that it was done. A batch with a conflict can't be done again, nor acknowledged. If its client
@@ -39,6 +40,7 @@ from chp.headers import Batch
 from chp.parts import Parts
 
 from ..state.record_log import Record
+from ..state.staging import NO_VERSION
 from ..state.state import ReplicatedState
 from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
@@ -309,12 +311,12 @@ class Ledger:
         self._left |= piece.on
         if heard(piece.origins or [], state):
             refused = self._refused(piece.origins or [], state)
-            if refused != PARTED:
+            if refused != PARTED and (refused or not self._passed_over(piece, state, counted)):
                 self._answered(piece, flat, refused, state)
                 return None, flat
         told = self._counted(piece, state, counted)
         if told == ALREADY:
-            revision = state.staging.versions[piece.version[0]][1] if piece.version else LOST
+            revision = state.staging.versions[piece.version[0]].revision if piece.version else LOST
             self._left |= {update.key: revision for update in flat}
             return None, flat
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
@@ -335,6 +337,14 @@ class Ledger:
         """Return the code with which the active has refused the batches; "" if it did them."""
         return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
 
+    @staticmethod
+    def _passed_over(piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> bool:
+        """Return True if the active answered a version without doing it, because it had counted a later one."""
+        if piece.version is None or counted is None:
+            return False
+        application, version, _ = piece.version
+        return version < state.staging.versions.get(application, (0, 0))[0] and not counted(application, version)
+
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]
         revision = LOST if refused else state.sessions[session_id].revision_of(no)
@@ -350,7 +360,7 @@ class Ledger:
         if piece.version is None:
             return ""
         application, version, strict = piece.version
-        last, revision = state.staging.versions.get(application, (0, 0))
+        last, revision, _ = state.staging.versions.get(application, NO_VERSION)
         if version == last and revision > self.common:
             return ALREADY
         # Only the server that does the batch again knows more.
@@ -371,21 +381,28 @@ class Ledger:
             lease = extras.get(columns.LEASED)
             held = lease is None or lease in opened or state.leases.lives(lease)
             for update, uuid in zip(column, extras.get(columns.UUIDS) or repeat(b""), strict=False):
-                update.outcome = REPLAYED if held and self._free(update.key, state, written) else CONFLICT
+                free = self._free(update.key, state, written, blind=not piece.conditional)
+                update.outcome = REPLAYED if held and free else CONFLICT
                 whole &= update.outcome == REPLAYED
                 if uuid in state.uuids:
                     update.outcome = ALREADY
                 elif update.outcome == CONFLICT and not piece.conditional:
                     same = state.map.values.get(update.key) == update.value
                     update.outcome = ALREADY if same else CONFLICT
+        flat = [update for column in updates for update in column]
+        # A version is done whole or not at all: its program may run it again.
+        lost |= piece.version is not None and any(update.outcome == CONFLICT for update in flat)
         if (piece.conditional and not whole) or piece.bound or lost:
-            for update in (update for column in updates for update in column):
+            for update in flat:
                 update.outcome = CONFLICT
 
-    def _free(self, key: str, state: ReplicatedState, written: Written) -> bool:
-        """Return True if the active has the key as it was before this batch, so that no other batch has written it."""
+    def _free(self, key: str, state: ReplicatedState, written: Written, *, blind: bool) -> bool:
+        """Return True if the active has the key as it was before this batch, so that no other batch has written it.
+
+        A batch without conditions is `blind`: it may follow on an update of the suffix that the active lacks.
+        """
         revision, left = state.map.revisions.get(key, 0), self._left.get(key)
-        if left is not None:
+        if left is not None and not (blind and left == LOST):
             return left in (SET_AGAIN, revision)
         return revision <= self.common and (revision > 0 or not written(key))
 

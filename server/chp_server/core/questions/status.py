@@ -49,6 +49,7 @@ def status_of(
         "sessions": len(state.sessions),
         "leases": len(state.leases),
         "transactions": len(state.staging.transactions),
+        "applications": len(state.staging.versions),
         "staged_bytes": state.staging.bytes,
         "channels": channels.shown(),
         "chp1_subscriptions": sum(channels.listeners.counts[prefix] for prefix in channels.chp1),

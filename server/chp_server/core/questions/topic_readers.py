@@ -1,6 +1,7 @@
 """The questions about topics on port P (SPEC.md, section 35).
 
     ICANHAZ? subtree {id, topic, facts}            asks for the facts of a topic
+    ICANHAZ? subtree {id, topic, facts, group}     asks for them with the places of a group
     ICANHAZ? subtree {id, topics: after}           asks for the facts of topics, by name, from behind `after`: a page
     ICANHAZ? subtree {id, topic, groups: after}    asks for a topic's groups, by name, from behind `after`: a page
     ICANHAZ? subtree {id, topic, scheduled: after} asks for a topic's scheduled messages in the same way
@@ -13,6 +14,7 @@ Only the active answers. The subtree has no meaning here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container
 from typing import Any
 
@@ -32,7 +34,7 @@ from .group_coordinator import GroupCoordinator
 from .lag_alarms import LagAlarms
 from .message_pages import MessagePages
 from .syncs import reply
-from .unused import UnusedTopics
+from .unused import UnusedGroups, UnusedTopics
 
 # Topics or groups in one answer.
 LISTED_MAX = 500
@@ -55,7 +57,10 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
-        self._unused, self._alarms = UnusedTopics(), LagAlarms()
+        self._alarms = LagAlarms()
+        self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
+        # The answers that wait: their number, the connection, the id of the question, and the facts.
+        self.owed: deque[tuple[int, bytes, int, dict[str, Any]]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self.delivery or self.coordinator)
@@ -79,9 +84,7 @@ class TopicReaders:
         if topic is None:
             self._refuse(identity, request_id, "topic", f"there is no topic {options['topic']!r:.200}")
         elif options.get("facts") is True:
-            # A topic that is removed and made again has another id.
-            made = f"{committed.state.store.hex()}.{topic.id}"
-            self._answer(identity, headers.Reply(request_id, {**topic.facts(), "made": made}))
+            self._tell_facts((identity, request_id), topic, options.get("group"))
         elif type(options.get("groups")) is str:
             told = {"next": topic.next, "groups": topic.groups_after(options["groups"], LISTED_MAX)}
             self._answer(identity, headers.Reply(request_id, told))
@@ -91,6 +94,30 @@ class TopicReaders:
             self._answer(identity, headers.Reply(request_id, told))
         else:
             self._open((identity, request_id), topic, {"after": 0, "credit": 8, **options})
+
+    def _tell_facts(self, key: tuple[bytes, int], topic: TopicLog, name: Any) -> None:
+        """Answer with the facts of a topic; with the places of a group too if one is named."""
+        # A topic that is removed and made again has another id.
+        facts = {**topic.facts(), "made": f"{self._committed.state.store.hex()}.{topic.id}"}
+        if name is None:
+            self._answer(key[0], headers.Reply(key[1], facts))
+        elif type(name) is not str or name not in topic.groups:
+            self._refuse(*key, "group", f"topic {topic.name} has no group {name!r:.200}")
+        elif len(self.owed) >= self._committer.limits.readings_max:
+            self._refuse(*key, "busy", f"{len(self.owed)} such answers wait for the passive; ask again later")
+        else:
+            # The acknowledgements that these places tell must not be lost with this server. So the answer waits for the
+            # passive, as the answer to a set does.
+            number = self._committed.state.number
+            self._committer.acks.owe(number)
+            self.owed.append((number, *key, {**facts, "places": topic.groups[name].places_told()}))
+
+    def tell(self, upto: int) -> None:
+        """Send the places of groups at number `upto` or before: everything up to that number has been acknowledged."""
+        while self.owed and self.owed[0][0] <= upto:
+            number, identity, request_id, facts = self.owed.popleft()
+            told = reply(pack(number), encode(headers.Reply(request_id, facts)))
+            self._turn.effects.promises.append((identity, [told]))
 
     def _open(self, key: tuple[bytes, int], topic: TopicLog, options: dict[str, Any]) -> None:
         turn, user = self._turn, self._authorizer.speaker
@@ -166,10 +193,14 @@ class TopicReaders:
     def clear(self) -> None:
         """Remove all readers with a refusal: this server no longer serves, or its rules have changed."""
         turn, pair = self._turn, self._pair
+        for _, identity, request_id, _ in self.owed:
+            self._refuse(identity, request_id, "passive", int(pair.bstate))
+        self.owed.clear()
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
         # The other server may see what this one does not.
-        self._unused, self._alarms = UnusedTopics(), LagAlarms()
+        self._alarms = LagAlarms()
+        self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
 
     def settle(self, *, beat: bool) -> None:
         """Write what has changed about groups into the open record; `beat`: a heartbeat is due."""
@@ -198,8 +229,12 @@ class TopicReaders:
                 turn.effects.fact("group in time", **facts)
 
     def _remove_unused(self) -> None:
-        """Remove the topics that were unused for as long as their settings allow."""
+        """Remove the topics and the groups that were unused for as long as their settings allow."""
         turn, topics = self._turn, self._committed.state.topics
+        for name, group in list(self._unused_groups.over(topics, turn.now)):
+            gone = {columns.GROUP: [name, group, None], columns.ENDED: True}
+            self._committer.add_segment(Segment([], [], gone), turn.now)
+            turn.effects.fact("group removed", topic=name, group=group, why="it had no member for its expire_after_s")
         for name in list(self._unused.over(topics, turn.now, self.delivery.reads)):
             # The mark of what time does: a record that another server replays has none of it.
             self._committer.add_segment(Segment([], [], {columns.TOPIC: [name, None], columns.ENDED: True}), turn.now)

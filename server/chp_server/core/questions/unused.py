@@ -1,13 +1,15 @@
 """Topics and groups that are removed because no client uses them: those whose settings have `expire_after_s`.
 
-A topic is in use while messages come, and while it has groups, scheduled messages or readers. The active counts the
-time, which begins anew after a failover. So a topic may live longer than its settings say, and never shorter. Pure.
+A topic is in use while messages come, and while it has groups, scheduled messages or readers. A group is in use while
+it has members, and when it is begun anew or changed. The active counts the time, which begins anew after a failover. So
+a topic or a group may live longer than its settings say, and never shorter. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ..state.groups import Group
 from ..state.topics import TopicLog, Topics
 
 
@@ -32,3 +34,22 @@ class UnusedTopics:
             self._since[topic.id] = topic.next, since
             if now - since >= after_s:
                 yield topic.name
+
+
+class UnusedGroups:
+    """The time since which each of the groups that end has not been used."""
+
+    def __init__(self) -> None:
+        # (topic, name) -> the group and its changes at the last look, and the time since which nothing has changed.
+        self._since: dict[tuple[str, str], tuple[Group, int, float]] = {}
+
+    def over(self, topics: Topics, now: float) -> Iterator[tuple[str, str]]:
+        """Yield the topic and the name of each group whose time is over."""
+        before, self._since = self._since, {}
+        for which, group in topics.groups.expiring.items():
+            known, changes, since = before.get(which, (None, 0, now))
+            if known is not group or group.members or group.changes != changes:
+                since = now
+            self._since[which] = group, group.changes, since
+            if group.expire_after_s is not None and now - since >= group.expire_after_s:
+                yield which

@@ -51,7 +51,7 @@ Failures = dict[tuple[int, int], int]  # offset, times -> slots
 
 
 # The settings that may be changed.
-CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "lag_alarm_s")
+CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s")
 
 
 class GroupSettings(NamedTuple):
@@ -65,6 +65,8 @@ class GroupSettings(NamedTuple):
     ack_timeout_s: int | None = None
     max_deliveries: int | None = None
     retry_after_ms: int | None = None
+    # The group is removed after it had no member for so many seconds.
+    expire_after_s: int | None = None
     lag_alarm_s: int | None = None
 
 
@@ -104,6 +106,8 @@ class Group:
     anew: int = 0
     # Slots whose messages failed, and whose time of waiting has not begun.
     untimed: int = 0
+    # The group is removed after it had no member for so many seconds; None: it stays.
+    expire_after_s: int | None = None
 
     def floor(self) -> int:
         """Return the offset below which all messages are acknowledged."""
@@ -112,6 +116,13 @@ class Group:
     def place_of(self, slot: int) -> int:
         """Return the offset of a slot, which is a set of one."""
         return next(at for places in self.places.values() for at, some in places.items() if some & slot)
+
+    def places_told(self) -> list[list[Any]]:
+        """Return each place that slots have reached, with these slots as they travel."""
+        merged: Places = {}
+        for at, some in chain.from_iterable(places.items() for places in self.places.values()):
+            merged[at] = merged.get(at, 0) | some
+        return [[pack_slots(some), at] for at, some in merged.items()]
 
     def slots_of(self, member: bytes) -> int:
         """Return the slots that a member has, as a bit set."""
@@ -265,6 +276,7 @@ class Group:
         self.ack_timeout_s = settings.ack_timeout_s
         self.max_deliveries, self.retry_after_ms = settings.max_deliveries, settings.retry_after_ms
         self.lag_alarm_s = settings.lag_alarm_s
+        self.expire_after_s = settings.expire_after_s
         if self.max_deliveries is None:
             self.failures.clear()
             self.dead.clear()
@@ -273,28 +285,39 @@ class Group:
     # -- as a state carries it
 
     def to_list(self) -> list[Any]:
-        """Return the group as a list, as a state carries it; one that an older server can have has five elements."""
+        """Return the group as a list, as a state carries it.
+
+        It has five elements, and up to three more: what a group has that counts, and its `expire_after_s` and
+        `lag_alarm_s`. None stands for what it has not, and the list ends with what it has.
+        """
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
-        if not self.is_newer:
-            return told
-        failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
-        dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
-        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead, self.lag_alarm_s]]
+        more: list[Any] = [None, self.expire_after_s, self.lag_alarm_s]
+        if self.max_deliveries is not None:
+            failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
+            dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
+            more[0] = [self.max_deliveries, self.retry_after_ms, failures, dead]
+        while more and more[-1] is None:
+            more.pop()
+        return [*told, *more]
 
     @property
     def is_newer(self) -> bool:
         """True if the group has a setting that a server below version 5 can't have."""
-        return self.max_deliveries is not None or self.lag_alarm_s is not None
+        newer = (self.max_deliveries, self.expire_after_s, self.lag_alarm_s)
+        return any(setting is not None for setting in newer)
 
     @staticmethod
     def of(told: list[Any]) -> Group:
         """Return the group that `to_list` made a list of."""
-        name, ack_timeout_s, resets, members, places, *counted = told
+        name, ack_timeout_s, resets, members, places, *more = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         group = Group(name, ack_timeout_s, held, dict(members), resets)
-        for most, retry_after_ms, failures, dead, lag_alarm_s in counted:
-            group.max_deliveries, group.retry_after_ms, group.lag_alarm_s = most, retry_after_ms, lag_alarm_s
+        group.lag_alarm_s = more[2] if len(more) > 2 else None
+        group.expire_after_s = more[1] if len(more) > 1 else None
+        if more and more[0] is not None:
+            most, retry_after_ms, failures, dead = more[0]
+            group.max_deliveries, group.retry_after_ms = most, retry_after_ms
             group.failures = {(upto, times): unpack_slots(slots) for upto, times, slots in failures}
             group.dead = {at: DeadMessage(unpack_slots(slots), why, times) for at, slots, why, times in dead}
         return group
@@ -357,6 +380,8 @@ class Groups:
         self.alarmed: dict[tuple[str, str], None] = {}
         # Groups whose members have changed, or whose members are to give slots away.
         self.unsettled: dict[tuple[str, str], None] = {}
+        # The groups that end when they are not used.
+        self.expiring: dict[tuple[str, str], Group] = {}
 
     # -- checks of a batch
 
@@ -530,8 +555,10 @@ class Groups:
                 groups[name] = Group(name)
                 groups[name].begin(offset)
                 groups[name].configure(told)
+                self._note_expiring(topic, groups[name])
         elif told.change:
             groups[name].configure(changed(groups[name], settings))
+            self._note_expiring(topic, groups[name])
             self.unsettled[topic, name] = None
         elif told.again:
             self._begin_anew(topic, groups[name], offset)
@@ -543,6 +570,13 @@ class Groups:
             self.alarmed.pop((topic, group.name), None)
         else:
             self.alarmed[topic, group.name] = None
+
+    def _note_expiring(self, topic: str, group: Group) -> None:
+        """Note whether a group ends when it is not used."""
+        if group.expire_after_s is not None:
+            self.expiring[topic, group.name] = group
+        else:
+            self.expiring.pop((topic, group.name), None)
 
     def _begin_anew(self, topic: str, group: Group, offset: int) -> None:
         """Remove all members and begin a group at an offset.
@@ -563,6 +597,7 @@ class Groups:
                 self._forget(member, (topic, name))
             self.unsettled.pop((topic, name), None)
             self.alarmed.pop((topic, name), None)
+            self.expiring.pop((topic, name), None)
 
     def _forget(self, member: bytes, which: tuple[str, str]) -> None:
         of = self._of.get(member, set())
@@ -582,6 +617,7 @@ class Groups:
             for name, group in of_topic.groups.items():
                 self.unsettled[topic, name] = None
                 self._note_alarm(topic, group)
+                self._note_expiring(topic, group)
                 for member in group.members:
                     self._of.setdefault(member, set()).add((topic, name))
 
@@ -630,11 +666,8 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
         raise BadInput(f"a group's start is an offset, or -1 for the end, not {found.start!r:.40}")
     if type(found.change) is not bool or (found.change and (found.again or "start" in told)):
         raise BadInput("a change of a group's settings has neither start nor again: the group goes on where it is")
-    for name, most in (
-        ("ack_timeout_s", 1 << 31),
-        ("lag_alarm_s", 1 << 31),
-        ("max_deliveries", DEFAULT.deliveries_max),
-    ):
+    seconds = dict.fromkeys(("ack_timeout_s", "expire_after_s", "lag_alarm_s"), 1 << 31)
+    for name, most in (*seconds.items(), ("max_deliveries", DEFAULT.deliveries_max)):
         number = getattr(found, name)
         if number is not None and (type(number) is not int or not 0 < number <= most):
             raise BadInput(f"a group's {name} is a whole number from 1 to {most:,}, or left out, not {number!r:.40}")

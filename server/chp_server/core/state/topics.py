@@ -153,6 +153,8 @@ class TopicLog:
         told |= {"ack_timeout_s": group.ack_timeout_s}
         if group.lag_alarm_s is not None:
             told["lag_alarm_s"] = group.lag_alarm_s
+        if group.expire_after_s is not None:
+            told |= {"expire_after_s": group.expire_after_s}
         if group.max_deliveries is not None:
             told |= {"max_deliveries": group.max_deliveries, "retry_after_ms": group.retry_after_ms}
             told |= {"failing": group.suspects.bit_count(), "deliveries": group.times_max + 1}

@@ -11,7 +11,7 @@ refusal waits too: otherwise a successor that never had the record might do what
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
@@ -32,6 +32,9 @@ class Acks:
         # The durability that this server can promise alone: applied, or journaled.
         self.durability = durability
         self._counts = counts
+        # These sessions are asked for batches of so many keys, because others wait for theirs.
+        self.bulk: Container[bytes] = ()
+        self.bulk_items = DEFAULT.shared_batch_items
         # Answers by the number that they wait for, which the passive must confirm.
         self.waiting: deque[tuple[int, Runs, list[Frames]]] = deque()
         # Answers were given up to this number.
@@ -128,5 +131,6 @@ class Acks:
     def _tell(self, turn: Turn, durability: int, number: int) -> None:
         self.answered, sessions, refusals = self.waiting.popleft()
         for session_id, runs in sessions.items():
-            turn.acks.append(greeting(session_topic(session_id), number, encode(Ack(runs, durability))))
+            told = Ack(runs, durability, self.bulk_items if session_id in self.bulk else None)
+            turn.acks.append(greeting(session_topic(session_id), number, encode(told)))
         turn.acks += refusals

@@ -1,0 +1,209 @@
+"""covers: topics/consumed.py: a publisher waits until a group has consumed its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from chp.errors import BadInput
+from chp_client import AsyncClone, Clone, Closed, NoSuchGroup, NoSuchTopic, Refused, Ticket, Topic
+from chp_client.agent.tickets import PublishedMessages
+from chp_client.core.events import Ack
+from chp_client.port.ask import QuestionPort
+from chp_client.topics import consumed
+from chp_client.topics.consumed import Consumption
+from chp_server.testing import Pair, TestServer
+from tests.talk import join_all, until
+
+WAIT_S = 60.0
+OVER_S = 0.3
+
+
+@pytest.fixture
+def orders(clone: Clone) -> Topic:
+    """Return a topic with a group."""
+    topic = clone.topic("orders")
+    topic.subscribe("billing", start="begin")
+    return topic
+
+
+def test_a_message_is_consumed_when_it_is_acknowledged_and_not_before(orders: Topic) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    with pytest.raises(TimeoutError, match=r"the message of this ticket .* within 0.3 s; the group is at offset 0"):
+        ticket.consumed("billing").wait(OVER_S)
+    with orders.consumer("billing") as consumer:
+        batch = next(consumer)
+        with pytest.raises(TimeoutError):
+            ticket.consumed("billing").wait(0)
+        batch.done().wait(WAIT_S)
+        assert ticket.consumed("billing").wait(WAIT_S) == ticket.ack
+
+
+def test_the_message_itself_counts_and_not_those_of_other_slots(orders: Topic) -> None:
+    with orders.consumer("billing"), orders.consumer("billing") as quick:
+        until(lambda: [n for _, n in orders.groups()[0]["members"]] == [128, 128])
+        # Each key has a ticket of its own.
+        tickets = {key: orders.publish_many([b"m"], [key]) for key in map("k{}".format, range(16))}
+        done: set[str | None] = set()
+        while (batch := quick.take(1.0)) is not None:
+            batch.done().wait(WAIT_S)
+            done |= set(batch.keys)
+        assert done and done < set(tickets)
+        assert all(_is_consumed(ticket, WAIT_S) for key, ticket in tickets.items() if key in done)
+        assert not any(_is_consumed(ticket) for key, ticket in tickets.items() if key not in done)
+
+
+def _is_consumed(ticket: Ticket, timeout: float = 0) -> bool:
+    try:
+        ticket.consumed("billing").wait(timeout)
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_batch_is_found_among_others_and_by_its_keys(orders: Topic) -> None:
+    for n in range(30):
+        orders.publish_many([b"x"] * 7).wait(WAIT_S)
+        if n == 11:
+            ticket = orders.publish_many([b"a", b"b"], ["alice", "carol"])
+            unkeyed = orders.publish_many([b"c"] * 5)
+    with orders.consumer("billing") as consumer:
+        taken = 0
+        while taken < 12 * 7 + 7:
+            batch = next(consumer)
+            taken += len(batch)
+        batch.done().wait(WAIT_S)
+        for each in (ticket, unkeyed):
+            each.consumed("billing").wait(WAIT_S)
+
+
+def test_what_is_put_aside_is_consumed(orders: Topic) -> None:
+    ticket = orders.publish(b"bad", key="alice")
+    with orders.consumer("billing") as consumer:
+        batch = next(consumer)
+        batch.reject(next(iter(batch)), "no such fruit")
+        batch.done().wait(WAIT_S)
+    ticket.consumed("billing").wait(WAIT_S)
+
+
+def test_what_the_topic_has_let_go_is_consumed(clone: Clone) -> None:
+    topic = clone.topic("jobs")
+    topic.create(keep="acknowledged")
+    topic.subscribe("workers", start="begin")
+    first = topic.publish_many([b"1", b"2"])
+    with topic.consumer("workers") as consumer:
+        next(consumer).done().wait(WAIT_S)
+        until(lambda: topic.facts()["first"] == 2)
+        first.consumed("workers").wait(WAIT_S)
+        topic.publish(b"3").wait(WAIT_S)
+        # The later message is not done, and does not count.
+        first.consumed("workers").wait(WAIT_S)
+
+
+def test_what_is_not_there_is_told_by_name(orders: Topic, clone: Clone) -> None:
+    ticket = orders.publish(b"3 apples")
+    with pytest.raises(NoSuchGroup, match="'shipping' of topic 'orders'"):
+        ticket.consumed("shipping").wait(WAIT_S)
+    with pytest.raises(BadInput):
+        ticket.consumed("no group!")
+    with pytest.raises(BadInput, match="only a ticket of `publish`"):
+        clone.set("/a", b"1").consumed("billing")
+    waiting: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            ticket.consumed("billing").wait(WAIT_S)
+        except NoSuchTopic as error:
+            waiting.append(error)
+
+    thread = Thread(target=wait)
+    thread.start()
+    orders.remove()
+    join_all(thread)
+    assert len(waiting) == 1
+
+
+def test_a_refused_message_and_a_closed_clone_end_the_wait() -> None:
+    with TestServer() as server, Clone([server.address]) as clone:
+        topic = clone.topic("small")
+        topic.create(max_messages=1)
+        topic.subscribe("billing")
+        ticket = topic.publish(b"1")
+        ticket.wait(WAIT_S)
+        with pytest.raises(Refused) as refused:
+            topic.publish(b"2").consumed("billing").wait(WAIT_S)
+        assert refused.value.code == "full"
+        clone.close()
+        with pytest.raises(Closed):
+            ticket.consumed("billing").wait(WAIT_S)
+
+
+def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(orders: Topic, server: TestServer) -> None:
+    orders.publish(b"3 apples").wait(WAIT_S)
+    ticket = Ticket(lambda: "")
+    ticket.published = PublishedMessages("orders", None, 1)
+    ticket.settle(Ack(0, 1, "replicated"))
+    promise = Consumption(ticket, "billing", lambda: [server.address], lambda: False)
+    with pytest.raises(TimeoutError):
+        promise.wait(0)
+    with orders.consumer("billing") as consumer:
+        next(consumer).done().wait(WAIT_S)
+    promise.wait(WAIT_S)
+
+
+def test_a_wait_goes_on_over_a_failover(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A question ends before the other server serves.
+    monkeypatch.setattr(consumed, "LOOK_S", 0.1)
+    with Clone(pair.servers) as clone:
+        topic = clone.topic("orders")
+        topic.subscribe("billing", start="begin")
+        ticket = topic.publish(b"3 apples", key="alice")
+        ticket.wait(WAIT_S)
+        done: list[object] = []
+        thread = Thread(target=lambda: done.append(ticket.consumed("billing").wait(WAIT_S)))
+        thread.start()
+        pair.kill()
+        with topic.consumer("billing") as consumer:
+            batch = next(consumer)
+            assert not done
+            batch.done().wait(WAIT_S)
+        join_all(thread)
+        assert done == [ticket.ack]
+
+
+def test_a_task_waits_too(server: TestServer) -> None:
+    async def publish() -> None:
+        async with AsyncClone([server.address]) as clone:
+            topic = clone.topic("orders")
+            await topic.subscribe("billing", start="begin")
+            ticket = topic.submit(b"3 apples", key="alice")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ticket.consumed("billing"), OVER_S)
+            async with await topic.consumer("billing") as consumer:
+                batch = await anext(aiter(consumer))
+                await batch.done()
+                assert await asyncio.wait_for(ticket.consumed("billing"), WAIT_S) == ticket.ack
+
+    asyncio.run(publish())
+
+
+def test_an_older_server_tells_its_lowest_place(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ask = QuestionPort.ask
+
+    def older(self: QuestionPort, subtree: str, **options: Any) -> dict[str, Any]:
+        options.pop("group", None)
+        return ask(self, subtree, **options)
+
+    monkeypatch.setattr(QuestionPort, "ask", older)
+    with orders.consumer("billing") as consumer:
+        batch = next(consumer)
+        with pytest.raises(TimeoutError):
+            ticket.consumed("billing").wait(0)
+        with pytest.raises(NoSuchGroup):
+            ticket.consumed("shipping").wait(WAIT_S)
+        batch.done().wait(WAIT_S)
+        ticket.consumed("billing").wait(WAIT_S)
