@@ -372,8 +372,8 @@ class Changing:
 # -- members of different speed
 
 
-# The messages that each member does in a second, and the seconds for which all of them together have work.
-SPEEDS = (1000, 1000, 100)
+# The messages that each member does in a second, the number of keys, and the seconds of work for all of them together.
+SPEEDS, UNEVEN_KEYS = (1000, 1000, 100), 5000
 WORK_S = (40, 20)  # whole, quick
 
 
@@ -400,7 +400,7 @@ class Uneven:
     def round(self) -> Round:
         """One measurement; every message comes once, or it is an error."""
         topic = f"t{next(_topics)}"
-        self.publisher.ask(messages=self._messages, keyed=True, singly=False, topic=topic, groups=["g"])
+        self.publisher.ask(messages=self._messages, keys=UNEVEN_KEYS, singly=False, topic=topic, groups=["g"])
         self.publisher.ask(300, go=True)
         for role in self.members:
             role.ask(topic=topic)
