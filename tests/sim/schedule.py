@@ -471,6 +471,25 @@ def with_refused_groups(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_uneven_members(made: Plan) -> Plan:
+    """Return the plan with a group of which some members are slow, and with more messages than they do soon."""
+    made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 101)
+    names = sorted({command.split()[1] for command in made.commands if command.startswith("consume ")})
+    out = [
+        f"consume {command.split()[1]} t g" if command.startswith("consume ") else command for command in made.commands
+    ]
+    first = max((i for i, command in enumerate(out) if command.startswith("consume ")), default=0) + 1
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
+    for _ in range(30 if names else 0):
+        out.insert(rng.randint(first, max(first, end)), f"publish {rng.choice(names)} t 5")
+        end += 1
+    slow = names[: len(names) // 2]
+    quick = [f"quick {name}" for name in slow]
+    return replace(
+        made, commands=[*out[:first], *(f"slow {name}" for name in slow), *out[first:end], *quick, *out[end:]]
+    )
+
+
 def with_deaths(made: Plan) -> Plan:
     """Return the plan with a group of topic t that counts deliveries, whose members die of some messages."""
     made = with_consumers(made)

@@ -5,7 +5,8 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     schedule c1 orders 2.5 [/a] | unschedule c1 (scheduled.py)
-    publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
+    publish c1 orders 3 | topic c1 orders [10] (topics.py)
+    consume c1 orders billing | leave c1 | slow c1 | quick c1 (consumers.py)
     tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
     plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
@@ -22,6 +23,7 @@ A failing run is therefore given by its seed, or by the list of its commands.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -36,6 +38,7 @@ from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
+from .consumers import QUICK, SLOW, Member
 from .disk import FREE, Disk
 from .feedreader import FeedReader
 from .flooder import Flooder
@@ -397,6 +400,18 @@ class World:
 
     def _do_unschedule(self, name: str) -> None:
         scheduled.cancel(self.nodes[name])
+
+    def members_of(self, topic: str, group: str) -> Iterator[Member]:
+        """Yield the members of a group whose programs run."""
+        for node in self.clients:
+            if node.running:
+                yield from (each for each in node.consuming.members if (each.topic, each.group) == (topic, group))
+
+    def _do_slow(self, name: str) -> None:
+        self.nodes[name].consuming.eager = SLOW
+
+    def _do_quick(self, name: str) -> None:
+        self.nodes[name].consuming.eager = QUICK
 
     def _do_consume(self, name: str, topic: str, group: str) -> None:
         self.nodes[name].consuming.want(topic, group)

@@ -460,7 +460,7 @@ class ServerCore:
         pair.arbitration.begin(turn.now)
         committed.state.renew_leases(turn.now)
         pair.safe = held
-        self.requests.readers.coordinator.begin()
+        self.requests.readers.coordinator.begin(self.turn.now)
         self.link.replay.own(held)
         taken = self._pending.take(turn.now)
         self._go_on_with_pending()

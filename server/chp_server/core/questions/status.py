@@ -17,7 +17,7 @@ from ..updates.turn import CurrentTurn
 from .requests import Requests
 
 EPOCHS_SHOWN = 50
-# Each group takes three series of the metrics.
+# Each group takes four series of the metrics.
 GROUPS_SHOWN = 100
 # A server counts as throttled for so long.
 THROTTLED_S = 1.0

@@ -57,7 +57,7 @@ SERVERS_OWN = frozenset(
      columns.FIRED}
 )  # fmt: skip
 # The settings of a group that an older server does not know.
-COUNTING = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "change"})
+NEWER = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s", "change"})
 
 
 @dataclass(slots=True)
@@ -241,9 +241,10 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
         raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
                        f"{version}; upgrade the other one")  # fmt: skip
     settings = extras[columns.GROUP][2] if version < DELIVERIES_SINCE and columns.GROUP in extras else None
-    if settings and not COUNTING.isdisjoint(settings):
-        raise BadFrame(f"max_deliveries, expire_after_s and changes of a group need version {DELIVERIES_SINCE} on both "
-                       f"servers, and the pair works at {version}; upgrade the other one")  # fmt: skip
+    if settings and not NEWER.isdisjoint(settings):
+        named = "max_deliveries, expire_after_s, lag_alarm_s and changes of a group"
+        raise BadFrame(f"{named} need version {DELIVERIES_SINCE} on both servers, and the pair works at {version}; "
+                       "upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
