@@ -4,6 +4,7 @@
     python benchmarks/journeys.py --calls commits    prints each call of the steps that have this word in their name
     python benchmarks/journeys.py --quiet            counts turns of servers with ample room, and their `next_deadline`
     python benchmarks/journeys.py --clients          prints the table of a Clone's awaited set and of one HTTP PUT
+    python benchmarks/journeys.py --bytecodes        prints the bytecodes of an awaited set on a durable pair
 
 Two real `ServerCore`s are joined without sockets, threads or clocks: P is active, and B follows and is in sync. One
 client listens to everything and to its own session. Each turn is counted whole: `begin_turn`, the messages of the peer,
@@ -13,6 +14,10 @@ the servers were not told how much room they have, so that older commits look at
 With --clients, a lone server runs in a thread of this process that is not counted, and each thread of the client or the
 gateway has a row: the calls until the answer is there, and some milliseconds more. As threads and heartbeats interfere,
 a row is the median of 21 rounds.
+
+With --bytecodes, a Clone and a durable pair run in threads of this process, and each bytecode is counted, also those of
+other projects. A row of a server is the cheapest turn of its kind in 41 rounds, as heartbeats are in the way of others.
+A row of a client is the median.
 
 Only functions that are defined below chp/, server/ and client/ count. A resumed generator counts as a call.
 This program also runs against old commits, whose names differ; it tries both. See benchmarks/results/journeys.md.
@@ -24,6 +29,7 @@ import argparse
 import http.client
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -278,9 +284,106 @@ def of_clients() -> dict[str, Journey]:
     return found
 
 
+# -- bytecodes
+
+# The turns of the servers by the functions that they enter.
+KINDS = {
+    "PeerLink._on_confirm": "hears the confirmation",
+    "PeerLink._on_record": "follows the record",
+    "PendingList.keep": "keeps the set",
+    "Committer.collect": "commits the set",
+}
+# A turn that enters one of these does other work too.
+OTHERS = {
+    "HeartbeatTimer.end_turn",
+    "DiskMonitor.look",
+    "Server._keep_house",
+    "PeerLink._on_state",
+    "PeerLink._on_scrubbed",
+}
+BEGINS = {"Server.turn", "short_turn"}
+MAIN, AGENT = "MainThread", "chp-agent"
+TURNS = 41
+
+
+class Bytecodes:
+    """The bytecodes and the calls of each turn of a thread, and of each round of the threads of a client."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.turns: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
+
+    def begin(self, thread: str) -> None:
+        """Begin another turn of a thread."""
+        self.turns.setdefault(thread, []).append((Counter(), Counter()))
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        """Count a call, and trace its bytecodes."""
+        thread, name = threading.current_thread().name, frame.f_code.co_qualname
+        module = frame.f_globals.get("__name__", "?")
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if name in BEGINS or thread not in self.turns:
+            self.begin(thread)
+        if self.on:
+            self.turns[thread][-1][1][name] += 1
+
+        def opcode(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode" and self.on:
+                self.turns[thread][-1][0][module] += 1
+            return opcode
+
+        return opcode
+
+    def rows(self) -> Iterator[tuple[str, Counter[str], int]]:
+        """Yield a turn of each kind and a round of each thread of a client: name, bytecodes of each module, calls."""
+        kinds: dict[str, list[tuple[Counter[str], Counter[str]]]] = {}
+        for thread, turns in self.turns.items():
+            server = thread in ("primary", "backup")
+            for ops, calls in turns:
+                if not server and thread != MAIN and not thread.startswith(AGENT):
+                    continue
+                did = sorted(what for name, what in KINDS.items() if name in calls)
+                if ops and (not server or (did and not OTHERS & calls.keys())):
+                    kinds.setdefault(f"{thread if server else _of(thread)} {' and '.join(did)}", []).append(
+                        (ops, calls)
+                    )
+        for kind, turns in sorted(kinds.items()):
+            turns.sort(key=lambda turn: turn[0].total())
+            ops, calls = turns[0] if kind.startswith(("primary", "backup")) else turns[len(turns) // 2]
+            yield kind, ops, calls.total()
+
+
+def print_bytecodes() -> None:
+    """Print the bytecodes of one awaited set on a durable pair, by turn and by module."""
+    from chp_client import Clone
+    from chp_server.testing import Pair
+
+    counted = Bytecodes()
+    threading.settrace(counted.trace)
+    with tempfile.TemporaryDirectory() as files:
+        stores = f"sqlite:{files}/primary", f"sqlite:{files}/backup"
+        with Pair(store=stores, sync="always") as pair, Clone(pair.servers, name="journeys") as clone:
+            clone.set("/a", b"0").wait(timeout=60)
+            sys.settrace(counted.trace)
+            for _ in range(TURNS):
+                for thread in [MAIN, *(each.name for each in threading.enumerate() if each.name.startswith(AGENT))]:
+                    counted.begin(thread)
+                counted.on = True
+                clone.set("/a", b"1").wait(timeout=60)
+                time.sleep(PAUSE_S)
+                counted.on = False
+            sys.settrace(None)
+            threading.settrace(None)
+    print("| turn | bytecodes | calls | modules |")
+    print("|---|---|---|---|")
+    for kind, ops, calls in counted.rows():
+        most = ", ".join(f"{module.rpartition('.')[2]} {n}" for module, n in ops.most_common(8))
+        print(f"| {kind.strip()} | {ops.total()} | {calls} | {most} |")
+
+
 def _of(thread: str) -> str:
     """Return what a row calls a thread."""
-    return {"MainThread": "the caller"}.get(thread, "the agent" if thread.startswith("chp-agent") else f"the {thread}")
+    return {MAIN: "the caller"}.get(thread, "the agent" if thread.startswith(AGENT) else f"the {thread}")
 
 
 def _status(connection: socket.socket, request: bytes) -> int:
@@ -298,7 +401,11 @@ def main() -> None:
     parser.add_argument("--calls", metavar="STEP", help="print each call of the steps whose name has this word")
     parser.add_argument("--quiet", action="store_true", help="nothing but sets came for some turns; see above")
     parser.add_argument("--clients", action="store_true", help="of a Clone and of a gateway")
+    parser.add_argument("--bytecodes", action="store_true", help="of an awaited set on a durable pair")
     args = parser.parse_args()
+    if args.bytecodes:
+        print_bytecodes()
+        return
     print("| step | calls | files | hops | entered most |")
     print("|---|---|---|---|---|")
     for step, journey in (of_clients() if args.clients else of_cores(quiet=args.quiet)).items():

@@ -55,7 +55,7 @@ def record_round(folder: Path, sets: int, pace: int) -> Round:
     folder.mkdir(exist_ok=True)
     directory = tempfile.mkdtemp(dir=folder)
     with closing_all() as keep:
-        server = keep(ChpServer(retain_bytes=512 << 20))
+        server = keep(ChpServer(retain_memory_bytes=512 << 20))
         recorder = keep(Role(recorder_role, address=server.address, directory=directory))
         writer = keep(Role(writer_role, address=server.address))
         recorder.hear()

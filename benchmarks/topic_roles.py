@@ -24,6 +24,8 @@ PACE_S = 0.001
 AHEAD = 10
 # A consumer has everything if all is published and it gets nothing for this long.
 IDLE_S = 0.5
+# A worker leaves if it gets nothing for this long, as slots move to it meanwhile.
+WORKER_IDLE_S = 10.0
 _STAMP = struct.Struct("<d")
 
 
@@ -400,3 +402,22 @@ def member(pipe: Pipe, address: str) -> None:
                 until = pipe.hear()
         store.leave()
         pipe.say(count=count, times=times)
+
+
+def worker(pipe: Pipe, address: str, rate: int) -> None:
+    """Take messages, each for its part of a second, until no more come for a while."""
+    store = Topics(address)
+    pipe.say(up=True)
+    while True:
+        store.join(pipe.hear()["topic"], "g")
+        pipe.say(joined=True)
+        pipe.hear()
+        count, last = 0, time.monotonic()
+        while time.monotonic() - last < WORKER_IDLE_S:
+            _, values = store.take()
+            if values:
+                time.sleep(len(values) / rate)
+                store.acknowledge()
+                count += len(values)
+                last = time.monotonic()
+        pipe.say(count=count, last=store.leave())

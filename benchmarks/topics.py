@@ -7,6 +7,7 @@
                       awaited before the next batch is taken; of Redis a MULTI of XACK, SET and XADDs
     two partitions    1,000 messages with two keys through a group of two, as a source asks: its bound is one second
     rebalance         members of a group go from one to ten and back beside 100,000 messages/s: the longest silence
+    uneven            three members of which one is ten times slower: their rate as a part of what each of them can do
     drain             a backlog that was published while nobody was there, and the servers' memory while it waits
     scheduled         a million messages wait, and some of them are due at 10,000/s: how late each is published, and
                       what the servers cost while all wait, beside a topic where none waits
@@ -28,7 +29,7 @@ from typing import Any
 from .roles import Meter, Process, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
 from .servers import ChpPair, Redis, redis_program, wait_in_sync
-from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher, scheduler
+from .topic_roles import awaiter, consumer, flow, handler, member, pacer, publisher, scheduler, worker
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     cases[f"{SCHEDULED[quick][0]:,} scheduled, and 10,000/s due"] = scheduled(quick)
     cases["publish to handler at 1,000/s, and awaited sets"] = latency(quick)
     cases["a group from 1 to 10 and back to 1 member, the longest silence"] = rebalanced(quick)
+    cases["3 members, one ten times slower: their rate as a part of the sum"] = uneven(quick)
     return {"title": "Topics, durable on both disks", "unit": "messages/s", "cases": cases}
 
 
@@ -360,6 +362,57 @@ class Changing:
         times = sorted(at for each in took for at in each["times"] if at <= published["end"])
         silences = [after - before for before, after in itertools.pairwise(times)]
         return {"longest_silence_ms": max(silences) * 1e3, "messages": published["count"], "rate": published["rate"]}
+
+    def close(self) -> None:
+        """End all."""
+        for role in (self.publisher, *self.members):
+            role.close()
+
+
+# -- members of different speed
+
+
+# The messages that each member does in a second, the number of keys, and the seconds of work for all of them together.
+SPEEDS, UNEVEN_KEYS = (1000, 1000, 100), 5000
+WORK_S = (40, 20)  # whole, quick
+
+
+def uneven(quick: bool) -> dict[str, Any]:
+    """Three members share a backlog. Return their rate as a part of what each of them can do."""
+    with closing_all() as keep:
+        pair, address, _ = _started("chp")
+        keep(pair)
+        lane = keep(Uneven(address, WORK_S[quick]))
+        results = in_turn({"chp": lane.round}, 1 if quick else 3)
+    return {"contenders": {who: summary(each) for who, each in results.items()}, "raw": results}
+
+
+class Uneven:
+    """Programs that each take a time of their own for a message."""
+
+    def __init__(self, address: str, work_s: int) -> None:
+        self.members = [Role(worker, address=address, rate=rate) for rate in SPEEDS]
+        self.publisher = Role(publisher, kind="chp", address=address)
+        for role in (self.publisher, *self.members):
+            role.hear()
+        self._messages = work_s * sum(SPEEDS) // 1000 * 1000
+
+    def round(self) -> Round:
+        """One measurement; every message comes once, or it is an error."""
+        topic = f"t{next(_topics)}"
+        self.publisher.ask(messages=self._messages, keys=UNEVEN_KEYS, singly=False, topic=topic, groups=["g"])
+        self.publisher.ask(300, go=True)
+        for role in self.members:
+            role.ask(topic=topic)
+        begin = time.monotonic()
+        for role in self.members:
+            role.say(go=True)
+        took = [role.hear(600) for role in self.members]
+        self.publisher.ask(gone=topic)
+        counts = [each["count"] for each in took]
+        assert sum(counts) == self._messages, f"{sum(counts):,} of {self._messages:,} messages were done: {counts}"
+        rate = self._messages / (max(each["last"] for each in took) - begin)
+        return {"part_of_sum": rate / sum(SPEEDS), "rate": rate, "slow_did": counts[-1], "messages": self._messages}
 
     def close(self) -> None:
         """End all."""

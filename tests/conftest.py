@@ -93,7 +93,7 @@ def postgres() -> Iterator[str]:
 @pytest.fixture
 def server() -> Iterator[TestServer]:
     """Start a server without a peer, in memory, with a quick heartbeat."""
-    with TestServer(retain_bytes=64 << 20, **talk.QUICK) as made:
+    with TestServer(retain_memory_bytes=64 << 20, **talk.QUICK) as made:
         yield made
 
 

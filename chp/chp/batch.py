@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
@@ -132,6 +132,15 @@ class Segment:
     keys: list[str]
     values: list[bytes]
     extras: dict[str, Any] | None = None
+    # The lowest and the highest key, once a program has asked.
+    _bounds: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """The lowest and the highest key; a program asks when no key comes any more."""
+        if self._bounds is None:
+            self._bounds = min(self.keys), max(self.keys)
+        return self._bounds
 
     @property
     def weight(self) -> int:
@@ -611,7 +620,7 @@ def narrow(segment: Segment, prefix: str) -> Segment | None:
         return None
     if not keys or not prefix:
         return segment if keys else None
-    low, high = min(keys), max(keys)
+    low, high = segment.bounds
     if low.startswith(prefix) and high.startswith(prefix):
         return segment
     if high < prefix or (low > prefix and not low.startswith(prefix)):

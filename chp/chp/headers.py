@@ -217,7 +217,7 @@ class Epoch(NamedTuple):
 class StateHead(NamedTuple):
     """The last chunk of a state: all but the map, with totals of the chunks before it.
 
-    A snapshot in an older journal has fewer totals.
+    A snapshot in an older journal has fewer totals, and no ages.
     """
 
     number: int
@@ -227,11 +227,13 @@ class StateHead(NamedTuple):
     staged_bytes: int | None = None
     scheduled: int | None = None
     scheduled_bytes: int | None = None
+    # The seconds since each application committed something, in the order of their versions.
+    ages: list[int] | None = None
 
     @property
     def told(self) -> tuple[int, ...]:
         """The totals of the chunks that are there."""
-        return tuple(n for n in self[1:] if n is not None)
+        return tuple(n for n in self[1:7] if n is not None)
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `STATE 1.7`."""

@@ -90,6 +90,12 @@ class Limits:
     pending_age_s_max: float = 60.0
     # A server that takes over applies this much of its pending list a turn: about 30 ms of sets of 100 bytes.
     pending_slice_bytes: int = 2 * MIB
+    # A commit of more items than this, and of more than an eighth of the map, gets into the map a slice a turn ...
+    deferred_items_min: int = 10_000
+    # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
+    deferred_items_always: int = 200_000
+    # A turn puts so many items of such a commit into the map: some 8 ms, for which the sets of that turn wait.
+    deferred_slice_items: int = 8000
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB
@@ -156,7 +162,8 @@ class Limits:
     runs_max: int = 50_000
     # Runs of batches that a client skipped: a run is made where two servers were active.
     skips_of_session_max: int = 8
-    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done.
+    # Refusals are remembered, so that a batch that comes again is refused again, and not taken for done. A user
+    # with less than a quarter of them loses none to others.
     refusals_max: int = 10_000
     leases_max: int = 100_000
     # One client has so many, so that none takes them all.
@@ -170,8 +177,10 @@ class Limits:
     staged_commits_max: int = 1000
     # One client has so many, so that none takes them all: a job has one at a time.
     staged_commits_of_one_max: int = 100
-    # The last committed version of this many applications is remembered.
+    # The last committed version of this many applications is remembered; a new application is refused beyond that.
     applications_max: int = 10_000
+    # The version of an application that commits nothing for so long is forgotten: no job runs again so late.
+    application_idle_s_max: float = 30 * 86_400.0
     # A message carries so many headers: they are notes for programs on its way, and no second value.
     message_headers_max: int = 32
     # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.

@@ -26,7 +26,7 @@ from chp.numbers import pack
 
 from .core.core import CoreConfig, ServerCore
 from .core.pair.binary_star import PairEvent
-from .core.updates.turn import Read, ReadMessages, ReadSpans, Save, Turn
+from .core.updates.turn import ReadMessages, ReadSpans, Save, Turn
 
 STEP_S = 0.05
 
@@ -78,7 +78,7 @@ class Cores:
         self.turns[name].append(turn)
         self.write(name, turn)
         for read in turn.reads:
-            if not isinstance(read, Read):
+            if isinstance(read, ReadMessages | ReadSpans):
                 core.page(read, self.read(name, read))
         return turn
 

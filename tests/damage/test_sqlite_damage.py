@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -20,6 +21,7 @@ from chp_server.core.state.journal import (
     JournalFull,
     JournalLocked,
     JournalReadOnly,
+    RetainedDamaged,
     WrongStore,
 )
 from chp_server.core.state.record_log import LoggedRow
@@ -198,10 +200,58 @@ def test_a_row_that_is_missing_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_row_that_the_snapshot_covers_costs_no_history(tmp_path: Path) -> None:
+    """A start does not read such a row. A reader gets the rows around it; `prefix` sets it aside."""
     flip(filled(tmp_path, snapshot_at=10), b"body 000005 ")
-    refused(tmp_path, "checksum")
-    aside, rows, _, _ = load(tmp_path, recover="prefix")
+    assert load(tmp_path)[:2] == (0, list(range(11, 21)))
+    assert not verify(f"sqlite:{tmp_path}").ok
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    assert [r.first for r in journal.read_after(0, 1 << 20) or []] == [EPOCH | n for n in range(1, 5)]
+    with pytest.raises(RetainedDamaged, match=r"checksum.*no data are lost"):
+        journal.read_after(EPOCH | 4, 1 << 20)
+    assert journal.read_after(EPOCH | 3, 1 << 20) is None and journal.oldest() == (EPOCH | 5, False)
+    assert len(journal.read_after(EPOCH | 5, 1 << 20) or []) == 15
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    journal.sync()
+    journal.sync()
+    assert journal.stats()["rows"] == 15, "what can't be read is deleted"
+    journal.close()
+    aside, rows, _, _ = load(tmp_path / "copy", recover="prefix")
     assert (aside, rows) == (10, list(range(11, 21)))
+
+
+def test_a_row_of_another_type_before_the_snapshot_costs_no_history(tmp_path: Path) -> None:
+    edit(filled(tmp_path, snapshot_at=10), f"UPDATE rows SET last = 'text' WHERE first = {EPOCH | 10}")
+    journal = open_journal(f"sqlite:{tmp_path}")
+    assert len(list(journal.load().rows)) == 10
+    with pytest.raises(RetainedDamaged, match="not numbers"):
+        journal.read_after(EPOCH | 10, 1 << 20)
+    assert journal.oldest() == (EPOCH | 10, False) and len(journal.read_after(EPOCH | 10, 1 << 20) or []) == 10
+    journal.close()
+
+
+def test_a_row_that_is_missing_before_the_snapshot_costs_no_history(tmp_path: Path) -> None:
+    edit(filled(tmp_path, snapshot_at=10), f"DELETE FROM rows WHERE first = {EPOCH | 5}")
+    journal = open_journal(f"sqlite:{tmp_path}")
+    assert len(list(journal.load().rows)) == 10
+    assert [r.first for r in journal.read_after(0, 1 << 20) or []] == [EPOCH | n for n in range(1, 5)]
+    with pytest.raises(RetainedDamaged, match="missing"):
+        journal.read_after(EPOCH | 4, 1 << 20)
+    assert journal.oldest() == (EPOCH | 5, False) and len(journal.read_after(EPOCH | 5, 1 << 20) or []) == 15
+    journal.close()
+
+
+def test_damage_after_the_snapshot_ends_a_read(tmp_path: Path) -> None:
+    """The file was damaged after the start."""
+    journal = open_journal(f"sqlite:{filled(tmp_path, snapshot_at=10).parent}")
+    journal.load()
+    journal.close()
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    edit(tmp_path / "journal.sqlite", f"UPDATE rows SET body = x'00' WHERE first = {EPOCH | 15}")
+    with pytest.raises(JournalDamaged, match=r"checksum.*restore a backup"):
+        journal.read_after(EPOCH | 14, 1 << 20)
+    journal.close()
 
 
 def test_a_flipped_snapshot_is_refused_whatever_recover_says(tmp_path: Path) -> None:

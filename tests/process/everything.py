@@ -79,6 +79,7 @@ class Pair:
             ServerProcess(
                 base, role, at[i], at[1 - i], "--keys", str(self.folders[i]), "--heartbeat-s", "0.1",
                 "--peer-timeout-s", "1", "--backup-dir", str(self.backups[i]), "--retain-bytes", str(4 << 20),
+                "--retain-memory-bytes", str(4 << 20),
             )
             for i, role in enumerate(("primary", "backup"))
         ]  # fmt: skip

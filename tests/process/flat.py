@@ -49,7 +49,7 @@ def run(directory: Path, seconds: float, pad: int = 100) -> dict[str, object]:
     Raise AssertionError if the reader's copy differs.
     """
     address = f"tcp://127.0.0.1:{free_port()}"
-    flags = ("--heartbeat-s", "0.1", "--store", "memory:", "--retain-bytes", str(4 << 20))
+    flags = ("--heartbeat-s", "0.1", "--store", "memory:", "--retain-memory-bytes", str(4 << 20))
     server = ServerProcess(directory, "primary", address, None, *flags).start()
     try:
         with Puppet(address) as reader, Puppet(address, subtree=None, window_bytes=WINDOW_BYTES) as writer:

@@ -78,7 +78,7 @@ def test_hundreds_of_clients_join_under_full_load_and_miss_nothing(server: Serve
 @pytest.mark.parametrize("retained", ["1073741824", "65536"], ids=["resumed", "by-snapshot"])
 def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained: str) -> None:
     """By chp1-facts line 11 the Guide's client did not clear its map on a resync, so deleted keys lived on."""
-    server = server_in(tmp_path, "sqlite:" + str(tmp_path / "store"), "--retain-bytes", retained).start()
+    server = server_in(tmp_path, "sqlite:" + str(tmp_path / "store"), "--retain-memory-bytes", retained).start()
     try:
         with Clone(server.address) as other, Puppet(server.address) as reader:
             other.set_many({f"/{i}": b"old" for i in range(5000)}).wait(WAIT_S)

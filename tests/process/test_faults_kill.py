@@ -119,7 +119,7 @@ def test_the_active_dies_in_its_snapshot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", ["replace-chunk", "replace-commit", "replace-done"])
 def test_a_passive_dies_while_it_takes_over_a_whole_state(tmp_path: Path, point: str) -> None:
     # The log is so small that an empty server gets the whole state.
-    with DyingPair(tmp_path, "--retain-bytes", "1MiB") as pair:
+    with DyingPair(tmp_path, "--retain-memory-bytes", "1MiB") as pair:
         fill(pair.servers)
         with Load(pair.servers, 1) as load:
             active = pair.active()

@@ -29,7 +29,7 @@ STX, ETX = b"\x02", b"\x03"
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Start a lone server without a journal, and with a port for a peer."""
     address, peer = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-    flags = ("--store", "memory:", "--solo-wait-s", "0.5", "--retain-bytes", "1MiB", "--bootstrap")
+    flags = ("--store", "memory:", "--solo-wait-s", "0.5", "--retain-memory-bytes", "1MiB", "--bootstrap")
     started = ServerProcess(tmp_path, "primary", address, peer, *flags).start()
     try:
         with Clone(address) as clone:

@@ -195,7 +195,7 @@ def test_failover_leaves_no_gap(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_what_is_not_retained_is_a_gap_that_is_said_and_healed(tmp_path: Path) -> None:
-    with TestServer(heartbeat_s=0.1, retain_bytes=1000) as server, Clone([server.address]) as clone:
+    with TestServer(heartbeat_s=0.1, retain_memory_bytes=1000) as server, Clone([server.address]) as clone:
         clone.update({"/a/stays": b"1", "/a/goes": b"1"})
         clone.flush(WAIT_S)
         with recorded([server.address], tmp_path, "/a/"):
@@ -453,4 +453,4 @@ def test_progress_counts_what_is_acknowledged(recording: Path) -> None:
 
 
 def test_servers_retain_an_unfinished_file_by_default() -> None:
-    assert Config().retain_bytes >= 2 * FILE_BYTES
+    assert Config().retain_memory_bytes >= 2 * FILE_BYTES

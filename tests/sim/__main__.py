@@ -21,8 +21,20 @@ from pathlib import Path
 from tests.long.state import OK, note, noted
 
 from .run import Result, run_plan, shrink
-from .schedule import Plan, plan, with_arbiter, with_consumers, with_deaths, with_schedules, with_splits
+from .schedule import (
+    BURSTS,
+    Plan,
+    plan,
+    with_arbiter,
+    with_bursts,
+    with_consumers,
+    with_deaths,
+    with_schedules,
+    with_splits,
+)
 
+# name -> the burst, and the tempers of the seeds that may have it
+NAMED = {burst.__name__: (burst, tempers) for burst, tempers, *_ in BURSTS}
 # A world has some megabytes.
 COLLECT_EVERY = 8
 
@@ -42,6 +54,7 @@ def main() -> int:
     parser.add_argument("--deaths", action="store_true", help="programs die of messages of a topic")
     parser.add_argument("--schedules", action="store_true", help="programs schedule messages, and cancel some")
     parser.add_argument("--splits", action="store_true", help="clients hear one server each while the pair is cut")
+    parser.add_argument("--burst", choices=sorted(NAMED), help="give each seed that may have it this burst (bursts.py)")
     args = parser.parse_args()
     if args.show is not None:
         return show(planned(args.show, args), args.shrink)
@@ -112,6 +125,8 @@ def planned(seed: int, args: argparse.Namespace) -> Plan:
     a_plan = with_deaths(a_plan) if args.deaths else a_plan
     a_plan = with_schedules(a_plan) if args.schedules else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
+    if args.burst and a_plan.temper in NAMED[args.burst][1]:
+        a_plan = with_bursts(a_plan, NAMED[args.burst][0])
     return with_arbiter(a_plan) if args.arbiter else a_plan
 
 

@@ -28,8 +28,11 @@ import zmq
 
 from chp.numbers import describe
 from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
+from chp_server.access.zap import KEY_PROPERTY
 from chp_server.core.performing import admit, refuse_subscription
 
+from .flooder import FLOODER, RIGHTS
+from .keys import refused_since
 from .network import Conn, Frames
 
 if TYPE_CHECKING:
@@ -112,9 +115,9 @@ class Event:
     def __init__(self, event: bytes, conn: Conn) -> None:
         self.bytes, self._conn = event, conn
 
-    def get(self, _name: str) -> str:
-        """Return the user of the connection."""
-        return user_of(self._conn)
+    def get(self, name: str) -> str:
+        """Return the user of the connection, or the key that it has shown."""
+        return self._conn.key if name == KEY_PROPERTY else user_of(self._conn)
 
 
 class Door:
@@ -129,7 +132,10 @@ class Door:
             lambda user, topic, why, origin: refuse_subscription(core, user, topic, why, origin),
         )
         socket: Any = self._manual
-        self._admitting = SubscriptionAuthorizer(socket, *asks, lambda key, user: True, node.world.rng.randbytes)
+        self._admitting = SubscriptionAuthorizer(socket, *asks, self._admits, node.world.rng.randbytes)
+
+    def _admits(self, key: str, user: str) -> bool:
+        return self._node.keys is None or self._node.keys.admits(key, user)
 
     def decides(self, conn: Conn, frames: Frames) -> bool:
         """Return True if the core must hear an event of a connection."""
@@ -149,7 +155,9 @@ class Door:
 
     def look(self) -> None:
         """Cut off each connection that may no longer read what it has subscribed to."""
-        self._admitting.look(self._node.core.state.access.changed, 0, lambda fd, why: self._cut(self._conns[fd], fd))
+        removals = 0 if self._node.keys is None else self._node.keys.ring.removals
+        changed = self._node.core.state.access.changed
+        self._admitting.look(changed, removals, lambda fd, why: self._cut(self._conns[fd], fd))
 
     def _cut(self, conn: Conn, fd: int) -> None:
         if conn.up and conn.identity == b"#%d" % fd:
@@ -187,6 +195,8 @@ class Operator:
     def _open(self) -> Document:
         names = [client.name for client in self._world.clients]
         users: Document = {name: {"read": [""], "write": [""]} for name in names}
+        if self._world.flooder is not None:
+            users[FLOODER] = RIGHTS
         return {"users": {**users, ROOT: {"admin": EVERY_VERB}}, "roles": {}}
 
     def is_open(self, node: ServerNode) -> bool:
@@ -228,10 +238,17 @@ class AccessChecks:
         # (client, request) -> the subtree that the client asked for.
         self._asked: dict[tuple[str, int], str] = {}
         self.looked = 0
+        # value -> the key of the program that set it last, and the time of its first call
+        self.called: dict[bytes, tuple[str, float]] = {}
 
     def _rules(self, number: int) -> Document | None:
         found = self._world.checks.oracle.nodes.get(number)
         return None if found is None else found.rules
+
+    def calls(self, value: bytes, key: str) -> None:
+        """Note that a program with this key sets a value, for the first time or again."""
+        if self.called.get(value, ("",))[0] != key:
+            self.called[value] = key, self._world.time.now
 
     def asks(self, conn: Conn, frames: Frames) -> None:
         """Note the subtree or topic that a client asks for."""
@@ -245,6 +262,8 @@ class AccessChecks:
         """Check that the rules let the client read what a server sends to it."""
         if not self._world.keyed or node.foreign or conn.kind == "set":
             return
+        if conn.key and refused_since(self._world, node, conn.key) < self._world.time.now:
+            self._world.checks.fail(f"{node.name} sends something to {conn.name}, whose key was removed")
         number = node.core.state.number
         rules = self._rules(number)
         if rules is None:
@@ -288,6 +307,10 @@ class AccessChecks:
         last = msgpack.unpackb(body, strict_map_key=False)[0][3]
         record = self._world.checks.oracle.nodes[last]
         rules = self._rules(record.prev)
+        for key, value in record.writes if self._world.keyed else ():
+            by, at = self.called.get(value, ("", 0.0)) if value else ("", 0.0)
+            if by and at > refused_since(self._world, node, by):
+                self._world.checks.fail(f"{node.name} has {key} set in #{describe(last)} by a key that was removed")
         for key, value in record.writes if rules is not None else ():
             user = b"" if value is None else value.split(b".")[0]
             if user and not has(rules, user.decode(), "write", key):

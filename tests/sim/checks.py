@@ -28,6 +28,7 @@ from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 from . import linear, stranger
 from .access import AccessChecks
 from .accounts import Accounts
+from .flooder import FLOODER
 from .oracle import Oracle, Wrong
 from .topics import TopicChecks
 
@@ -90,6 +91,8 @@ class Checks:
         self.stops: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
         self.words: dict[str, float] = {}
+        # server -> the end of its first noticed pause since a word of its peer
+        self.excused: dict[str, float] = {}
         # server -> the time when a message last came that may be of the peer, and is no stranger's
         self.spoken: dict[str, float] = {}
         # server -> the time when a STATE last proved to be of its peer
@@ -118,7 +121,8 @@ class Checks:
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
-        for told in (self.fenced, self.warned, self.stops, self.words, self.spoken, self.proven, self.seen):
+        times = (self.stops, self.words, self.excused, self.spoken, self.proven)
+        for told in (self.fenced, self.warned, *times, self.seen):
             told.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
@@ -128,10 +132,12 @@ class Checks:
         """Do nothing: a server that dies breaks no rule."""
 
     def resumed(self, node: ServerNode) -> None:
-        """Note that a server runs again after a pause."""
+        """Note that a server runs again after a pause. Once in a silence, it gives its peer the full time again."""
         now = self.pauses[node.name] = self.world.time.now
         if now - self.began.get(node.name, now) > PAUSE_S:
             self.stops[node.name] = now
+            if self.words.get(node.name, float("-inf")) >= self.excused.get(node.name, float("-inf")):
+                self.excused[node.name] = now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
@@ -194,15 +200,16 @@ class Checks:
     def _is_there(self, node: ServerNode) -> str:
         """Return why the other server counts as living, or "" if it does not.
 
-        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. A server that
-        has another store, or the wrong role, is no peer.
+        It lives if it was heard a moment ago, or a longer moment ago over a connection that still stands. The time in
+        which `node` was stopped does not count then. A server that has another store, or the wrong role, is no peer.
         """
         now, other = self.world.time.now, next(n for n in self.world.servers if n is not node)
         conn, word = self.world.net.conns.get(("peer", node.name, other.name)), self.words.get(node.name)
         if {True} & {one.foreign or one.misplaced for one in (node, other)} or self.roles_mixed_up or word is None:
             return ""
         stands = conn is not None and conn.up and conn.up_at < word
-        if now - word < (PATIENCE_S if stands else WORD_S):
+        counts = max(word, self.excused.get(node.name, word)) if stands else word
+        if now - counts < (PATIENCE_S if stands else WORD_S):
             return f"{other.name} was heard {now - word:.1f} s ago{' by a connection that stands' * stands}"
         return ""
 
@@ -242,8 +249,9 @@ class Checks:
 
     def saves(self, node: ServerNode, save: Save) -> None:
         """Note the values that a server writes to a file of its suffix."""
-        # Lines without a key are rules.
-        values = {u.value: u for u in save.updates if u.key and u.value is not None}
+        # Lines without a key are rules. The pair may forget what it answered to a flooder.
+        lines = (u for u in save.updates if u.key and not (u.value or b"").startswith(FLOODER.encode()))
+        values = {u.value: u for u in lines if u.value is not None}
         self.saved.update(values)
         self.replays.update((value, (update, node, node.starts)) for value, update in values.items())
         self.discarded.append(self.last_number[node.name])
@@ -361,7 +369,8 @@ class Checks:
         if state.number < last:
             self.fail(f"{node.name} goes back from {describe(last)} to {describe(state.number)}")
         self.last_number[node.name] = state.number
-        if turn.journal or turn.facts or node.turns % 16 == 0:
+        # The checks look at the whole map, so the server would be done with a commit at once.
+        if (turn.journal or turn.facts or node.turns % 16 == 0) and not state.deferred:
             self._same_as_oracle(node.name, state)
             state.check()
         if self.world.arbiter is not None:
@@ -639,6 +648,7 @@ class Checks:
         if not self.accounts.complete:
             twice -= {op.value for c in self.world.clients for op in c.ops if op.kind in ("tx", "once")} & parted
         twice -= {name for name in twice & parted if not self._a_key_twice(end, name)}
+        twice -= {name for name in twice if name.startswith(FLOODER.encode())}
         if twice:
             self.fail(f"{min(twice).decode()} is in the surviving history more than once")
         for value, (update, node, starts) in self.replays.items():
@@ -652,7 +662,7 @@ class Checks:
         counted: set[tuple[str, int]] = set()
         for node in self.oracle.path(end):
             for version in node.versions:
-                if version in counted and version[0]:
+                if version in counted and version[0] and not version[0].startswith(FLOODER):
                     self.fail(f"version {version[1]} of {version[0]} is in the surviving history more than once")
                 counted.add(version)
 

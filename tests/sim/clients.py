@@ -176,6 +176,8 @@ class ClientNode:
         self.kind, self.subtrees = kind, subtrees
         self.running = self.paused = False
         self.starts = 0
+        # The key of the program, if clients have keys.
+        self.key = ""
         self.ops: list[Op] = []
         # The operations that published messages (topics.py).
         self.published: list[Op] = []
@@ -208,6 +210,7 @@ class ClientNode:
         self._forget()
         self.running, self.paused = True, False
         self.starts += 1
+        self.key = self.world.key_files.key_of(self.name) if self.world.keyed else ""
         session = self.name.encode().ljust(8, b".") + self.starts.to_bytes(4, "big") + bytes(4)
         now = self.clock.mono()
         if self.kind == "model":
@@ -362,10 +365,15 @@ class ClientNode:
 
     def put(self, op: Op, extras: dict[str, Any] | None = None) -> None:
         """Hand an operation to the core and let the core act."""
+        self._note_key(op)
         values = [b"" if op.kind == "del" else op.value] * len(op.keys)
         self.core.put(op.keys, values, extras, op, self.clock.mono())
         if not self.paused:
             self._perform()
+
+    def _note_key(self, op: Op) -> None:
+        if self.key:
+            self.world.checks.access.calls(op.value, self.key)
 
     def sync(self) -> None:
         """Send an empty batch, as `Clone.sync` does. It changes nothing, so `ops` does not list it."""
@@ -374,6 +382,7 @@ class ClientNode:
 
     def transact(self, op: Op, version: int) -> None:
         """Commit the keys of an operation together, once for each version."""
+        self._note_key(op)
         transaction = op.name.encode().rjust(16, b"t")
         self.core.stage(op, transaction, version, self.clock.mono())
         if not self.paused:

@@ -3,6 +3,8 @@
     consume c1 t g     The program of c1 becomes a member of group g of topic t, again after each start of c1. For each
                        message that it gets, it publishes `g:OFFSET:VALUE` to the topic "done" with the acknowledgement.
     leave c1           The members of c1 leave. They come back with its next start.
+    slow c1            The members of c1 work slowly from now on, so that their slots move to others.
+    quick c1           The members of c1 work as others do.
 
 Group `p` counts deliveries (`max_deliveries` is 3). A seventh of the messages is bad: its members die of it, or give it
 back by name.
@@ -12,6 +14,7 @@ What must hold once all is healed:
     effects    Each offset of t has at most one effect for each group, and exactly one if no disk was lost. So no
                message is lost or done twice, whatever process was stopped, killed or cut off meanwhile.
     order      The effects of a slot are in the order of its offsets.
+    apart      No member is given a message that another living member has in hand, while the same server is active.
     drained    A group with a living member reaches the end, even if full disks refused its acknowledgements before.
     dead       Of group p, each bad message is in the dead topic once and has no effect. A good message is there only if
                members of the group ended by accident often enough.
@@ -26,6 +29,7 @@ from zlib import crc32
 
 import msgpack
 
+from chp.numbers import epoch_of
 from chp.topics import pack_messages, slots_of
 from chp.versions import VERSION
 
@@ -45,6 +49,8 @@ ASK_S, TTL_MS = 1.2, 3400
 COUNTING, DEAD, MOST = "p", "t.p.dead", 3
 DYING_TTL_MS = 1500
 ALL = bytes([255]) * 32
+# The chances that a member works when it may.
+QUICK, SLOW = 0.7, 0.02
 # (the steps; offset, slot and value of each message; the position)
 Given = tuple[list[list[Any]], list[tuple[int, int, bytes]], list[Any]]
 
@@ -108,7 +114,7 @@ class Member:
             if code := _code(self._acks.popleft()):
                 self._begin_anew(code, now)
                 return
-        if self._chunks and len(self._acks) < 3 and self.node.world.rng.random() < 0.7:
+        if self._chunks and len(self._acks) < 3 and self.node.world.rng.random() < self.node.consuming.eager:
             self._work(*self._chunks.popleft())
         elif now - self._heard > ASK_S:
             self._server = 1 - self._server
@@ -240,8 +246,22 @@ class Member:
         found: list[tuple[int, int, bytes]] = []
         for first, n, _, _, bodies, *mask in items:
             found += _messages(first, n, bodies, mask[0] if mask else b"\x01" * n)
+        for other in self.node.world.members_of(self.topic, self.group):
+            if other is not self and (both := other.holds({offset for offset, *_ in found}, proof, self._server)):
+                self.node.world.checks.fail(f"message {min(both)} of group {self.group} is in two members' hands")
         self._chunks.append(([[slots, after, upto] for slots, after in spans], found, proof))
         self._proof = proof
+
+    def holds(self, offsets: set[int], proof: list[Any], server: int) -> set[int]:
+        """Return which messages the member has in hand that the active of the same epoch gave it.
+
+        A message of which the acknowledgement is on its way is not among them.
+        """
+        if self._left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
+            return set()
+        if not self.node.world.servers[server].core.state.leases.lives(self.lease):
+            return set()
+        return {offset for _, found, _ in self._chunks for offset, *_ in found} & offsets
 
 
 def _ranges(steps: list[list[Any]]) -> list[list[Any]]:
@@ -300,6 +320,7 @@ class Consuming:
     def __init__(self, node: ClientNode) -> None:
         self.node = node
         self.wanted: list[tuple[str, str]] = []
+        self.eager = QUICK
         self.members: list[Member] = []
 
     def begin(self) -> None:

@@ -35,6 +35,8 @@ class Disk:
         self.rows: list[LoggedRow] = []
         self.snapshot: list[bytes] = []
         self.snapshot_number = 0
+        # The number that the oldest row follows on.
+        self._begin = 0
         self._open: list[Op] = []
         # The last number, including rows that are not synced.
         self._last = 0
@@ -107,9 +109,16 @@ class Disk:
         """Return the synced rows after `number`, or None if they do not reach back to it."""
         if number == self.number:
             return []
-        if number != self.snapshot_number and not any(row.last == number for row in self.rows):
+        if number not in (self.snapshot_number, self._begin) and not any(row.last == number for row in self.rows):
             return None
         return [row for row in self.rows if row.last > number] or None
+
+    def oldest(self) -> tuple[int, bool]:
+        """Return the number that the oldest row follows on; all rows since a state from elsewhere are there."""
+        return self._begin, True
+
+    def press(self, short: int) -> None:
+        """Do nothing, as rows go with each snapshot."""
 
     def begin_snapshot(self, number: int) -> None:
         """Start a snapshot, and forget the one under way."""
@@ -153,7 +162,7 @@ class Disk:
         number = self._building_number
         if alone or number > self._last:
             self.rows.clear()
-            self._last = number
+            self._last = self._begin = number
         if alone:
             self.shelf.drop_after(shared)
         self.snapshot, self.snapshot_number = self._building, number

@@ -50,6 +50,8 @@ class Conn:
         self.up_at = 0.0
         self.connecting = False
         self.identity = b""
+        # The key that the client has shown, if it has one.
+        self.key = ""
         # upd: the topics to which the XPUB knows this connection has subscribed.
         self.topics: dict[bytes, None] = {}
         # req, and set if it lingers: messages that are queued while there is no connection.
@@ -102,6 +104,8 @@ class Network:
         if conn.kind == "peer" and not all(world.nodes[name].shakes_hands for name in (conn.a, conn.b)):
             return
         if self.is_cut(conn.wires["up"]) or self.is_cut(conn.wires["down"]):
+            return
+        if world.keyed and conn.kind != "peer" and not world.nodes[conn.b].shown(conn):
             return
         conn.up, conn.up_at = True, world.time.now
         self._world.troubled(conn)

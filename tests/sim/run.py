@@ -39,6 +39,8 @@ def world_of(a_plan: Plan, *, tracing: bool) -> World:
     # These are drawn apart from the plan, so that a seed has the plan that it always had.
     chance = random.Random(~a_plan.seed)
     sizes["small_set_bytes"], world.set_byte_s = chance.choice((0, 60, 4096)), chance.choice((0.0, 1e-5, 1e-4))
+    if a_plan.late:
+        sizes |= {"deferred_items_min": 0, "deferred_slice_items": 1}
     world.limits = replace(world.limits, log_records_max=a_plan.log_records, **sizes)
     for node in world.servers:
         node.disk.snapshot_every = a_plan.snapshot_every

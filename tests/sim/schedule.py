@@ -11,15 +11,15 @@ import random
 import re
 from dataclasses import dataclass, replace
 
+from . import bursts
+from .bursts import KEYS, LEASE_KEYS, POINTS, TX_KEYS, Burst
+
 SETTLE_S = 15
 # Members that die of messages die some times for each of them, which takes their ttl.
 DEATHS_S = 240
 # A healthy pair that loses a server must serve all clients again within this time.
 FAIL_S = 10
-KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
 TTL_KEYS = ("/t/1", "/t/2")
-TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
-LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
 MANY = tuple(f"/l/{i}" for i in range(1, 10))
 ENDING_SHARE = 0.5
 # The share of seeds whose programs publish messages.
@@ -50,9 +50,23 @@ FEED_SHARE = 0.2
 MISTAKE_SHARE = 0.25
 # The share of seeds in which an operator forces a server to begin that would wait for the other one.
 FORCE_SHARE = 0.3
+# The bursts that some seeds have besides: their tempers, the share of seeds of these tempers, and the most that come.
+# A disk refuses sets only where one server at most is active.
+BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
+    (bursts.both_stopped, ("pause", "all"), 0.15, 2),
+    (bursts.healed, ("cut", "all"), 0.15, 1),
+    (bursts.full_disks, ("crash",), 0.4, 2),
+    (bursts.key_removed, TEMPERS, 0.15, 1),
+    (bursts.flooded, TEMPERS, 0.1, 1),
+)
+# The seeds that show planted bugs (seen_in.json) have no bursts with this offset.
+BURSTS_FROM = 29_067
+# These need clients with keys, and these have members of groups.
+OF_KEYS, OF_GROUPS = (bursts.key_removed, bursts.flooded), (bursts.full_disks, bursts.key_removed)
 # The share of seeds with a busy machine, on which a server gets no processor time for seconds.
 SLOW_SHARE = 0.15
-POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
+# The share of seeds in which the map gets each commit and each followed record item by item, a turn each.
+LATE_SHARE = 0.25
 
 
 @dataclass
@@ -70,6 +84,8 @@ class Plan:
     part_bytes: int = 1 << 20
     ending_keys: int = 4096
     slice_bytes: int = 2 << 20
+    # 1 if the map gets large commits late, and every commit is large.
+    late: int = 0
 
     @property
     def line(self) -> str:
@@ -77,7 +93,7 @@ class Plan:
         return (
             f"seed {self.seed} {self.temper} lingering={self.lingering_sets:d} snapshots={self.snapshot_every}"
             f" log={self.log_records} chunk={self.chunk_items} part={self.part_bytes} ending={self.ending_keys}"
-            f" slice={self.slice_bytes}"
+            f" slice={self.slice_bytes} late={self.late}"
         )
 
     @staticmethod
@@ -107,6 +123,7 @@ def plan(seed: int) -> Plan:
         rng.choice((8192, 2)),
         rng.choice((1 << 20, 1 << 20, 30)),
         slice_bytes=1 if seed % 2 else 2 << 20,
+        late=int(random.Random(seed * 104_729 + 17).random() < LATE_SHARE),
     )
     if temper != "gentle" and random.Random(seed * 104_729 + 3).random() < ARBITER_SHARE:
         made = with_arbiter(made)
@@ -132,9 +149,37 @@ def plan(seed: int) -> Plan:
     made = _with_some_groups(made)
     made = _with_slowness(made)
     made = _with_a_share_of_splits(made)
+    made = _with_some_bursts(made)
     if rng.random() < 0.3:
         made.commands += [f"fail {rng.choice('PB')} {FAIL_S}", f"settle {SETTLE_S}"]
     return made
+
+
+def _with_some_bursts(made: Plan) -> Plan:
+    """Return the plan with bursts, for some seeds. They are drawn apart, so the others keep their conversations."""
+    rng = random.Random(made.seed * 104_729 + BURSTS_FROM)
+    for burst, tempers, share, most in BURSTS:
+        if rng.random() < share and made.temper in tempers and (made.commands[0] == "keyed") >= (burst in OF_KEYS):
+            made = with_bursts(made, burst, most)
+    return made
+
+
+def with_bursts(made: Plan, burst: Burst, most: int = 3) -> Plan:
+    """Return the plan with one to `most` bursts of a kind."""
+    rng = random.Random(made.seed * 104_729 + 103)
+    if burst in OF_KEYS and made.commands[0] != "keyed":
+        # A reader of the feed has no key.
+        made = with_rules(replace(made, commands=[command for command in made.commands if command != "feed f1"]))
+    if burst in OF_GROUPS:
+        made = with_consumers(made, among_rules=True)
+    out = list(made.commands)
+    names = [command.split()[1] for command in out if command.startswith("client")]
+    early = max((i for i, command in enumerate(out) if command.startswith("client")), default=0) + 3
+    for _ in range(rng.randint(1, most)):
+        end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
+        at = rng.randint(min(early, end), end)
+        out[at:at] = burst(rng, names)
+    return replace(made, commands=["keyed", "flooder", *out[1:]] if burst is bursts.flooded else out)
 
 
 def _with_slowness(made: Plan) -> Plan:
@@ -228,11 +273,12 @@ def with_rules(made: Plan) -> Plan:
     return replace(made, commands=out + made.commands[end:])
 
 
-def with_consumers(made: Plan) -> Plan:
+def with_consumers(made: Plan, *, among_rules: bool = False) -> Plan:
     """Return the plan with programs that share topic t in one or two groups. They leave, stop, and come back."""
     rng = random.Random(made.seed * 104_729 + 31)
-    if made.commands[0] == "keyed" or any(command.startswith("consume ") for command in made.commands):
-        # Rules would also take rights from members. Otherwise the plan has consumers already.
+    has_some = any(command.startswith("consume ") for command in made.commands)
+    # Rules also take rights from members.
+    if has_some or (made.commands[0] == "keyed" and not among_rules):
         return made
     out = list(made.commands)
     names = [command.split()[1] for command in out if command.startswith("client")]
@@ -286,39 +332,8 @@ def with_splits(made: Plan) -> Plan:
     for _ in range(rng.randint(1, 3)):
         end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
         at = rng.randint(min(early, end), end)
-        out[at:at] = _split(rng, names)
+        out[at:at] = bursts.split(rng, names)
     return replace(made, commands=out)
-
-
-def _split(rng: random.Random, names: list[str]) -> list[str]:
-    """Return the commands of one split, which lasts 0.5 to 7 s."""
-    first = rng.choice("PB")
-    sides = {name: first if i % 2 == 0 else "PB"[first == "P"] for i, name in enumerate(names)}
-    out = ["tick 0.6", "split " + " ".join(f"{name}={side}" for name, side in sides.items())]
-    for _ in range(rng.randint(1, 4)):
-        out += [_sent(rng, names) for _ in range(rng.randint(1, 3))]
-        out.append(f"tick {rng.choice((0.03, 0.3, 0.8, 1.5)):.2f}")
-    moved = rng.sample(names, rng.randint(1, len(names)))
-    counts = {name: rng.choice(("", "once", "tx")) for name in moved}
-    for name in moved:
-        out += [f"{counts[name]} {name} {rng.choice(TX_KEYS)}", "tick 0.05"] if counts[name] else []
-        out += [f"cut {sides[name]}>{name}", *(_sent(rng, [name]) for _ in range(rng.randint(1, 3)))]
-    out.append(f"tick {rng.choice((0.03, 0.1)):.2f}")
-    for name in moved:
-        other = "PB"[sides[name] == "P"]
-        out += [f"rejoin {name} {other}", f"tick {rng.choice((0.03, 0.3, 1.2)):.2f}", _sent(rng, [name])]
-        out += [f"re{counts[name]} {name}"] if counts[name] else []
-    out += [f"tick {rng.choice((0.002, 0.03, 0.5, 2.0)):.3f}", "heal P>B", "heal B>P"]
-    return [*out, f"tick {rng.choice((0.03, 0.5)):.2f}", "heal *", f"tick {rng.choice((0.3, 2.0)):.1f}"]
-
-
-def _sent(rng: random.Random, names: list[str]) -> str:
-    name = rng.choice(names)
-    return rng.choice((
-        f"publish {name} t 3", f"publish {name} t 3", f"once {name} {rng.choice(TX_KEYS)}",
-        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}", f"retx {name}",
-        f"tx {name} +message {rng.choice(TX_KEYS)}",
-    ))  # fmt: skip
 
 
 def with_journals_cut_short(made: Plan) -> Plan:
@@ -454,6 +469,25 @@ def with_refused_groups(made: Plan) -> Plan:
         out += [f"publish {rng.choice(members)} t {rng.choice((1, 5))}" for _ in range(rng.randint(1, 3))]
         out += [f"tick {rng.choice((0.1, 0.2)):.1f}", *_full_at_both(rng), f"settle {SETTLE_S}"]
     return replace(made, commands=out)
+
+
+def with_uneven_members(made: Plan) -> Plan:
+    """Return the plan with a group of which some members are slow, and with more messages than they do soon."""
+    made, rng = with_consumers(made), random.Random(made.seed * 104_729 + 101)
+    names = sorted({command.split()[1] for command in made.commands if command.startswith("consume ")})
+    out = [
+        f"consume {command.split()[1]} t g" if command.startswith("consume ") else command for command in made.commands
+    ]
+    first = max((i for i, command in enumerate(out) if command.startswith("consume ")), default=0) + 1
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
+    for _ in range(30 if names else 0):
+        out.insert(rng.randint(first, max(first, end)), f"publish {rng.choice(names)} t 5")
+        end += 1
+    slow = names[: len(names) // 2]
+    quick = [f"quick {name}" for name in slow]
+    return replace(
+        made, commands=[*out[:first], *(f"slow {name}" for name in slow), *out[first:end], *quick, *out[end:]]
+    )
 
 
 def with_deaths(made: Plan) -> Plan:

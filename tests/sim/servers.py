@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.throttle import Pace
-from chp_server.core.performing import ServerPort, Step, read_journal, recover, steps, take_inputs
+from chp_server.core.performing import (
+    ServerPort,
+    Step,
+    read_journal,
+    recover,
+    short_port,
+    short_turn,
+    steps,
+    take_inputs,
+)
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import JournalError, JournalFull
 from chp_server.core.updates.authorizer import Signed
@@ -26,6 +35,7 @@ from .access import OPERATOR, Door, user_of
 from .arbiter import Line
 from .clock import LocalClock
 from .disk import FREE, KEPT, Disk
+from .keys import KeyCheck
 from .network import Conn, Frames
 
 if TYPE_CHECKING:
@@ -72,6 +82,7 @@ class ServerNode:
         self.line: Line | None = None
         # The admission of subscriptions on P+1, if clients have keys.
         self.door: Door | None = None
+        self.keys: KeyCheck | None = None
         self.crash_at = self.pause_at = self.busy_at = ""
         self.busy_s = 0.0
         # The duration of the next recovery, during which the server hears no process.
@@ -119,6 +130,7 @@ class ServerNode:
         self.core = self.new_core(server, now)
         self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
         self.door = Door(self) if self.core.pair.config.keyed else None
+        self.keys = KeyCheck(self) if self.core.pair.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
         self.snapshotter = Snapshotter(self.disk, self.world.limits)
         self.world.checks.recovered(self)
@@ -197,6 +209,11 @@ class ServerNode:
         """True if its peer can make a connection. The kernel accepts for a stopped process, which shakes no hands."""
         return not (self.paused or self.recovering)
 
+    def shown(self, conn: Conn) -> bool:
+        """Return True if a client comes in with its key, which its connection has shown then."""
+        conn.key = getattr(self.world.nodes[conn.a], "key", "")
+        return self.keys is None or self.keys.lets_in(conn.key)
+
     def connected(self, conn: Conn) -> None:
         """Note a connection that came up."""
         if conn.kind == "peer" and conn.a == self.name:
@@ -264,17 +281,7 @@ class ServerNode:
         self.turns += 1
         world.checks.begins(self)
         self._took, self.lacked_room, self._hears = 0, False, self._heard
-        heard = None if self.line is None else (self.line.until, self.line.members)
-        now = self.clock.mono()
-        self._connection, connection = [], self._connection
-        core.begin_turn(now, self.clock.wall(), heard, connection)
-        if now >= self._measure_due:
-            self._measure_due = now + MEASURE_S
-            core.measured(ResourceUsage(disk_free=FREE[self.disk.measured]))
-        take_inputs(core, self)
-        self.performed = turn = core.end_turn()
-        if self.line is not None:
-            self.line.want(*core.pair.asks_arbiter())
+        self.performed = turn = self._short_turn() or self._whole_turn()
         if (self.foreign or self.misplaced) and mistakes.knows_no_better(self):
             mistakes.take_away(self)
             return
@@ -290,16 +297,43 @@ class ServerNode:
         self._steps = steps(core, turn, self)
         self._go_on()
 
+    def _whole_turn(self) -> Turn:
+        core, now, wall_s = self.core, self.clock.mono(), self.clock.wall()
+        heard = None if self.line is None else (self.line.until, self.line.members)
+        self._connection, connection = [], self._connection
+        core.begin_turn(now, wall_s, heard, connection)
+        if now >= self._measure_due:
+            self._measure_due = now + MEASURE_S
+            core.measured(ResourceUsage(disk_free=FREE[self.disk.measured]))
+        take_inputs(core, self)
+        turn: Turn = core.end_turn()
+        if self.line is not None:
+            self.line.want(*core.pair.asks_arbiter())
+        return turn
+
+    def _short_turn(self) -> Turn | None:
+        """Take a short turn, if messages have come at its port alone; return None if a whole turn must follow."""
+        core, now = self.core, self.clock.mono()
+        other = self._connection or self.snapshotter.busy or self.ready != {short_port(core)}
+        if other or now >= self._measure_due:
+            return None
+        return short_turn(core, self, now, self.clock.wall(), core.next_deadline())
+
+    @property
+    def ready(self) -> set[ServerPort]:
+        """The ports at which messages have arrived."""
+        return {port for port, kind in KINDS.items() if self.inbox[kind]}
+
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over the messages that have arrived (performing.Inboxes)."""
         kind, core = KINDS[port], self.core
         queue = self.inbox[kind]
-        if not queue:
-            return
         core.turn.arrived(self.clock.mono())
         for _ in range(min(len(queue), self.world.limits.turn_messages_max)):
             conn, identity, frames = queue.popleft()
             self._took += 1
+            if self._is_rejected(conn, frames):
+                continue
             if kind == "upd" and self.door is not None and not self.door.decides(conn, frames):
                 continue
             if kind == "req":
@@ -307,6 +341,18 @@ class ServerNode:
             if kind in ("req", "peer"):
                 frames = [identity, *frames]
             handle(Signed(frames, user_of(conn)) if kind in ("req", "set") else frames)
+
+    def _is_rejected(self, conn: Conn, frames: Frames) -> bool:
+        """Return True if a message came by a key that was removed. The end of a connection is no such message."""
+        by_client = conn.kind != "peer" and frames[0] != b"" and not (conn.kind == "upd" and len(frames) == 1)
+        return by_client and self.keys is not None and self.keys.rejects(conn, user_of(conn))
+
+    def _cut_readers(self) -> None:
+        """Cut off readers of P whose keys were removed, as `Replies.cut_removed` does."""
+        for identity, conn in list(self._identities.items()):
+            if self.keys is not None and not self.keys.admits(conn.key, user_of(conn)):
+                self.world.net.reset(conn)
+                self.core.requests.gone(identity)
 
     # -- a turn's effects, step by step
 
@@ -376,6 +422,9 @@ class ServerNode:
                 self.snapshotter.step(self.core)
             except JournalFull:
                 self.snapshotter.give_up(self.core.turn.now + NO_ROOM_S)
+            if self.keys is not None and self.keys.look():
+                self._cut_readers()
+                self.cut_denied()
             self.met |= self._hears
             self.world.checks.server_turned(self, self.performed)
             if self.core.pair.cut_short:

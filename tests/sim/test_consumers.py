@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from chp_server.core.questions import group_coordinator, workload
 from chp_server.core.questions.group_coordinator import GroupCoordinator
+from chp_server.core.questions.workload import Workload
 from chp_server.core.state.groups import Group
+from chp_server.core.state.member import Member
 
 from . import consumers
 from .clients import Op
 from .run import run_plan
-from .schedule import TEMPERS, plan, with_consumers, with_deaths, with_refused_groups
+from .schedule import TEMPERS, plan, with_consumers, with_deaths, with_refused_groups, with_uneven_members
 
 # In seeds 21 and 24, groups once passed over messages that only the other server had, and got stuck.
 SEEDS = (
@@ -139,3 +142,43 @@ def test_a_planted_bug_of_deaths_is_found(
         if word in said[-1]:
             return
     raise AssertionError(f"{word!r} was not found: {set(said)}")
+
+
+# Seeds in which slots move by work, with faults of several kinds.
+UNEVEN_SEEDS = (9, 12, 14, 15, 17, 21, 22)
+
+
+def move_early(mp: pytest.MonkeyPatch) -> list[int]:
+    """Let slots move by little work; the list that is returned gets the number of slots of each move."""
+    found, moves = list[int](), workload.moves
+
+    def counted(members: list[Workload]) -> list[tuple[int, bytes, bytes]]:
+        moved = moves(members)
+        found.append(len(moved))
+        return moved
+
+    mp.setattr(group_coordinator, "moves", counted)
+    mp.setattr(group_coordinator, "WORK_EVERY_S", 0.3)
+    for module in (group_coordinator, workload):
+        mp.setattr(module, "WORK_S_MIN", 0.2)
+    return found
+
+
+@pytest.mark.parametrize("seed", UNEVEN_SEEDS)
+def test_slots_move_by_work_and_no_message_is_in_two_hands(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = move_early(monkeypatch)
+    assert run_plan(with_uneven_members(plan(seed))).error == ""
+    assert sum(moved) > 0, "the seed is of use"
+
+
+def moved_with_messages_in_hand(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a slot that was chosen for its work moves while its member has messages of it in hand."""
+    in_hand = Member.in_hand
+    mp.setattr(Member, "in_hand", lambda self, places: 0 if self.behind else in_hand(self, places))
+
+
+def test_a_slot_that_moves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    move_early(monkeypatch)
+    moved_with_messages_in_hand(monkeypatch)
+    said = [run_plan(with_uneven_members(plan(seed))).error for seed in (17, 22, 9)]
+    assert any("is in two members' hands" in each for each in said), said

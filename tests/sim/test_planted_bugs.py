@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from chp.access import Sides
+from chp.batch import Segment, decode_segment
+from chp.fair import FairTable
 from chp.hashmap import Hashmap
 from chp.headers import Batch
 from chp_client.core import outbox
@@ -19,6 +21,7 @@ from chp_client.core.copy.channel import CopyChannel
 from chp_client.core.copy.subscriptions import Subscriptions
 from chp_client.core.core import ClientCore
 from chp_client.core.leadership import Leadership
+from chp_server.access.keyring import Keyring
 from chp_server.access.subscription_authorizer import SubscriptionAuthorizer
 from chp_server.core import core as server_core
 from chp_server.core import performing
@@ -40,11 +43,15 @@ from chp_server.core.questions.requests import Requests
 from chp_server.core.release import AckRelease
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.access_state import AccessState
+from chp_server.core.state.deferred import DeferredCommit
+from chp_server.core.state.groups import without_positions
 from chp_server.core.state.history import EpochEntry
+from chp_server.core.state.image import Gathering
 from chp_server.core.state.leases import LeaseTable
 from chp_server.core.state.missing_messages import MissingMessages
+from chp_server.core.state.staging import Staging
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.state.verdicts import Duplicate, Refuse, Unrecorded
+from chp_server.core.state.verdicts import Accept, Duplicate, Refuse, Unrecorded
 from chp_server.core.updates import commit, intake
 from chp_server.core.updates.acks import Acks
 from chp_server.core.updates.channels import PublishedChannel as ServedChannel
@@ -56,17 +63,19 @@ from chp_server.core.updates.turn import Turn
 from chp_server.store.memory_store import MessageShelf
 from tests.scenarios.test_scenarios import HERE as SCENARIOS
 from tests.scenarios.test_scenarios import play
-from tests.sim import model_client, servers
+from tests.sim import bursts, model_client, servers
 from tests.sim.access import Manual
 from tests.sim.arbiter import SESSION_S, Line
 from tests.sim.checks import Checks
 from tests.sim.disk import Disk
+from tests.sim.network import Conn
 from tests.sim.oracle import Wrong
 from tests.sim.run import run_plan
 from tests.sim.schedule import (
     Plan,
     plan,
     with_arbiter,
+    with_bursts,
     with_feed,
     with_full_disks,
     with_mistakes,
@@ -74,6 +83,7 @@ from tests.sim.schedule import (
     with_slow_machines,
     with_splits,
 )
+from tests.sim.servers import ServerNode
 from tests.sim.world import World
 
 # The rarest bug shows in one of about 120 seeds, and any change of the code moves it to another seed.
@@ -493,6 +503,19 @@ def skips_are_not_told(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(Committer, "_note_skip", lambda self, batch, now: None)
 
 
+def a_slice_of_a_commit_overwrites_a_later_set(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(DeferredCommit, "note", lambda self, keys: None)
+
+
+def a_commit_is_read_before_its_last_slice(mp: pytest.MonkeyPatch) -> None:
+    def begin(self: ReplicatedState, prefixes: Any) -> Gathering:
+        gathering = Gathering(self.map_so_far, self.number, prefixes, self.leaving, self.limits)
+        self._gathering += () if gathering.done else (gathering,)
+        return gathering
+
+    mp.setattr(ReplicatedState, "_begin", begin)
+
+
 def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
     """Plant a bug: a version that a program counted at both servers counts twice."""
     mp.setattr(Ledger, "_counted", lambda self, piece, state, counted: "")
@@ -649,6 +672,8 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (replicated_without_confirmation, "does not hold it"),
         (passive_confirms_what_it_lacks, "does not hold it"),
         (passive_forgets_a_record, "was right"),
+        (a_slice_of_a_commit_overwrites_a_later_set, "was right"),
+        (a_commit_is_read_before_its_last_slice, "chunks of the snapshot"),
         (part_of_a_snapshot, "was right"),
         (journal_lacks_a_row, "journal"),
         (client_ignores_holes, "has other revisions"),
@@ -772,6 +797,131 @@ def test_a_planted_bug_of_access_is_found(
 ) -> None:
     plant(monkeypatch)
     found(plant, word, way=lambda made: made if made.commands[0] == "keyed" else with_rules(made))
+
+
+def removed_keys_are_never_found(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Keyring, "look", lambda self, now: None)
+
+
+def a_removed_key_goes_on(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: a key that was removed counts until its connections end."""
+    mp.setattr(Keyring, "admits", lambda self, key, user: True)
+
+
+def a_removed_key_hears_on(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: only new rules cut the subscriptions of a key that was removed."""
+
+    def look(original: Any, self: SubscriptionAuthorizer, rules: int, removals: int, cut_off: Any) -> None:
+        original(self, rules, self._removals, cut_off)
+
+    wrap(mp, SubscriptionAuthorizer, "look", look)
+
+
+def a_removed_key_writes_on(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the connections to P and P+1 are cut, and sets by those to P+2 are done."""
+
+    def rejected(original: Any, self: ServerNode, conn: Conn, frames: list[bytes]) -> bool:
+        return conn.kind != "set" and bool(original(self, conn, frames))
+
+    wrap(mp, ServerNode, "_is_rejected", rejected)
+
+
+def answers_to_a_removed_key_go_on(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(ServerNode, "_cut_readers", lambda self: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word"),
+    [
+        (removed_keys_are_never_found, "was removed"),
+        (a_removed_key_goes_on, "was removed"),
+        (a_removed_key_hears_on, "whose key was removed"),
+        (a_removed_key_writes_on, "by a key that was removed"),
+        (answers_to_a_removed_key_go_on, "whose key was removed"),
+    ],
+)
+def test_a_planted_bug_of_removed_keys_is_found(
+    monkeypatch: pytest.MonkeyPatch, found: Found, plant: Plant, word: str
+) -> None:
+    plant(monkeypatch)
+    found(plant, word, way=lambda made: with_bursts(made, bursts.key_removed))
+
+
+def the_oldest_makes_room(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: a full table forgets what was used longest ago, whichever user has most of the table."""
+    mp.setattr(FairTable, "loser", lambda self, asker=None: next(iter(self)))
+
+
+def a_version_is_forgotten_by_room(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: the versions of applications go when their table is full, and none is refused."""
+    record_done = Staging.record_done
+
+    def forgets(self: Staging, application: str, version: int, *more: Any) -> None:
+        record_done(self, application, version, *more)
+        while len(self.versions) >= self._limits.applications_max:
+            del self.versions[next(iter(self.versions))]
+
+    mp.setattr(Staging, "record_done", forgets)
+
+
+def the_user_of_an_application_is_forgotten(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: sessions push out the users of applications, so that another user counts a version up."""
+    owner_of = Staging.owner_of
+    mp.setattr(Staging, "owner_of", lambda self, name: owner_of(self, name) if len(self.versions) < 10 else None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word"),
+    [
+        (the_oldest_makes_room, "more than once"),
+        (a_version_is_forgotten_by_room, "more than once"),
+        (the_user_of_an_application_is_forgotten, "does not hold it"),
+    ],
+)
+def test_a_planted_bug_of_full_tables_is_found(
+    monkeypatch: pytest.MonkeyPatch, found: Found, plant: Plant, word: str
+) -> None:
+    plant(monkeypatch)
+    found(plant, word, way=lambda made: with_bursts(made, bursts.flooded))
+
+
+def a_stop_counts_as_silence(mp: pytest.MonkeyPatch) -> None:
+    """Plant an old bug: a server that was stopped does not give its peer the full time again."""
+    mp.setattr(Liveness, "excuse", lambda self, heard, now: None)
+
+
+def a_refused_acknowledgement_counts(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a full server acknowledges messages of a member, and publishes nothing that follows from them."""
+
+    def judge(original: Any, batch: Any, frames: list[bytes], *args: Any) -> Any:
+        verdict = original(batch, frames, *args)
+        acks = (decode_segment(frames[4]).extras or {}).get("ack") if isinstance(verdict, Refuse) else None
+        if not acks or verdict.code != "full":
+            return verdict
+        segment = Segment([], [], {"ack": without_positions(acks)})
+        return Accept(batch, segment, segment.encode())
+
+    wrap(mp, intake, "_judge_next", judge)
+
+
+def versions_count_twice_in_any_order(mp: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a version that a program counted at both servers counts twice."""
+    versions_are_not_looked_at_in_a_suffix(mp)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word", "burst"),
+    [
+        (a_stop_counts_as_silence, "takes over, though", bursts.both_stopped),
+        (a_refused_acknowledgement_counts, "never did", bursts.full_disks),
+        (versions_count_twice_in_any_order, "more than once", bursts.healed),
+    ],
+)
+def test_a_planted_bug_shows_in_bursts(
+    monkeypatch: pytest.MonkeyPatch, found: Found, plant: Plant, word: str, burst: bursts.Burst
+) -> None:
+    plant(monkeypatch)
+    found(plant, word, way=lambda made: with_bursts(made, burst))
 
 
 def a_record_of_the_feed_is_left_out(mp: pytest.MonkeyPatch) -> None:

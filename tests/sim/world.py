@@ -5,11 +5,12 @@
     cut P>B | heal P>B | heal * | reset P-B.peer | drop P>c1 3 | crash P, start P ...
     set c1 /a [/b ...] [ttl=500] [lease=L] | lease c1 L 1500 | unlease c1 L | forsake c1 L | del c1 /a
     schedule c1 orders 2.5 [/a] | unschedule c1 (scheduled.py)
-    publish c1 orders 3 | topic c1 orders [10] (topics.py) | consume c1 orders billing | leave c1 (consumers.py)
+    publish c1 orders 3 | topic c1 orders [10] (topics.py)
+    consume c1 orders billing | leave c1 | slow c1 | quick c1 (consumers.py)
     tx c1 [+message] /a /b | retx c1 | once c1 /a | reonce c1 | cset c1 /a [=0] | sync c1 | read c1 P /a | switch P
     plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
-    keyed | access open | access grant c1 read /a/   (access.py)
+    keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
@@ -22,6 +23,7 @@ A failing run is therefore given by its seed, or by the list of its commands.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -36,8 +38,11 @@ from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
+from .consumers import QUICK, SLOW, Member
 from .disk import FREE, Disk
 from .feedreader import FeedReader
+from .flooder import Flooder
+from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
 from .servers import POINTS, ServerNode
@@ -77,6 +82,8 @@ class World:
         self.readers: list[FeedReader] = []
         self.arbiter: LeaseService | None = None
         self.stranger = Stranger()
+        self.flooder: Flooder | None = None
+        self.key_files = KeyFiles()
         self.operator = Operator(self)
         # The servers that are told to open a store.
         self.bootstrapped: set[str] = set()
@@ -394,6 +401,18 @@ class World:
     def _do_unschedule(self, name: str) -> None:
         scheduled.cancel(self.nodes[name])
 
+    def members_of(self, topic: str, group: str) -> Iterator[Member]:
+        """Yield the members of a group whose programs run."""
+        for node in self.clients:
+            if node.running:
+                yield from (each for each in node.consuming.members if (each.topic, each.group) == (topic, group))
+
+    def _do_slow(self, name: str) -> None:
+        self.nodes[name].consuming.eager = SLOW
+
+    def _do_quick(self, name: str) -> None:
+        self.nodes[name].consuming.eager = QUICK
+
     def _do_consume(self, name: str, topic: str, group: str) -> None:
         self.nodes[name].consuming.want(topic, group)
 
@@ -448,6 +467,16 @@ class World:
 
     def _do_keyed(self) -> None:
         self.server_settings["keyed"] = self.keyed = True
+
+    def _do_unkey(self, name: str) -> None:
+        self.key_files.remove(name, self.time.now)
+
+    def _do_flooder(self) -> None:
+        self.flooder, self.limits = Flooder(self), Flooder.limits(self.limits)
+
+    def _do_flood(self, count: str) -> None:
+        if self.flooder is not None:
+            self.flooder.floods(int(count))
 
     def _do_access(self, *words: str) -> None:
         self.operator.does(list(words))
@@ -520,6 +549,9 @@ class World:
             if isinstance(node, ServerNode):
                 node.crash_at = node.pause_at = node.busy_at = ""
                 node.clock.drift(1.0)
+        for client in self.clients:
+            if client.key in self.key_files.removed:
+                client.crash()
         for node in self.nodes.values():
             if not node.running:
                 node.start()

@@ -10,7 +10,6 @@ from chp_server.testing import TestServer
 from tests.wire.busy_log import LAST, Busy, shared
 
 pytestmark = pytest.mark.spark
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
 
 @pytest.fixture(scope="module")
 def busy_server(busy: Busy) -> Iterator[TestServer]:
-    with TestServer(store=busy.store, retain_bytes=64 * MIB) as made:
+    with TestServer(store=busy.store) as made:
         yield made
 
 

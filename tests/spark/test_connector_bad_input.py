@@ -120,7 +120,10 @@ def test_replacing_is_confirmed_by_each_way(spark: Any, filled: TestServer, tmp_
 
 
 def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path) -> None:
-    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as filled, Clone(filled.address, None) as clone:
+    with (
+        TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as filled,
+        Clone(filled.address, None) as clone,
+    ):
         for i in range(100):
             clone.set("/n", b"%d" % i).wait(60)
         offsets = {"are not retained any more": (1, 2), "never were in this store": (7, 1_000_000)}

@@ -73,7 +73,7 @@ def moment() -> str:
 
 
 def test_changes_that_may_have_gone_are_said(spark: Any) -> None:
-    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
+    with TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as server, Clone(server.address) as clone:
         clone.wait_until_synced(30)
         early = moment()
         first = clone.set("/n", b"first").wait(30)

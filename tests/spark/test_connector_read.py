@@ -261,7 +261,7 @@ def test_a_query_without_a_start_begins_with_what_is_held(
 
 
 def test_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
-    with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
+    with TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as server, Clone(server.address) as clone:
         clone.wait_until_synced(30)
         clone.set("/a", b"1").wait(30)
         options = {"startingOffsets": "earliest"}

@@ -167,6 +167,19 @@ HELD: dict[str, dict[str, str]] = {
         "test_who_has_enough_to_do_is_given_no_scraps_but_a_page": "T-30",
         "test_a_lease_and_the_member_that_it_is_are_made_in_one_segment": "T-25",
     },
+    "tests/unit/test_workload.py": {
+        "test_pages_are_as_large_as_a_member_is_fast": "T-87",
+        "test_a_lone_member_and_one_that_asks_for_a_page_at_a_time_get_pages_of_any_length": "T-87",
+        "test_three_members_of_which_one_is_ten_times_slower_do_what_each_of_them_can": "T-88",
+        "test_slots_stay_unless_others_take_less_than_half_as_long": "T-88",
+        "test_no_slot_moves_twice_within_the_ttl": "T-89",
+        "test_a_successor_keeps_the_shares_and_moves_nothing_before_the_ttl_is_over": "T-89",
+        "test_slots_that_wait_for_a_message_that_failed_do_not_move": "T-90",
+        "test_who_takes_and_gives_slots": "T-90",
+    },
+    "tests/unit/test_staging.py": {
+        "test_a_version_is_kept_until_its_application_was_idle_for_long_and_a_new_one_is_refused": "X-24 H-5 H-14",
+    },
     "tests/wire/test_staging.py": {
         "test_a_topic_is_not_made_by_what_is_staged": "T-6",
         "test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is": "X-20",

@@ -1,5 +1,7 @@
 """The batch codec: what is written is read back, and whatever is read is a segment or BadInput."""
 
+from collections.abc import Iterator
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -177,3 +179,18 @@ def test_a_large_value_is_not_packed_by_msgpack(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("chp.batch.packb", noted)
     Segment(["/a", "/b"], [b"x" * (1 << 20), b"y"]).encode()
     assert max(packed) < 100
+
+
+def test_the_bounds_of_a_segment_are_looked_for_once() -> None:
+    looks = []
+
+    class Keys(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            looks.append(1)
+            return super().__iter__()
+
+    segment = Segment(Keys(["/a/2", "/a/1"]), [b"", b""])
+    assert segment.bounds == ("/a/1", "/a/2") and len(looks) == 2
+    assert [narrow(segment, prefix) for prefix in ("/a/", "/b/", "")] == [segment, None, segment]
+    assert len(looks) == 2, "the lowest and the highest key are known"
+    assert segment == Segment(["/a/2", "/a/1"], [b"", b""])

@@ -26,7 +26,7 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
         "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
-        "scrub_s",
+        "scrub_s", "retain_bytes",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -69,8 +69,9 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
     values = {
         "role": "primary", "bind": "tcp://*:7000", "peer": "tcp://b:7000", "arbiter": "etcds://z:2181/chp",
             "arbiter_ca": "ca.pem", "arbiter_cert": "cert.pem", "arbiter_key": "key.pem",
-        "name": "n", "data": "d", "store": "memory:", "sync": "off", "recover": "prefix", "retain_s": "1",
-        "retain_bytes": "1KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2", "solo_wait_s": "never",
+        "name": "n", "data": "d", "store": "sqlite:j", "sync": "off", "recover": "prefix", "retain_s": "1",
+        "retain_bytes": "1KiB", "retain_memory_bytes": "2KiB", "heartbeat_s": "0.1", "peer_timeout_s": "0.2",
+        "solo_wait_s": "never",
         "replica_timeout_s": "3", "slow_peer_s": "5", "pending_bytes_max": "2M", "scrub_s": "60",
         "metrics": "0.0.0.0:1",
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
@@ -157,6 +158,11 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--metrics", "here"], ["metrics = here", "9556"]),
         (["--metrics", "no such:9100"], ["metrics = no such:9100", "HOST:PORT"]),
         (["--retain-bytes", "much"], ["retain_bytes = much", "64MiB"]),
+        (
+            ["--store", "memory:", "--retain-bytes", "1MiB"],
+            ["retain_bytes = 1048576 (from --retain-bytes)", "no journal", "give --retain-memory-bytes"],
+        ),
+        (["--retain-memory-bytes", "1GiB", "--max-memory", "1GiB"], ["retain_memory_bytes", "raise --max-memory"]),
         (["--pending-bytes-max", "1"], ["pending_bytes_max = 1", "at least 1048576"]),
         (["--name", "a b"], ["name = a b", "letters"]),
         (["--log-format", "xml"], ["log_format = xml", "text, json"]),

@@ -7,13 +7,14 @@ from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.core import DEFERRED_A_TURN, CoreConfig, ServerCore
+from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.state.state import ReplicatedState
-from chp_server.core.updates.committed import DEFERRED_ITEMS, Committed
+from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.resource_limits import ResourceLimits
 from chp_server.core.updates.turn import Append, Turn
 
 SESSION, TRANSACTION = b"s" * 16, b"t" * 16
-KEYS = [f"/bench/{i}" for i in range(DEFERRED_ITEMS + 1)]
+KEYS = [f"/bench/{i}" for i in range(DEFAULT.deferred_items_min + 1)]
 
 
 class Server:
@@ -88,6 +89,8 @@ def test_the_fingerprint_of_a_channel_is_that_of_its_map() -> None:
     server.turn(after_s=1.0)
     server.stage(b"1")
     server.turn(server.commit())
+    while server.core.state.deferred:
+        server.turn()
     beats = bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
     revisions = [r for k, r in server.core.state.map.revisions.items() if k.startswith("/bench/")]
     assert beats[-1][0][4:6] == [len(revisions), sum(revisions)] and len(revisions) == len(KEYS)
@@ -107,7 +110,7 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
     server, topic = Server(), channel_topic("/bench/")
     server.turn(subscribe=topic)
     for n in range(3):
-        server.stage(b"1", [f"/bench/{n}/{i}" for i in range(DEFERRED_A_TURN)])
+        server.stage(b"1", [f"/bench/{n}/{i}" for i in range(DEFAULT.deferred_slice_items)])
     server.turn(server.commit(3))
     for _ in range(2):
         published = server.turn(after_s=1.0).publish
@@ -122,7 +125,7 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
     while server.core.state.gathering:
         server.turn()
     assert bodies(server.turn(after_s=1.0).publish, topic, HEARTBEAT)
-    assert len(server.core.state.map) == 3 * DEFERRED_A_TURN
+    assert len(server.core.state.map) == 3 * DEFAULT.deferred_slice_items
 
 
 def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
@@ -139,3 +142,97 @@ def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
     assert passive.state.map.values == active.values and passive.state.map.revisions == active.revisions
     revisions = [r for k, r in active.revisions.items() if k.startswith("/bench/")]
     assert channel.fingerprint(passive.state.map) == (len(revisions), sum(revisions))
+
+
+def a_server_with_a_late_commit() -> Server:
+    """Return a server whose map has one slice of a commit of four, which writes each key and deletes the last."""
+    server, slice_items = Server(), DEFAULT.deferred_slice_items
+    for n in range(4):
+        keys = [f"/bench/{n}/{i}" for i in range(slice_items)]
+        gone = {"d": [slice_items - 1]} if n == 3 else {}
+        server.turn(server.kvset(keys, [b"1"] * len(keys), stage=[TRANSACTION, "0"], **gone))
+    server.turn(server.commit(4))
+    server.turn()
+    assert len(server.core.state.map_so_far) == slice_items and server.core.state.deferred
+    return server
+
+
+def test_sets_go_on_between_the_slices_and_later_values_stay() -> None:
+    server = a_server_with_a_late_commit()
+    server.turn(
+        server.kvset(["/bench/0/0", "/bench/3/0", "/new"], [b"2"] * 3), server.kvset(["/bench/3/1"], [b""], d=[0])
+    )
+    state = server.core.state
+    assert state.deferred, "a set does not wait for the whole commit"
+    assert state.map_so_far.values["/bench/3/0"] == b"2"
+    number = state.number
+    while state.deferred:
+        server.turn()
+    values, revisions = state.map.values, state.map.revisions
+    assert values["/bench/0/0"] == values["/bench/3/0"] == values["/new"] == b"2" and "/bench/3/1" not in values
+    assert revisions["/bench/3/0"] == number - 3 and values["/bench/3/2"] == b"1"
+    assert len(values) == 4 * DEFAULT.deferred_slice_items - 1
+    state.check()
+
+
+def test_conditions_see_a_commit_that_the_map_does_not_have_yet() -> None:
+    server = a_server_with_a_late_commit()
+    made = server.core.state.map_so_far.revisions["/bench/0/0"]
+    last = f"/bench/3/{DEFAULT.deferred_slice_items - 1}"
+    refused = [
+        server.kvset(["/bench/3/0"], [b"2"], c=[[0], [0]]),
+        server.kvset([last], [b"2"], c=[[0], [made]]),
+        server.kvset(["/other"], [b"2"], expect=[["/bench/3/0", 0]]),
+    ]
+    done = [
+        server.kvset(["/bench/3/0"], [b"2"], c=[[0], [made]]),
+        server.kvset([last], [b"2"], c=[[0], [0]]),
+        server.kvset(["/bench/3/1"], [b"2"], n=[[0], [made - 1]]),
+    ]
+    server.turn(*refused, *done)
+    state = server.core.state
+    assert state.deferred and server.core.committer.counts["refused_revision"] == 3
+    assert state.map.values["/bench/3/0"] == state.map.values[last] == b"2"
+    assert state.map.values["/bench/3/1"] == b"1" and "/other" not in state.map.values
+
+
+def test_a_second_commit_and_a_set_between_the_two_come_in_their_order() -> None:
+    server, first, second = Server(), b"1" * 16, b"2" * 16
+    for transaction, value in ((first, b"1"), (second, b"2")):
+        server.turn(server.kvset(KEYS, [value] * len(KEYS), stage=[transaction, "0"]))
+    commits = [
+        server.kvset([], [], commit=[transaction, "job", version, [["0", 1]], None])
+        for version, transaction in enumerate((first, second), 1)
+    ]
+    between, after = server.kvset(KEYS[:2], [b"x"] * 2), server.kvset(KEYS[1:2], [b"y"])
+    server.no -= 4
+    numbered = [server.kvset([], []) for _ in range(4)]
+    order = [commits[0], between, commits[1], after]
+    server.turn(*[[*head[:4], message[4]] for head, message in zip(numbered, order, strict=True)])
+    state = server.core.state
+    assert len(state.deferred) == 2
+    assert state.revisions()(KEYS[0], 0) == state.deferred[1].number
+    assert state.map.values == {**dict.fromkeys(KEYS, b"2"), KEYS[1]: b"y"}
+    state.check()
+
+
+def test_a_passive_follows_sets_between_the_slices() -> None:
+    server, passive = a_server_with_a_late_commit(), Committed(DEFAULT)
+    server.turn(server.kvset(["/bench/3/0"], [b"2"]))
+    for body in server.records:
+        passive.follow(body, 0.0)
+    assert len(passive.state.map_so_far) < DEFAULT.deferred_slice_items, "the set did not wait for the commit"
+    assert passive.state.map.values == server.core.state.map.values
+    assert passive.state.map.fingerprint() == server.core.state.map.fingerprint()
+    passive.state.check()
+
+
+def test_a_bound_of_keys_is_told_without_a_look_at_the_map() -> None:
+    server = a_server_with_a_late_commit()
+    state, most = server.core.state, 4 * DEFAULT.deferred_slice_items
+    assert state.keys_at_most == most
+    room = ResourceLimits(keys_max=most)
+    room.check(Segment([], []), 0, state)
+    assert state.deferred
+    room.check(Segment(["/a"], [b"1"]), 1, state)
+    assert not state.deferred and state.keys_at_most == most - 1

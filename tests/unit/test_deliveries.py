@@ -265,6 +265,7 @@ def test_settings_are_changed_where_the_group_is() -> None:
     [
         {"max_deliveries": 0}, {"max_deliveries": 1001}, {"max_deliveries": True}, {"max_deliveries": "5"},
         {"max_deliveries": 5, "retry_after_ms": 0}, {"max_deliveries": 5, "retry_after_ms": 3_600_001},
+        {"lag_alarm_s": 0}, {"lag_alarm_s": 1.5}, {"lag_alarm_s": True}, {"lag_alarm_s": (1 << 31) + 1},
         {"retry_after_ms": 10}, {"change": 1}, {"change": True, "start": 0}, {"change": True, "again": True},
     ],
 )  # fmt: skip
@@ -280,14 +281,14 @@ def test_an_older_server_and_a_user_without_the_right_are_named() -> None:
     talk = GroupTalk()
     maker = talk.member("other")
     talk.core.committer.view.version = 4
-    for told in ({"max_deliveries": 5}, {"change": True, "ack_timeout_s": 1}):
+    for told in ({"max_deliveries": 5}, {"lag_alarm_s": 5}, {"change": True, "ack_timeout_s": 1}):
         assert maker.send(group=["t", "g", told]) == "bad"
         assert "need version 5 on both" in str(maker.detail)
     assert maker.send(nack=[["t", "other", maker.lease, []]]) == "bad"
     talk.core.committer.view.version = 5
-    assert talk.group("t", "g") == "" and not talk.core.state.topics.groups.counts
+    assert talk.group("t", "g") == "" and not talk.core.state.topics.groups.any_newer
     assert maker.send(group=["t", "g", {"change": True, "max_deliveries": 5}]) == ""
-    assert talk.core.state.topics.groups.counts, "an older peer is turned away then"
+    assert talk.core.state.topics.groups.any_newer, "an older peer is turned away then"
     rules = Rules.of(
         {
             "users": {

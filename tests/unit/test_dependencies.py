@@ -152,7 +152,7 @@ GIVEN_MAX = 8
 # Its turns, what comes in, what it decides; the parts that the shell, `performing` and tests look at.
 CORE_NAMES = {
     "begin_turn", "subscription", "collect", "request", "peer_message", "page", "measured", "end_turn", "next_deadline",
-    "do", "status", "state", "active",
+    "begin_short_turn", "end_short_turn", "do", "status", "state", "active",
     "turn", "committer", "pair", "link", "requests", "heartbeats", "release",
 }  # fmt: skip
 

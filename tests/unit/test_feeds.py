@@ -16,8 +16,9 @@ from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.questions import feeds
 from chp_server.core.questions.feeds import READS_A_TURN
+from chp_server.core.state.journal import RetainedDamaged
 from chp_server.core.state.record_log import LoggedRow
-from chp_server.core.updates.turn import Append, Read, Turn
+from chp_server.core.updates.turn import Append, Read, ReadOldest, Turn
 
 # The log in memory is short, and only the journal has the rest.
 SHORT = replace(DEFAULT, log_records_max=2)
@@ -53,9 +54,12 @@ class Fed:
             self.ask(**options)
         return self.end()
 
-    def give(self, turn: Turn, *, retained: bool = True) -> None:
+    def give(self, turn: Turn, *, retained: bool = True, oldest: tuple[int, bool] = (0, True)) -> None:
         """Answer the reads of a turn, as performing does."""
         for read in turn.reads:
+            if isinstance(read, ReadOldest):
+                self.core.page(read, oldest if retained else (self.core.state.number, True))
+                continue
             assert isinstance(read, Read)
             rows = [row for row in self.rows if row.last > read.after] if retained else None
             self.core.page(read, rows)
@@ -137,6 +141,39 @@ def fed_probe(fed: Fed, *, at: int) -> dict[str, Any]:
         turn = fed.turn()
     facts: dict[str, Any] = heads[0][2]
     return facts
+
+
+def probed(fed: Fed, oldest: tuple[int, bool], rows: list[LoggedRow]) -> dict[str, Any]:
+    """Return the answer to a probe while the journal has these rows, and says that they begin there."""
+    turn = fed.turn(**{"from": fed.rows[-1].last, "probe": 0})
+    fed.rows[:] = rows
+    while not (heads := said(turn)):
+        fed.give(turn, oldest=oldest)
+        turn = fed.turn()
+    facts: dict[str, Any] = heads[0][2]
+    return facts
+
+
+def test_the_oldest_record_is_that_of_the_journal(fed: Fed) -> None:
+    rows, log = list(fed.rows), fed.core.committer.committed.log
+    begin, end = rows[1].last, rows[2].last
+    assert probed(fed, (begin, True), rows[2:])["oldest"] == begin < (log.start or 0)
+    assert probed(fed, (begin, False), rows[2:])["oldest"] == end, "the first parts of that record may be gone"
+
+
+def test_damaged_records_that_the_snapshot_covers_are_said_and_no_reader_gets_them(fed: Fed) -> None:
+    turn = fed.turn(**{"from": fed.rows[0].last})
+    for read in turn.reads:
+        fed.core.page(read, RetainedDamaged("row id 1: its checksum does not match"))
+    later = fed.rows[1].last
+    turn = fed.turn()
+    facts = turn.facts
+    while not (heads := said(turn)):
+        fed.give(turn, oldest=(later, True))
+        turn = fed.turn()
+    assert heads == [[REFUSED, 1, "retained", later]]
+    assert [(fact.level, fact.event) for fact in facts] == [("warning", "retained records damaged")]
+    assert fed.core.committer.counts["retained_damaged"] == 1
 
 
 def test_who_asks_for_the_same_shares_a_page_and_a_turn_reads_few(fed: Fed) -> None:

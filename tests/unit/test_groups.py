@@ -252,7 +252,7 @@ def test_all_that_is_in_a_members_item_is_its_own_though_its_slot_can_not_be_com
     talk.turn(0.0)
     got: dict[int, bytes] = {}
     for member in (one, two):
-        member.ask()
+        member.ask(credit=1)
         [[first, n, _, _, bodies, mask]] = items_to(talk, member)
         assert (first, n, len(mask), len(bodies)) == (0, 80, 80, 1), "two publishes are one bin"
         keys, values = unpack_messages(bodies[0])
@@ -501,8 +501,7 @@ def test_who_has_enough_to_do_is_given_no_scraps_but_a_page() -> None:
     assert len(other.chunks) == 2
     for _ in range(5):
         talk.publish("t", *keyed(20))
-    talk.turn(0.05)
-    talk.turn(0.05)
+        talk.turn(0.05)
     assert len(other.chunks) > 2, "a page is given ahead"
     drain(talk, one, other)
     assert sorted(offset for offset, *_ in one.got + other.got) == list(range(130))
@@ -515,7 +514,7 @@ def test_a_member_of_several_gets_about_a_page_of_its_own_slots() -> None:
         talk.publish("t", *keyed(20))
         talk.turn(0.05)
     for member in members:
-        member.ask()
+        member.ask(credit=1)
     talk.turn(0.05)
     assert talk.shelf.read(1, 0, 1 << 62, 1)[0].n == 20, "a row a turn"
     assert all(len(member.got) > 20 for member in members), [len(member.got) for member in members]
@@ -566,7 +565,7 @@ def test_who_is_slow_loses_what_it_has_in_hand_and_gets_slots_again_when_it_show
     assert one.ack() == "fenced"
     talk.turn(0.3)
     talk.turn(0.3)
-    assert one.slots == 128
+    assert one.slots > 64, "fewer than the other has, as it was slow"
 
 
 def test_a_group_that_is_begun_anew_ends_its_members_streams() -> None:

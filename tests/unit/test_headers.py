@@ -34,6 +34,7 @@ SAMPLES = [
     ([9, 1, 2, 2, 1795, SERVER, "b", "alone", SERVER], headers.Epoch(1, 2, 2, 1795, SERVER, "b", "alone", SERVER)),
     ([10, 9], headers.StateHead(9)),
     ([10, 9, 2, 4, 0, 0], headers.StateHead(9, 2, 4, 0, 0)),
+    ([10, 9, 2, 4, 0, 0, 0, 0, [5, 60]], headers.StateHead(9, 2, 4, 0, 0, 0, 0, [5, 60])),
 ]
 WRONG: dict[type, list[object]] = {
     int: [None, "1", 1.0, True, b"", -1],

@@ -137,6 +137,8 @@ def test_the_names_are_listed_some_slices_a_turn_and_sets_wait_for_that(monkeypa
     asked: list[list[ServerPort]] = []
 
     class Ports:
+        ready = frozenset(ServerPort)
+
         def take(self, port: ServerPort, handle: object) -> None:
             asked[-1].append(port)
 

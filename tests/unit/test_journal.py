@@ -4,12 +4,15 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chp_server.core.state.journal import Journal, JournalError, JournalLocked
 from chp_server.core.state.record_log import LoggedRow
+from chp_server.store.journal_rows import StoredRow, stored_row
 from chp_server.store.sql import sql_journal as cleaning
+from chp_server.store.sql import sql_tables
 from chp_server.store.store_url import open_journal
 from chp_server.tools.journal_tools import backup, restore, verify
 
@@ -258,9 +261,123 @@ def test_retained_rows_are_bounded_in_bytes_once_a_snapshot_covers_them(opened: 
     put(journal, EPOCH | 100, [b"state"], 0)
     for _ in range(10):
         journal.sync()
-    assert journal.stats()["rows"] == 50
-    assert journal.read_after(EPOCH | 50, 1) is not None
-    assert journal.read_after(EPOCH | 49, 1) is None
+    rows = int(journal.stats()["rows"])
+    assert 45 < rows <= 50
+    assert journal.read_after(EPOCH | 100 - rows, 1) is not None
+    assert journal.read_after(EPOCH | 99 - rows, 1) is None
+    assert journal.oldest() == (EPOCH | 100 - rows, False), "a part of a record may be gone"
+    journal.append([row(101, body=bytes(1000))])
+    journal.sync()
+    assert journal.stats()["rows"] == rows + 1, "many rows go at a time, and then none for a while"
+
+
+def test_the_oldest_row_is_told_and_whether_a_record_begins_there(opened: Opener) -> None:
+    journal = opened()
+    assert journal.oldest() == (0, True)
+    journal.append([row(n) for n in range(1, 6)])
+    journal.sync()
+    assert journal.oldest() == (0, True)
+    put(journal, 3 * EPOCH | 500, [b"state"], 3 * EPOCH | 500)
+    assert journal.oldest() == (3 * EPOCH | 500, True)
+    journal.append([row(501, epoch=3)])
+    journal.sync()
+    assert journal.oldest() == (3 * EPOCH | 500, True), "this snapshot is no part of a record"
+
+
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of each row that is read from now on."""
+    read: list[int] = []
+
+    def noted(record: tuple[Any, ...]) -> StoredRow:
+        read.append(record[0])
+        return stored_row(record)
+
+    monkeypatch.setattr(sql_tables, "stored_row", noted)
+    return read
+
+
+def test_a_start_reads_no_row_that_the_snapshot_covers(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened()
+    journal.append([row(n, body=bytes(100)) for n in range(1, 101)])
+    put(journal, EPOCH | 80, [b"state"], 0)
+    journal.append([row(101, body=bytes(100))])
+    journal.sync()
+    before = journal.stats()
+    journal.close()
+    read = rows_read(monkeypatch)
+    journal = opened()
+    assert [each.first for each in journal.load().rows] == [EPOCH | n for n in range(81, 102)]
+    assert min(read) == EPOCH | 80, "one row is looked at, as it might reach beyond the snapshot"
+    counted = ("rows", "row_bytes", "number")
+    assert [journal.stats()[name] for name in counted] == [before[name] for name in counted]
+    assert journal.read_after(0, 1 << 20) == [row(n, body=bytes(100)) for n in range(1, 102)], "they are there"
+
+
+def test_a_start_with_prefix_reads_all_rows(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened()
+    journal.append([row(n) for n in range(1, 11)])
+    put(journal, EPOCH | 10, [b"state"], 0)
+    journal.close()
+    read = rows_read(monkeypatch)
+    assert opened(recover="prefix").stats()["rows"] == 10
+    assert min(read) == EPOCH | 1
+
+
+def test_rows_are_counted_after_a_start_whatever_was_deleted_before(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(n, body=bytes(100)) for n in range(1, 101)])
+    put(journal, EPOCH | 100, [b"state"], 0)
+    journal.append([row(n, body=bytes(100)) for n in range(101, 111)])
+    journal.sync()
+    journal.drop_after(EPOCH | 105)
+    journal.close()
+    journal = opened(retain_bytes=5000)
+    assert journal.stats()["rows"] == 105
+    for _ in range(3):
+        journal.sync()
+    counts = int(journal.stats()["rows"]), journal.stats()["row_bytes"]
+    assert 0 < counts[0] < 60
+    journal.close()
+    journal = opened(retain_bytes=5000)
+    assert (journal.stats()["rows"], journal.stats()["row_bytes"]) == counts
+    assert len(journal.read_after(journal.oldest()[0], 1 << 20) or []) == counts[0]
+
+
+def test_a_short_disk_costs_retained_rows_and_no_others(opened: Opener) -> None:
+    journal = opened()
+    journal.append([row(n, body=bytes(100_000)) for n in range(1, 101)])
+    put(journal, EPOCH | 90, [b"state"], 0)
+    journal.press(3_000_000)
+    for _ in range(5):
+        journal.sync()
+    assert journal.stats()["rows"] == 70 and journal.stats()["short_bytes"] == 3_000_000
+    journal.press(0)
+    journal.sync()
+    assert journal.stats()["rows"] == 70 and journal.stats()["short_bytes"] == 0
+    journal.press(1 << 30)
+    for _ in range(5):
+        journal.sync()
+    assert journal.stats()["rows"] == 10, "those after the snapshot are needed"
+    journal.close()
+    assert len(found(opened())[1]) == 10
+
+
+def test_a_short_disk_gets_room_back_from_the_file(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    body = os.urandom(1 << 20)
+    for number in range(1, 65):
+        journal.append([row(number, body=body)])
+        journal.sync()
+    put(journal, EPOCH | 64, [b"state"], 0)
+    full = int(journal.stats()["bytes"])
+    # Of 24 MiB, 16 MiB of free pages stay for the next rows.
+    journal.press(24 << 20)
+    for _ in range(30):
+        journal.sync()
+    assert journal.stats()["rows"] == 40
+    assert full - int(journal.stats()["bytes"]) > 6 << 20
+    journal.close()
 
 
 def test_meta_values_come_back(opened: Opener) -> None:
@@ -325,6 +442,7 @@ def test_memory_keeps_rows_for_those_who_come_back_and_no_more() -> None:
     journal.append([row(n, body=bytes(10)) for n in range(1, 6)])
     assert journal.read_after(EPOCH | 1, 1000) is None
     assert [r.first for r in journal.read_after(EPOCH | 2, 1000) or []] == [EPOCH | n for n in (3, 4, 5)]
+    assert journal.oldest() == (EPOCH | 2, False)
     assert journal.drop_after(EPOCH | 4) == 1
     put(journal, 2 * EPOCH | 9, [b"x"], 0)
     journal.append([row(10, epoch=2)])

@@ -31,7 +31,7 @@ def turn(server: ServerCore, snapshotter: Snapshotter, journal: Journal, now: fl
 
 @pytest.mark.parametrize("sync", ["always", "interval", "off"])
 def test_however_seldom_the_disk_is_waited_for_the_rows_do_not_grow_for_ever(tmp_path: Path, sync: str) -> None:
-    journal = open_journal(f"sqlite:{tmp_path}", sync=sync)
+    journal = open_journal(f"sqlite:{tmp_path}", sync=sync, retain_bytes=16 << 20)
     journal.load()
     server, snapshotter = core(), Snapshotter(journal, DEFAULT)
     for now in range(1, 61):

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from math import inf
 from typing import Any
 
+import pytest
+
 from chp.batch import Segment
+from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
+from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
-from chp_server.core.performing import ORDER, ServerPort, Step, recover, steps, take_inputs
+from chp_server.core.pair.set_shares import SetShares
+from chp_server.core.performing import (
+    NO_EFFECTS,
+    ORDER,
+    ServerPort,
+    Step,
+    recover,
+    short_port,
+    short_turn,
+    steps,
+    take_inputs,
+)
 from chp_server.core.state.journal import JournalFull, LoadedJournal, Options
 from chp_server.core.state.record_log import LoggedRow
 from chp_server.core.updates.turn import Append, Copy, DropAfter, Fact, Frames, JournalOp, JournalRead, Read, Save, Turn
 from chp_server.store.memory_store import MemoryStore
+from chp_server.testing import Cores
 
 ALONE = CoreConfig(name="P")
 PAIR = CoreConfig(name="P", has_peer=True, peer_timeout_s=1.0)
@@ -76,6 +93,8 @@ class Recorder:
 
     def copy(self, copy: Copy) -> None:
         self.did.append(copy.command)
+
+    ready = frozenset(ServerPort)
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         self.did.append(port)
@@ -172,11 +191,96 @@ def test_the_peer_is_heard_first() -> None:
     assert inboxes.did == [ServerPort.PEER, ServerPort.UPDATES, ServerPort.COLLECTOR, ServerPort.SNAPSHOT]
 
 
-def test_clients_wait_while_a_large_commit_is_put_into_the_map() -> None:
+def test_readers_wait_while_a_large_commit_is_put_into_the_map_and_sets_do_not() -> None:
     core, inboxes = a_core(), Recorder()
     core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, deferred=True)
     take_inputs(core, inboxes)
-    assert inboxes.did == [ServerPort.PEER]
+    assert inboxes.did == [ServerPort.PEER, ServerPort.COLLECTOR]
+
+
+class Inbox:
+    """A message that has come at one port."""
+
+    ready = frozenset(ServerPort)
+
+    def __init__(self, port: ServerPort, frames: Frames) -> None:
+        self._port, self._frames = port, frames
+
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
+        assert port is self._port
+        handle(self._frames)
+
+
+def of_a_client() -> Inbox:
+    body = Segment(["/a"], [b"1"]).encode()
+    return Inbox(ServerPort.COLLECTOR, [RESERVED_KEY, pack(1), b"c" * 16, b"", body])
+
+
+def of_the_passive(pair: Cores) -> Inbox:
+    """Return the confirmation of a set, which both servers have."""
+    pair.put("P", b"c" * 16, 1, {"/a": b"1"})
+    pair.turn("P")
+    (frames,) = pair.turn("B").confirm
+    pair.late("P")
+    return Inbox(ServerPort.PEER, [b"", *frames])
+
+
+def short(pair: Cores, name: str, inbox: Inbox, after: float = 0.01, due: float = inf) -> Turn | None:
+    core = pair.cores[name]
+    pair.now += after
+    return short_turn(core, inbox, pair.now, pair.now, min(due, core.next_deadline()))
+
+
+def test_a_passive_keeps_sets_between_two_turns_for_when_it_takes_over() -> None:
+    pair = Cores()
+    assert short_port(pair.b) is ServerPort.COLLECTOR
+    assert short(pair, "B", of_a_client()) is NO_EFFECTS and pair.b.turn.now == pair.now
+    pair.stopped = "P"
+    pair.run(4.0)
+    pair.vote("B")
+    pair.run(0.1)
+    assert pair.b.active and pair.b.state.map.values == {"/a": b"1"}
+
+
+def test_the_active_answers_what_the_passive_confirms_between_two_turns() -> None:
+    pair = Cores()
+    inbox = of_the_passive(pair)
+    assert short_port(pair.p) is ServerPort.PEER
+    turn = short(pair, "P", inbox)
+    assert turn is not None
+    did = [step for step, field, _ in ORDER if getattr(turn, field)]
+    assert did == [Step.ACKS] and len(turn.acks) == 1
+    assert pair.turn("P").acks == [], "each answer leaves once"
+
+
+@pytest.mark.parametrize("why", ["a heartbeat is due", "it was stopped", "a reader waits", "sets wait"])
+def test_a_confirmation_waits_for_a_whole_turn_if(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Cores()
+    inbox, core = of_the_passive(pair), pair.p
+    began, after, due = core.turn.now, 0.01, inf
+    core.requests.awake = why == "a reader waits"
+    if why == "a heartbeat is due":
+        due = pair.now
+    if why == "it was stopped":
+        # No heartbeat was due meanwhile.
+        core._deadlines.first, after = inf, core.pair.config.peer_timeout_s / 2 + 0.01
+    if why == "sets wait":
+        # They wait for the passive.
+        monkeypatch.setattr(SetShares, "ready", lambda *_: False)
+        core.link.sets.queue.add([RESERVED_KEY, pack(2), b"c" * 16, b"", b""])
+    assert short(pair, "P", inbox, after, due) is None
+    assert core.turn.now == began, "the turn that comes sees the whole gap"
+
+
+def test_what_a_short_turn_can_not_do_is_left_to_the_whole_turn_that_follows() -> None:
+    pair = Cores()
+    state = pair.b.link.state_message()
+    assert short(pair, "P", Inbox(ServerPort.PEER, [b"", *state])) is None
+    peer = pair.p.pair.peer
+    assert peer is not None and peer.heard == pair.now, "it was heard"
+    garbage = Inbox(ServerPort.COLLECTOR, [RESERVED_KEY])
+    assert short(pair, "B", garbage, 0.0) is NO_EFFECTS
+    assert [fact.event for fact in pair.turn("B").facts] == ["garbage"]
 
 
 class Told(MemoryStore):

@@ -210,6 +210,21 @@ class Told:
         return ""
 
 
+def test_below_four_times_the_reserve_the_journal_is_to_retain_less() -> None:
+    core: Any = Told()
+    disk = Disk()
+    space = DiskMonitor(disk, 0.0)
+    for free, lacks in ((256, 0), (255, 1), (100, 156)):
+        disk.free = free
+        space.look(core, 0.0)
+        assert space.lacks == lacks * MIB
+    disk.free = 1000
+    space.no_room(core, JournalFull(""), 0.0)
+    assert space.lacks == 256 * MIB, "a quota is not seen"
+    space.look(core, 0.0)
+    assert space.lacks == 0
+
+
 @pytest.mark.parametrize(("free_then", "held"), [(0, False), (30, False), (500, True)])
 def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_believed(
     monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from chp.batch import decode
+from chp.batch import Segment, decode
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.topics import pack_messages
-from chp_server.core.peer.suffix import CONFLICT, REPLAYED
+from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, SuffixPart
+from chp_server.core.state.history import common
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.turn import ALREADY
 from chp_server.cores import Cores
@@ -189,6 +190,26 @@ def test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_whe
     state = pair.b.state
     assert pair.answers(Y, "B")[-1][:2] == (2, "ack") and state.staging.versions["job"][0] == 1
     assert state.map.values["/free"] == state.map.values["/theirs"] == b"job" and state.topics.by_name["t"].next == 1
+
+
+@pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
+def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_done(theirs: str) -> None:
+    """The active got the batches of the program's first run after those of its second run (seed 1245)."""
+    pair = split()
+    pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])
+    version: dict[str, Any] = {"once": ["job", 1, False]}
+    pair.put("B", X, 3, {"/job/1": b"1"}, oldest=True, **version)
+    pair.run(0.1)
+    assert pair.answers(X, "B")[-1][:2] == (3, "ack") and pair.b.state.map.values.get("/job/1") != b"1"
+    ledger = Ledger(common(pair.p.state.history, pair.b.state.history))
+    piece = SuffixPart([[PUBLIC, 3]], True, [Segment(["/job/1"], [b"1"], version)])
+    take, held = pair.b.link.replay._take, pair.b.state.map
+    conflicts = ["/job/1"] if theirs == "/job/1" else []
+    assert take(ledger, [piece.to_replay()]) == conflicts
+    assert held.values["/job/1"] == (b"2" if conflicts else b"1") and pair.b.state.staging.versions["job"][0] == 2
+    revision = held.revisions["/job/1"]
+    assert take(ledger, [piece.to_replay()]) == conflicts
+    assert held.revisions["/job/1"] == revision, "it is not done twice"
 
 
 def test_a_set_that_follows_on_a_version_in_conflict_is_replayed_if_it_has_no_condition() -> None:

@@ -19,7 +19,6 @@ from tests.talk import run
 
 from .busy_log import LAST, Busy, shared
 
-MIB = 1 << 20
 WAIT_S = 120.0
 
 
@@ -30,7 +29,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
 
 @pytest.fixture(scope="module")
 def busy_server(busy: Busy) -> Iterator[TestServer]:
-    with TestServer(store=busy.store, retain_bytes=64 * MIB) as made:
+    with TestServer(store=busy.store) as made:
         yield made
 
 

@@ -194,7 +194,7 @@ class TestOneServer:
                 unknown.get(WAIT_S)
 
     def test_a_watch_may_begin_with_the_oldest_change_that_is_retained(self) -> None:
-        with TestServer(Limits(log_records_max=10), retain_bytes=2000) as server, Clone(server.address) as clone:
+        with TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as server, Clone(server.address) as clone:
             for i in range(40):
                 clone.set(f"/{i}", b"%d" % i * 50).wait(WAIT_S)
             with clone.watch(start="begin") as watch:

@@ -113,6 +113,8 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
             ({"max_deliveries": 2, "retry_after_s": 0}, "0.001 to 3600"),
             ({"max_deliveries": 2, "retry_after_s": "1"}, "not '1'"),
             ({"retry_after_s": 1.0}, "give max_deliveries too"),
+            ({"lag_alarm_s": 0}, "lag_alarm_s is a whole number from 1 to 2,147,483,648, or left out, not 0"),
+            ({"lag_alarm_s": 0.5}, "lag_alarm_s is a whole number"),
         ):
             with pytest.raises((BadInput, Refused), match=says):
                 topic.subscribe("g", **bad)
@@ -136,18 +138,28 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
         assert shown["expire_after_s"] == 7200
         for words in ((), ("--off", "ack-timeout", "--ack-timeout", "3s"), ("--off", "nothing")):
             assert run("topic", "configure", "settings", "g", *words).exit_code == 2
+        assert run("topic", "configure", "settings", "g", "--lag-alarm", "1m").exit_code == 0
+        assert topic.groups()[0]["lag_alarm_s"] == 60
+        topic.configure("g", lag_alarm_s=7)
+        shown = json.loads(run("topic", "groups", "settings", "--json").stdout)
+        assert (shown["lag_alarm_s"], shown["ack_timeout_s"]) == (7, 3)
+        assert run("topic", "configure", "settings", "g", "--off", "lag-alarm").exit_code == 0
+        assert topic.groups()[0]["lag_alarm_s"] is None
         topic.configure("g", max_deliveries=None, ack_timeout_s=None)
         (told,) = topic.groups()
         assert told["max_deliveries"] is None
 
         async def change() -> dict[str, Any]:
             async with AsyncClone(pair.servers, subtree=None) as other:
-                await other.topic("settings").subscribe("h", max_deliveries=3, retry_after_s=1, expire_after_s=60)
+                await other.topic("settings").subscribe(
+                    "h", max_deliveries=3, retry_after_s=1, lag_alarm_s=5, expire_after_s=60
+                )
                 await other.topic("settings").configure("h", retry_after_s=None)
                 return (await other.topic("settings").groups())[-1]
 
         told = asyncio.run(change())
-        assert (told["max_deliveries"], told["retry_after_s"], told["expire_after_s"]) == (3, None, 60)
+        assert (told["max_deliveries"], told["retry_after_s"], told["lag_alarm_s"]) == (3, None, 5)
+        assert told["expire_after_s"] == 60
 
 
 def test_by_http(pair: Pair) -> None:
@@ -186,7 +198,17 @@ def test_by_http(pair: Pair) -> None:
         assert client.get(path).json()["position"] == 2 and client.post(f"{path}/receive").status_code == 204
         changed = client.post(f"{path}/settings?max_deliveries=&retry_after_s=")
         assert changed.status_code == 200 and client.get(path).json()["max_deliveries"] is None
-        for query in ("", "?max_deliveries=0", "?max_deliveries=x", "?retry_after_s=0", "?retry_after_s=5000"):
+        assert client.post(f"{path}/settings?lag_alarm_s=60").status_code == 200
+        assert client.get(path).json()["lag_alarm_s"] == 60
+        for query in (
+            "",
+            "?lag_alarm_s=0",
+            "?lag_alarm_s=1.5",
+            "?max_deliveries=0",
+            "?max_deliveries=x",
+            "?retry_after_s=0",
+            "?retry_after_s=5000",
+        ):
             assert client.post(f"{path}/settings{query}").status_code == 400, query
         assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
 

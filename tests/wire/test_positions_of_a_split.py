@@ -28,7 +28,7 @@ from chp_client.spark.reading.changes import DataLoss
 from chp_client.spark.reading.stream import StreamReader
 from tests.talk import WAIT_S, join_all, until
 
-RETAINED: dict[str, Any] = {"retain_bytes": 64 << 20, "heartbeat_s": 0.1}
+RETAINED: dict[str, Any] = {"retain_memory_bytes": 64 << 20, "heartbeat_s": 0.1}
 
 
 class Split:

@@ -65,7 +65,7 @@ CLIENT = obj(
     }
 )  # fmt: skip
 CLIENTS = obj({"clients": array(CLIENT), "count": WHOLE})
-GROUP_SEEN = obj({"topic": STRING, "group": STRING, "lag": WHOLE, "oldest_s": NUMBER, "members": WHOLE})
+GROUP_SEEN = obj({"topic": STRING, "group": STRING, "lag": WHOLE, "oldest_s": NUMBER, "members": WHOLE}, late=FLAG)
 VERSION = obj({"revision": REF, "wall_ms": WHOLE}, by=STRING, value=STRING, base64=STRING, deleted=FLAG, expired=FLAG)
 VERSIONS = obj({"key": STRING, "versions": array(VERSION)})
 KEEP = {"type": "string", "enum": ["all", "acknowledged", "size", "time"]}
@@ -84,6 +84,7 @@ PUBLISHED = obj({"count": WHOLE, "revision": REF}, durability=DURABILITY)
 GROUP = obj(
     {"name": STRING, "position": WHOLE, "lag": WHOLE, "members": array(obj({"name": STRING, "slots": WHOLE}))},
     oldest_ms={"type": ["integer", "null"]}, ack_timeout_s={"type": ["integer", "null"]}, failing=WHOLE,
+    lag_alarm_s={"type": ["integer", "null"]},
     max_deliveries={"type": ["integer", "null"]}, retry_after_s={"type": ["number", "null"]}, deliveries=WHOLE,
     expire_after_s={"type": ["integer", "null"]},
 )  # fmt: skip

@@ -84,6 +84,7 @@ MAX = Field("max", "messages of the answer", api.WHOLE)
 GROUP_SETTINGS = (
     Field("ack_timeout_s", "a member that acknowledges nothing for so long loses its messages", api.WHOLE),
     Field("max_deliveries", "a message that was given so often is put aside", api.WHOLE),
+    Field("lag_alarm_s", "the pair's log and metrics tell when the oldest message is older than this", api.WHOLE),
     Field("retry_after_s", "a message that failed is held back for so long, and twice as long each time", api.NUMBER),
     Field("expire_after_s", "the group is removed when it had no member for so many seconds", api.WHOLE),
 )

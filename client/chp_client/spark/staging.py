@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -134,7 +134,7 @@ def commit(  # noqa: PLR0917 (the order on the wire)
     """Make the named parts visible, all at once; a repeated (application, version) is answered and not done again."""
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
-    with _failures(servers, timeout_s):
+    with _failures(servers, timeout_s, _REFUSALS | {"busy": "the servers can't remember another application ({0})"}):
         return _answer(writer_of(servers).put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
@@ -153,8 +153,8 @@ def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
 
 
 @contextmanager
-def _failures(servers: list[str], timeout_s: float) -> Iterator[None]:
-    """Raise the errors of a Clone in the words of a job."""
+def _failures(servers: list[str], timeout_s: float, words: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Raise the errors of a Clone in the words of a job; `words` has those for refusals by their codes."""
     try:
         yield
     except TimeoutError as error:
@@ -162,7 +162,7 @@ def _failures(servers: list[str], timeout_s: float) -> Iterator[None]:
         close_clones(servers)
         raise StagingFailed(f"the servers gave no answer for {timeout_s:g} s (option timeout): {error}") from error
     except Refused as error:
-        raise StagingFailed(_REFUSALS.get(error.code, "{0}").format(error)) from error
+        raise StagingFailed((words or _REFUSALS).get(error.code, "{0}").format(error)) from error
 
 
 _REFUSALS = {

@@ -149,12 +149,14 @@ class AsyncTopic(metaclass=PublicNames):
         ack_timeout_s: int | None = None,
         max_deliveries: int | None = None,
         retry_after_s: float | None = None,
+        lag_alarm_s: int | None = None,
         expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Make a group; see `Topic.subscribe`."""
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
             "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
@@ -167,12 +169,14 @@ class AsyncTopic(metaclass=PublicNames):
         max_deliveries: int | Keep | None = KEEP,
         retry_after_s: float | Keep | None = KEEP,
         ack_timeout_s: int | Keep | None = KEEP,
+        lag_alarm_s: int | Keep | None = KEEP,
         expire_after_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
         """Change settings of a group; see `Topic.configure`."""
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
             "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):

@@ -64,7 +64,7 @@ def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[s
 def _told(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of a group, also those that a server leaves out of a group that counts no deliveries."""
     after_ms = facts.pop("retry_after_ms", None)
-    counted = {"max_deliveries": None, "failing": 0, "deliveries": 1, "expire_after_s": None}
+    counted = {"max_deliveries": None, "lag_alarm_s": None, "failing": 0, "deliveries": 1, "expire_after_s": None}
     return {**counted, **facts, "retry_after_s": None if after_ms is None else after_ms / 1000}
 
 

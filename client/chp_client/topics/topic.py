@@ -66,7 +66,8 @@ class TopicRequests:
         """Change settings of a group that exists."""
         given = counting(**{name: value for name, value in settings.items() if value is not KEEP})
         if not given:
-            raise BadInput("no setting; give one of max_deliveries, retry_after_s, ack_timeout_s and expire_after_s")
+            names = "max_deliveries, retry_after_s, ack_timeout_s, lag_alarm_s and expire_after_s"
+            raise BadInput(f"no setting; give one of {names}")
         return self.put(change(self.name, group, **given))
 
     def unsubscription(self, group: str) -> Ticket:
@@ -315,6 +316,7 @@ class Topic(metaclass=PublicNames):
         ack_timeout_s: int | None = None,
         max_deliveries: int | None = None,
         retry_after_s: float | None = None,
+        lag_alarm_s: int | None = None,
         expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
@@ -326,6 +328,8 @@ class Topic(metaclass=PublicNames):
                         TOPIC.GROUP.dead; None: for ever
         retry_after_s   so long is a message held back that failed, and twice as long each time, up to an hour; None:
                         it is given again at once
+        lag_alarm_s     the log of the active says when the oldest message of the group is older than this, and when it
+                        is no more; the metrics show it; None: no alarm
         expire_after_s  the pair removes the group, and says so in its log, when it had no consumer for so many seconds;
                         None: it stays until `unsubscribe`
 
@@ -333,6 +337,7 @@ class Topic(metaclass=PublicNames):
         """
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
             "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
@@ -345,6 +350,7 @@ class Topic(metaclass=PublicNames):
         max_deliveries: int | Keep | None = KEEP,
         retry_after_s: float | Keep | None = KEEP,
         ack_timeout_s: int | Keep | None = KEEP,
+        lag_alarm_s: int | Keep | None = KEEP,
         expire_after_s: int | Keep | None = KEEP,
         timeout: float | None = None,
     ) -> Ack:
@@ -355,6 +361,7 @@ class Topic(metaclass=PublicNames):
         """
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,
+            "lag_alarm_s": lag_alarm_s,
             "expire_after_s": expire_after_s,
         }  # fmt: skip
         with naming(self.name, group):
@@ -374,8 +381,9 @@ class Topic(metaclass=PublicNames):
         """Return the facts of each group; `NoSuchTopic` if there is no such topic.
 
         They are name, position (the lowest), lag (messages from there on), oldest_ms (when the first of these came),
-        members (name and number of slots), ack_timeout_s, max_deliveries, retry_after_s, expire_after_s, failing
-        (slots whose next message failed before) and deliveries (how often the message was given that failed most).
+        members (name and number of slots), ack_timeout_s, lag_alarm_s, max_deliveries, retry_after_s, expire_after_s,
+        failing (slots whose next message failed before) and deliveries (how often the message was given that failed
+        most).
         """
         return groups_of(self._requests.servers(), self.name, timeout)
 

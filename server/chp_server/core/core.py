@@ -5,6 +5,7 @@
     page                                              takes what the journal has for a read of the last turn
     end_turn() -> Turn                                does what is due, commits, and returns the effects (turn.py)
     next_deadline()                                   returns when to take the next turn if no message comes
+    begin_short_turn, end_short_turn                  take what needs no whole turn, between two turns
 
 Each part is given the parts that it needs, and all are given the turn under way, with its times and effects (turn.py).
 The committer makes records, the link speaks with the peer (peerlink.py), and the requests answer the snapshot port
@@ -28,7 +29,7 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import describe, next_epoch, number, sequence_of
 
 from . import subscriptions
-from .asks import Ask, Asking, Decision, RiseAbove, Vote
+from .asks import Ask, Decision, RiseAbove, Vote
 from .core_config import CoreConfig
 from .deadlines import BEAT, EXPIRY, HANDOVER, LINK, NOTHING, Deadlines
 from .expiry import Expiry
@@ -43,7 +44,7 @@ from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease
-from .state.journal import cut_short
+from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
 from .updates.authorizer import Authorizer, with_user
 from .updates.channels import alive
@@ -56,8 +57,6 @@ __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
 # Stands for the result of a read of the journal that has not come yet.
 WAITS = object()
-# Items of a large commit that a turn puts into the map. All are there after a few heartbeats at most.
-DEFERRED_A_TURN = 50_000
 
 
 class ServerCore:
@@ -88,7 +87,7 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
-        self._ending_keys_max = limits.ending_keys_max
+        self._ending_keys_max, self._deferred_items = limits.ending_keys_max, limits.deferred_slice_items
         self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
         # True if this turn has done its share of the sets that wait.
         self._shared = False
@@ -127,14 +126,14 @@ class ServerCore:
         """
         turn, pair, state = self.turn, self.pair, self._committed.state
         config = self._config
-        turn.written = state.number
         if arbiter is not None:
             pair.arbitration.hear(*arbiter)
-        gap = now - turn.now
-        silent_s = self.link.beat_timer.begins(now) if config.has_peer else gap
+        gap, silent_s = now - turn.now, 0.0
         self._woke = gap > config.peer_timeout_s / 2
-        turn.now, turn.arrival, turn.wall_s = now, now, wall_s
+        turn.now = turn.arrival = now
+        turn.wall_s, turn.written = wall_s, state.number
         if self._woke:
+            silent_s = self.link.beat_timer.silent_s(now)
             # The process was stopped, or was busy with recovering the journal.
             pair.listens_since = now
             if pair.peer is not None:
@@ -143,8 +142,10 @@ class ServerCore:
         for up in connection:
             pair.liveness.connection(up, now)
             self._deadlines.set(LINK, now)
+        if config.has_peer:
+            self.link.beat_timer.begins(now)
         if state.deferred:
-            state.catch_up(DEFERRED_A_TURN)
+            state.catch_up(self._deferred_items)
         arbitrated = config.has_arbiter and pair.active and not pair.is_handing_over()
         if arbitrated and not pair.arbitration.holds(now, state.number):
             self._step(PairEvent.LEASE_LOST)
@@ -161,32 +162,27 @@ class ServerCore:
 
     def end_turn(self) -> Turn:
         """Do what is due, commit, pass new records to the peer and to streams, and return all effects of the turn."""
-        turn, deadlines, state = self.turn, self._deadlines, self._committed.state
+        turn, deadlines, state, pair = self.turn, self._deadlines, self._committed.state, self.pair
         now = turn.now
-        if not self.pair.active and (self.pair.bstate is not PASSIVE or self._config.has_arbiter):
+        if not pair.active and (pair.bstate is not PASSIVE or self._config.has_arbiter):
             self._alone()
         if self._sets.queue.sessions:
             self._take_sets()
         self._shared = False
-        due = NOTHING if now < deadlines.first else deadlines.due(now)
-        beats = now >= deadlines.next_beat
-        if beats or EXPIRY in due:
-            self._expire(beats=beats)
+        due = NOTHING if now < deadlines.first else self._do_what_is_due()
         # The allowance of the next turn, which the sets of clients use first.
         self.committer.ends_left = self._ending_keys_max
-        if HANDOVER in due:
-            self._give_up_handover()
         if self._pending.taken:
             self._go_on_with_pending()
         self.committer.commit(turn)
         if self._room.taken >= self._room.ample or self._health.failures or self._health.told:
             self._look_at_health()
         if self._config.has_peer:
-            self.link.end_turn(look=beats or LINK in due)
+            self.link.end_turn(look=LINK in due)
         elif state.topics.changed:
             self.link.backfill.end_turn(turn.effects, now, asks=False)
         self._answer()
-        if BEAT in due or now >= deadlines.next_beat:
+        if now >= deadlines.next_beat or BEAT in due:
             self.heartbeats.end_turn()
             self.requests.forget()
         if state.busy:
@@ -194,6 +190,31 @@ class ServerCore:
         if self.requests.awake:
             self.requests.pump()
         self.link.opens = False
+        effects, turn.effects = turn.effects, Turn()
+        return effects
+
+    def begin_short_turn(self, now: float, wall_s: float) -> bool:
+        """Begin a turn that takes one kind of message; return False if this server has other things to look at.
+
+        A passive may only `collect` sets, which it keeps. The active may hear confirmations, and then `end_short_turn`.
+        """
+        turn, pair = self.turn, self.pair
+        other = self._config.has_arbiter or self.requests.awake or self._sets.queue.sessions
+        stopped = now - turn.now > self._config.peer_timeout_s / 2
+        if other or stopped or not (pair.serving or pair.bstate is PASSIVE):
+            return False
+        self._woke = False
+        turn.now = turn.arrival = now
+        turn.wall_s = wall_s
+        self.link.beat_timer.begins(now)
+        return True
+
+    def end_short_turn(self) -> Turn | None:
+        """Return the effects of confirmations that were heard; None if a whole turn must follow."""
+        follower, deadlines, turn = self.pair.follower, self._deadlines, self.turn
+        if turn.now >= deadlines.first or follower is None or follower.position != self._committed.state.number:
+            return None
+        self._answer()
         effects, turn.effects = turn.effects, Turn()
         return effects
 
@@ -212,13 +233,12 @@ class ServerCore:
 
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
-        state = self._committed.state
-        goes_on = bool(state.busy or state.deferred or self._pending.taken or self.link.ready)
-        if self._sets.queue.sessions:
-            goes_on = goes_on or self._sets.ready(self.pair.follower, self.turn.now)
-        if goes_on or (self.requests.awake and self.requests.ready):
-            return self.turn.now
-        return self._deadlines.first
+        state, now = self._committed.state, self.turn.now
+        if state.busy or state.deferred or self._pending.taken or self.link.ready:
+            return now
+        if self._sets.queue.sessions and self._sets.ready(self.pair.follower, now):
+            return now
+        return now if self.requests.awake and self.requests.ready else self._deadlines.first
 
     # -- what comes in
 
@@ -255,7 +275,7 @@ class ServerCore:
     def _take_sets(self) -> None:
         """Do the sets that waited for their turn, as far as this turn may; once a turn."""
         sets, pair, state = self._sets, self.pair, self._committed.state
-        if self._shared or state.deferred or state.listing:
+        if self._shared or state.listing:
             return
         self._shared = True
         for frames in sets.take(pair.follower, self.turn.now) if pair.serving else sets.queue.take_all():
@@ -294,6 +314,10 @@ class ServerCore:
 
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn, or an error if the journal is damaged there."""
+        if isinstance(found, RetainedDamaged):
+            self.committer.counts["retained_damaged"] += 1
+            self.turn.effects.fact("retained records damaged", "warning", why=str(found))
+            found = None
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
         if isinstance(read, ReadMessages) and self.link.backfill.read(read, found, self.turn.effects):
@@ -308,20 +332,25 @@ class ServerCore:
         if self._parked is not None and self._found is not WAITS:
             asking, found = self._parked[0], self._found
             self._parked, self._found = None, WAITS
-            self._hear_peer(asking, found)
+            try:
+                self._run(asking, found)
+            except BadInput as error:
+                self._garbage("peer", error)
         while self._behind and self._parked is None:
-            self._hear_peer(self.link.message(*self._behind.popleft()))
+            self._hear_peer(*self._behind.popleft())
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """Take a message of P+3, and the identity of its connection."""
         if self._parked is None:
-            self._hear_peer(self.link.message(frames, line))
+            self._hear_peer(frames, line)
         else:
             self._behind.append((frames, line))
 
-    def _hear_peer(self, asking: Asking, answer: Any = None) -> None:
+    def _hear_peer(self, frames: list[bytes], line: bytes) -> None:
         try:
-            self._run(asking, answer)
+            asking = self.link.message(frames, line)
+            if asking is not None:
+                self._run(asking)
         except BadInput as error:
             self._garbage("peer", error)
 
@@ -431,7 +460,7 @@ class ServerCore:
         pair.arbitration.begin(turn.now)
         committed.state.renew_leases(turn.now)
         pair.safe = held
-        self.requests.readers.coordinator.begin()
+        self.requests.readers.coordinator.begin(self.turn.now)
         self.link.replay.own(held)
         taken = self._pending.take(turn.now)
         self._go_on_with_pending()
@@ -527,6 +556,16 @@ class ServerCore:
                 self._step(PairEvent.LEASE_LOST)
 
     # -- what is due at the end of a turn
+
+    def _do_what_is_due(self) -> frozenset[str]:
+        """Do what is due before the commit, and return all that is due; the link is due with each heartbeat too."""
+        deadlines, now = self._deadlines, self.turn.now
+        due, beats = deadlines.due(now), now >= deadlines.next_beat
+        if beats or EXPIRY in due:
+            self._expire(beats=beats)
+        if HANDOVER in due:
+            self._give_up_handover()
+        return due | {LINK} if beats else due
 
     def _expire(self, *, beats: bool) -> None:
         """End what is over, and set the time of the next check; all kinds are checked with each heartbeat."""

@@ -66,6 +66,9 @@ class HeartbeatTimer:
             self._say_waiting()
         self._link.pending.expire(turn.now)
         committed.state.forget_idle_sessions(turn.now)
+        forgotten = committed.state.staging.forget_applications(turn.now)
+        if forgotten:
+            committed.counts["forgotten_applications"] += forgotten
         committed.channels.let_go(turn.now)
         turn.effects.publish += subscriptions.say_again(committed)
         if pair.active and committed.state.deferred:

@@ -2,6 +2,7 @@
 
     recover(core, journal, now, wall)     once, before the first turn: take over the state that the journal tells
     take_inputs(core, inboxes)            let the core handle what has arrived, the peer first
+    short_turn(core, inboxes, ...)        take what needs no whole turn, if messages came at `short_port` alone
     steps(core, turn, ports)              perform the turn's effects, in the order that turn.py promises
 
 The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. The simulator has its own, and takes
@@ -11,7 +12,7 @@ The reactor has real sockets and a real journal behind `Inboxes` and `Ports`. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from enum import StrEnum
 from itertools import compress, repeat
 from operator import itemgetter
@@ -28,7 +29,7 @@ from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
 from .updates.authorizer import NOWHERE, Origin
 from .updates.channels import greeting
-from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadSpans, Save, Turn
+from .updates.turn import Copy, Fact, Frames, JournalOp, JournalRead, ReadMessages, ReadOldest, ReadSpans, Save, Turn
 
 NUMBER_MAX = (1 << 63) - 1
 
@@ -44,10 +45,15 @@ class ServerPort(StrEnum):
 
 # A look into the class costs as much as several into the module.
 PEER, UPDATES, COLLECTOR, SNAPSHOT = ServerPort
+NO_EFFECTS = Turn()
 
 
 class Inboxes(Protocol):
     """The messages that have arrived."""
+
+    @property
+    def ready(self) -> Container[ServerPort | None]:
+        """The ports at which messages may have arrived."""
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over what has arrived at a port, in its order, as much as a turn takes.
@@ -142,12 +148,14 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
 
 
 def read_journal(journal: Journal, read: JournalRead) -> Any:
-    """Return what a turn wants to read: rows, or None if they do not reach back to a number; messages; or spans."""
+    """Return what a turn wants to read: rows, or None if they do not reach back to a number; or something else."""
     match read:
         case ReadMessages(topic, offset, number, bytes_max):
             return journal.read_messages(topic, offset, number, bytes_max)
         case ReadSpans(number):
             return journal.message_spans(number)
+        case ReadOldest():
+            return journal.oldest()
         case _:
             return journal.read_after(read.after, read.bytes_max)
 
@@ -172,15 +180,41 @@ def refuse_subscription(core: ServerCore, user: str, topic: bytes, why: str, ori
 def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     """Let the core handle what has arrived. The peer comes first, so a server that was stopped hears of its successor.
 
-    While a large commit is deferred, clients wait. While all keys are listed for images, sets wait.
+    While a large commit gets into the map, readers wait. While all keys are listed for images, sets wait.
     """
-    inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
-    state = core.committer.committed.state
-    if not state.deferred:
+    ready = inboxes.ready
+    if PEER in ready:
+        inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
+    state = core.state
+    if UPDATES in ready and not state.deferred:
         inboxes.take(UPDATES, core.subscription)
-        if not state.listing:
-            inboxes.take(COLLECTOR, core.collect)
+    if COLLECTOR in ready and not state.listing:
+        inboxes.take(COLLECTOR, core.collect)
+    # A commit may have come just now.
+    if SNAPSHOT in ready and not state.deferred:
         inboxes.take(SNAPSHOT, core.request)
+
+
+def short_port(core: ServerCore) -> ServerPort:
+    """Return the port that a short turn reads.
+
+    A passive only keeps the sets of clients. On the active the confirmations of the passive release acknowledgements.
+    """
+    return PEER if core.active else COLLECTOR
+
+
+def short_turn(core: ServerCore, inboxes: Inboxes, now: float, wall_s: float, due: float) -> Turn | None:
+    """Take the messages at `short_port`, and return the effects; return None if a whole turn has to follow at once.
+
+    The caller has seen that no messages are at other ports. `due` is what `next_deadline` said after the last turn.
+    """
+    if now >= due or not core.begin_short_turn(now, wall_s):
+        return None
+    if not core.active:
+        inboxes.take(COLLECTOR, core.collect)
+        return NO_EFFECTS
+    inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
+    return core.end_short_turn()
 
 
 def answer_operators(core: ServerCore, inboxes: Inboxes) -> Turn:

@@ -38,17 +38,22 @@ class AckRelease:
 
     def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
         """Put into the turn the answers that may leave; `confirmed` is the number of a passive in sync, or None."""
-        acks, arbitration = self._acks, self._arbitration
-        waiting = bool(acks.waiting or self.waits)
-        if arbitration.enabled and not arbitration.agreed(confirmed, acks.answered, waiting):
+        acks = self._acks
+        if self._arbitration.enabled and not self._is_agreed(confirmed):
             return
-        turn.acks += self._deferred
-        turn.promises += self._promises
-        self._deferred, self._promises = [], []
-        if confirmed is not None:
-            acks.release(turn, confirmed, number)
-        else:
+        if self._deferred or self._promises:
+            turn.acks += self._deferred
+            turn.promises += self._promises
+            self._deferred, self._promises = [], []
+        if confirmed is None:
             acks.release_alone(turn, number)
+        else:
+            acks.release(turn, confirmed, number)
+
+    def _is_agreed(self, confirmed: int | None) -> bool:
+        """Return True if the arbiter knows who else has what this server answers."""
+        acks = self._acks
+        return self._arbitration.agreed(confirmed, acks.answered, bool(acks.waiting or self.waits))
 
     def may_leave(self, acks: list[Frames], began: float, now: float) -> list[Frames]:
         """Return the acknowledgements that may leave now; defer the others. Their turn began at `began`."""

@@ -139,19 +139,21 @@ class Snapshotter:
             any(self._put_next(core) for _ in range(SMALL))
 
     def _do(self, op: JournalOp, replaced: int) -> None:
-        if isinstance(op, DropAfter):
+        if isinstance(op, Append):
+            if op.messages:
+                self._journal.keep_messages(op.messages)
+            if op.last > replaced:
+                self._journal.append([op.row()])
+                self._written += len(op.body)
+        elif isinstance(op, DropAfter):
             self._journal.sync()
             self._journal.drop_after(op.number)
         elif isinstance(op, Remember):
             self._journal.set_meta(op.key, op.value)
         elif isinstance(op, Trim):
             self._journal.trim_messages(op.floors)
-        elif isinstance(op, Append | Fill):
-            if op.messages:
-                self._journal.keep_messages(op.messages)
-            if isinstance(op, Append) and op.last > replaced:
-                self._journal.append([op.row()])
-                self._written += len(op.body)
+        elif isinstance(op, Fill) and op.messages:
+            self._journal.keep_messages(op.messages)
 
     def replace(self, core: ServerCore, shared: int = 0) -> None:
         """Write the whole state as it is now in place of what the journal has; or write the rest, if that has begun."""

@@ -95,6 +95,7 @@ class Poller:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._things: dict[int, Any] = {}
+        self._pipes: set[int] = set()
         # Sockets whose descriptors may be silent though they have messages.
         self.again: set[Any] = set()
 
@@ -112,6 +113,7 @@ class Poller:
 
     def add_pipe(self, descriptor: int) -> None:
         """Wait for a pipe too; its descriptor stands for it."""
+        self._pipes.add(descriptor)
         self._register(descriptor, descriptor)
 
     def _register(self, descriptor: int, thing: object) -> None:
@@ -120,20 +122,17 @@ class Poller:
 
     def all_again(self) -> None:
         """Look at all sockets again, after much was done with them."""
-        self.again.update(thing for thing in self._things.values() if type(thing) is not int)
+        self.again |= set(self._things.values()) - self._pipes
 
     def wait(self, timeout_ms: int) -> set[Any]:
         """Return, after `timeout_ms` at the latest, those that may have something to read; each is then to be read."""
         again = self.again
-        ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)}
+        ready = {socket for socket, _ in ask([(socket, POLLIN) for socket in again], 0)} if again else set()
         told = self._epoll.poll(0 if ready else timeout_ms / 1000)
+        ready.update([self._things[descriptor] for descriptor, _ in told])
         again.clear()
         again |= ready
-        for descriptor, _ in told:
-            thing = self._things[descriptor]
-            ready.add(thing)
-            if thing is not descriptor:
-                again.add(thing)
+        again -= self._pipes
         return ready
 
     def close(self) -> None:
@@ -350,22 +349,22 @@ class ServerSockets:
         socket.connect(peer)
         return socket
 
-    def peer_changes(self, ready: set[Any]) -> list[bool]:
-        """Return the changes of the connection to the peer: True if it came to stand, False if it broke."""
-        watch, changes = self._peer_watch, [False] if self._peer_anew else []
-        self._peer_anew = False
+    def look_at_peer(self, ready: set[Any]) -> list[bool]:
+        """Add the peer's socket to `ready` if a message has come to it; return the changes of our connection to it.
+
+        A change is True if the connection came to stand, and False if it broke. A look at the socket costs less than
+        reading, which raises an exception if there is no message.
+        """
+        if self.peer_in not in ready and ask([(self.peer_in, POLLIN)], 0):
+            ready.add(self.peer_in)
+        watch = self._peer_watch
+        changes: list[bool] = []
+        if self._peer_anew:
+            self._peer_anew, changes = False, [False]
         if watch is not None and watch.events in ready:
             self.waiting.again.discard(watch.events)
             changes += watch.changes()
         return changes
-
-    def look_at_peer(self, ready: set[object]) -> None:
-        """Add the peer's socket to `ready` if a message has come to it.
-
-        A look costs less than reading, which raises an exception if there is no message.
-        """
-        if self.peer_in not in ready and ask([(self.peer_in, POLLIN)], 0):
-            ready.add(self.peer_in)
 
     def to_peer(self, messages: Iterable[Frames]) -> int:
         """Send messages to the peer, and drop those without room; return how many were dropped."""
@@ -416,8 +415,8 @@ def receive(
     *,
     zap_handler: ZapHandler | None = None,
     weigh: Callable[[Frames], int] = _size,
-) -> Iterator[Frames]:
-    """Yield the messages that have arrived, at most so many and so large; with their users, if connections have keys.
+) -> list[Frames]:
+    """Return the messages that have arrived, at most so many and so large; with their users, if connections have keys.
 
     Messages by a key that was removed are left out. `came` is called with the descriptor of each message's connection.
     The socket leaves `again`, the set of `Poller`, when no message is left. A `Frame` knows whether another follows;
@@ -425,16 +424,17 @@ def receive(
     less than the exception that says there is none.
     """
     recv, size = socket.recv, 0
+    taken: list[Frames] = []
     again.add(socket)
     for i in range(messages_max):
         if i == 1 and not ask([(socket, POLLIN)], 0):
             again.discard(socket)
-            return
+            break
         try:
             frame = recv(_NOBLOCK, False)
         except zmq.Again:
             again.discard(socket)
-            return
+            break
         frames = [frame.bytes]
         while frame.more:
             frame = recv(_NOBLOCK, False)
@@ -443,11 +443,12 @@ def receive(
         came(fd)
         size += weigh(frames)
         if zap_handler is None:
-            yield frames
+            taken.append(frames)
         elif not (zap_handler.removals and _is_rejected(zap_handler, frame, fd)):
-            yield signed(frames, frame)
+            taken.append(signed(frames, frame))
         if size > bytes_max:
-            return
+            break
+    return taken
 
 
 class Intake:
@@ -477,9 +478,7 @@ class Intake:
             return []
         limits = self._limits
         bounds = limits.turn_messages_max, min(room, limits.turn_bytes_max)
-        return list(
-            receive(self._socket, *bounds, self._again, self._came, zap_handler=self._zap_handler, weigh=self._weigh)
-        )
+        return receive(self._socket, *bounds, self._again, self._came, zap_handler=self._zap_handler, weigh=self._weigh)
 
 
 def receive_by(

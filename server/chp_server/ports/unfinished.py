@@ -27,6 +27,8 @@ log = logs.get_log(__name__)
 GROWN_BYTES = 8 << 20
 # A search takes less than one part in this many of the time.
 SHARE = 20
+# A look at the memory is due after this many seconds. As much as comes in that time is of no account.
+LOOK_S = 0.005
 
 
 @dataclass(slots=True)
@@ -64,7 +66,8 @@ class UnfinishedMessages:
         self._resident, self._looked = resident, looked
         self._bound: list[BoundSocket] = []
         self._least = resident()
-        self._due = 0.0
+        # The time of the next look.
+        self.due = 0.0
         self.cut = 0
         # The peer's connection: its messages may be larger than all others.
         self.peer: int | None = None
@@ -75,15 +78,15 @@ class UnfinishedMessages:
         return self._bound[-1]
 
     def look_if_grown(self, clock: Callable[[], float]) -> None:
-        """Search if memory has grown; call this now and then, after the messages that had arrived were taken."""
+        """Search if memory has grown; call this from `due` on, after the messages that had arrived were taken."""
         resident, now = self._resident(), clock()
-        self._least = min(self._least, resident)
-        if resident - self._least < GROWN_BYTES or now < self._due:
+        self._least, self.due = min(self._least, resident), now + LOOK_S
+        if resident - self._least < GROWN_BYTES:
             return
         self._least = resident
         self._look()
         self._looked()
-        self._due = now + SHARE * (clock() - now)
+        self.due = now + max(LOOK_S, SHARE * (clock() - now))
 
     def _look(self) -> None:
         connected = connections.accepted(set().union(*(bound.ports for bound in self._bound)))

@@ -118,11 +118,14 @@ class Config:
     recover: str = _setting(_STATE, "HOW", "strict", read.one_of("strict", "prefix"),
         "what to do with a damaged journal: strict (say where, and exit 6), prefix (serve what precedes the damage, "
         "and keep the rest aside)")
-    retain_s: float = _setting(_STATE, "SECONDS", 3600.0, read.seconds(0, 3_153_600_000),
-        "how long past updates are kept for clients that come back", "3600: an hour")
-    retain_bytes: int = _setting(_STATE, "BYTES", 16 * MIB, read.size(0),
-        "bytes of past updates that are kept at most, also if they are younger than retain_s; 1GiB is understood",
-        "16MiB")
+    retain_s: float = _setting(_STATE, "SECONDS", 86_400.0, read.seconds(0, 3_153_600_000),
+        "how long the journal keeps past updates that a snapshot covers, for readers of changes", "86400: a day")
+    retain_bytes: int = _setting(_STATE, "BYTES", 1024 * MIB, read.size(0),
+        "bytes of past updates that the journal keeps at most, also if they are younger than retain_s; it keeps less "
+        "while the disk is short", "1GiB")
+    retain_memory_bytes: int = _setting(_STATE, "BYTES", 16 * MIB, read.size(0),
+        "bytes of the latest updates that memory keeps, for clients and a peer that come back; a server without a "
+        "journal (--store memory:) has no others", "16MiB")
 
     heartbeat_s: float = _setting(_TIME, "SECONDS", 0.25, read.seconds(0.01, 60),
         "time between two heartbeats of the active on each channel, and of the peers to each other (HUGZ, for CHP/1 "

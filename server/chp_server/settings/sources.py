@@ -161,6 +161,12 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
             addresses.parse(config.ipc_address)
         except ValueError as error:
             found.append(("ipc", f"an address there {error}; give another directory"))
+    if config.store.startswith("memory:") and config.retain_bytes != Config.retain_bytes:
+        found.append(("retain_bytes", "a server with --store memory: has no journal that could keep them; give "
+                                      "--retain-memory-bytes, which says what memory keeps"))  # fmt: skip
+    if config.max_memory and config.retain_memory_bytes >= config.max_memory:
+        found.append(("retain_memory_bytes", f"the server may use max_memory = {config.max_memory} for everything; "
+                                             "give less, or raise --max-memory"))  # fmt: skip
     if config.role == "alone" and peer:
         found.append(("peer", "a server with a peer has a role; add --primary or --backup"))
     if config.role == "backup" and not peer:

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..access.zap import ZapHandler
 from ..core.core import CoreConfig, ServerCore
 from ..core.peer.handshake import EVENTS
 from ..core.performing import (
+    NO_EFFECTS,
     ServerPort,
     Step,
     admit,
@@ -40,6 +41,8 @@ from ..core.performing import (
     read_journal,
     recover,
     refuse_subscription,
+    short_port,
+    short_turn,
     steps,
     take_inputs,
 )
@@ -144,7 +147,7 @@ class Server:
         gauge = Gauge(config.max_memory, config.min_free_disk, config.store)
         if why := gauge.impossible:
             raise CannotStart(Exit.USAGE, why)
-        limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_bytes)
+        limits = replace(limits, pending_bytes_max=config.pending_bytes_max, log_bytes_max=config.retain_memory_bytes)
         self._config, self._journal, self._limits = config, journal, limits
         self._arbiter = Arbiter(open_store(config), self._wake) if config.arbiter else None
         self._metrics: MetricsServer | None = None
@@ -158,14 +161,25 @@ class Server:
         self._stopping = False
         self._closed = False
         s = self.sockets
-        self._inboxes: dict[ServerPort, tuple[zmq.Socket[bytes], Callable[[Callable[[Frames], None]], None]]] = {
-            ServerPort.PEER: (s.peer_in, self._take_peer),
-            ServerPort.UPDATES: (s.updates, self._take_subscriptions),
-            ServerPort.COLLECTOR: (s.collector, self._take_sets),
-            ServerPort.SNAPSHOT: (s.snapshot, self._take_requests),
+        self._inboxes: dict[ServerPort, Callable[[Callable[[Frames], None]], None]] = {
+            ServerPort.PEER: self._take_peer,
+            ServerPort.UPDATES: self._take_subscriptions,
+            ServerPort.COLLECTOR: self._take_sets,
+            ServerPort.SNAPSHOT: self._take_requests,
         }
-        # The sockets that may have messages.
-        self._ready: set[object] = set()
+        self._port_of: dict[object, ServerPort] = {
+            s.peer_in: ServerPort.PEER,
+            s.updates: ServerPort.UPDATES,
+            s.collector: ServerPort.COLLECTOR,
+            s.snapshot: ServerPort.SNAPSHOT,
+        }
+        # The ports at which messages may have arrived.
+        self.ready: set[ServerPort | None] = set()
+        # True if answers wait for room, or copies are under way.
+        self._goes_on = False
+        # The time from which on a whole turn is due.
+        self._due = 0.0
+        self._has_peer = config.peer is not None
         self._clock = TurnClock()
         # It is called at the end of a turn; chp-server sets it to that of cycles.py.
         self.tidy: Callable[[bool], None] = lambda gathering: None
@@ -233,7 +247,8 @@ class Server:
                     os.read(self._wake_in, 4096)
                 if s.zap_handler is not None and s.zap_handler.questions in ready:
                     s.zap_handler.answer(time.monotonic())
-                self.turn(ready)
+                if len(ready) != 1 or not self._short_turn(ready):
+                    self.turn(ready)
         self.supervisor.stopping()
         if self.core.link.ends:
             raise CannotStart(Exit.USAGE, self.core.link.ends)
@@ -251,33 +266,60 @@ class Server:
             self._arbiter.want(False)
 
     def _timeout_ms(self) -> int:
-        now = time.monotonic()
-        due = self.core.next_deadline()
-        if self.replies.has_waiting:
+        now, due = time.monotonic(), self.core.next_deadline()
+        copies = self._copies.busy
+        self._goes_on = copies or self.replies.has_waiting
+        if self._goes_on:
             due = min(due, now + BLOCKED_RETRY_S)
-        if self._snapshotter.busy or self._copies.busy:
+        if copies or self._snapshotter.busy:
             due = now
-        return max(0, min(1000, int((due - now) * 1000) + 1)) if due > now else 0
+        self._due = min(due, self._housekeeping_due, self._space.due)
+        return min(1000, int((due - now) * 1000) + 1) if due > now else 0
+
+    def _short_turn(self, ready: set[object]) -> bool:
+        """Take what came at one socket, if that needs no whole turn; return False if it does."""
+        (socket,) = ready
+        if self._port_of.get(socket) is not short_port(self.core):
+            return False
+        clock = self._clock
+        now = self._now = time.monotonic()
+        clock.begin(now)
+        turn = short_turn(self.core, self, now, time.time(), self._due)
+        if turn is None:
+            if socket not in self.sockets.waiting.again:
+                # All of its messages were taken, and the turn that follows goes on with them.
+                ready.clear()
+            return False
+        if turn is not NO_EFFECTS:
+            self.perform(turn)
+            clock.lap("sending")
+        self.tidy(False)
+        clock.end()
+        if now >= self.sockets.unfinished.due:
+            self.sockets.unfinished.look_if_grown(time.monotonic)
+        return True
 
     def turn(self, ready: set[object]) -> None:
         """Take the messages at the sockets that are ready, decide, act.
 
         The peer's socket is always read first: a message may have come after the others were found ready.
         """
-        core, clock, sockets, self._ready = self.core, self._clock, self.sockets, ready
-        if self._config.peer is not None:
-            sockets.look_at_peer(ready)
+        core, clock, sockets = self.core, self._clock, self.sockets
+        changes = sockets.look_at_peer(ready) if self._has_peer else ()
         if sockets.intake.left:
             ready.add(sockets.collector)
+        self.ready = set(map(self._port_of.get, ready))
         heard = None if self._arbiter is None else (self._arbiter.until, self._arbiter.members)
         now = self._now = time.monotonic()
         clock.begin(now)
-        core.begin_turn(now, time.time(), heard, sockets.peer_changes(ready))
+        core.begin_turn(now, time.time(), heard, changes)
         if now >= self._space.due:
             self._space.look(core, now)
+            self._journal.press(self._space.lacks)
         take_inputs(core, self)
-        sockets.unfinished.look_if_grown(time.monotonic)
-        if self.replies.has_waiting or self._copies.busy:
+        if now >= sockets.unfinished.due:
+            sockets.unfinished.look_if_grown(time.monotonic)
+        if self._goes_on:
             self._go_on()
         turn = core.end_turn()
         self._waits.decided(now)
@@ -289,7 +331,7 @@ class Server:
         if core.pair.cut_short:
             raise JournalDamaged(f"{without_password(self._config.store)}: {core.pair.cut_short}")
         state = core.state
-        if not state.deferred:
+        if (turn.journal or now >= self._housekeeping_due or self._snapshotter.busy) and not state.deferred:
             self._look_after(core)
         self.tidy(state.gathering)
         self.supervisor.turned(now)
@@ -307,6 +349,9 @@ class Server:
             if self._now >= self._housekeeping_due:
                 self._keep_house(core)
                 self._clock.lap("housekeeping")
+            elif self._space.lacks:
+                self._journal.sync()
+                self._clock.lap("retained records given up")
             if self._snapshotter.busy or self._journal.snapshot_due():
                 if self._snapshotter.step(core):
                     log.info("journal snapshot", number=describe(self._snapshotter.number))
@@ -359,15 +404,14 @@ class Server:
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
         """Hand over the messages at a port, as many as a turn takes."""
-        socket, take = self._inboxes[port]
-        if socket in self._ready:
-            take(handle)
-            self._clock.lap(port)
+        self._inboxes[port](handle)
+        self._clock.lap(port)
 
     def _take_peer(self, handle: Callable[[Frames], None]) -> None:
-        sockets, limits, fds = self.sockets, self._limits, list[int | None]()
+        sockets, limits = self.sockets, self._limits
+        fds: list[int | None] = []
         again, most = sockets.waiting.again, limits.turn_messages_max
-        came = list(receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append))
+        came = receive(sockets.peer_in, most, limits.turn_bytes_max, again, fds.append)
         self._hand_over(came, handle)
         for fd, frames in zip(fds, came, strict=True):
             sockets.bound[3].came(fd)
@@ -460,6 +504,10 @@ class Server:
         self._space.no_room(self.core, error, time.monotonic())
         log.limited("the journal has no room; waiting for some", why=str(error))
         self._let_go()
+        self._journal.press(self._space.lacks)
+        # The records of the turn are not gathered now, so this deletes retained ones, as far as there is room for that.
+        with suppress(JournalFull):
+            self._journal.sync()
 
     def _wait_for_room(self) -> None:
         """Wait some moments, and answer operators meanwhile."""
@@ -477,7 +525,6 @@ class Server:
 
     def _answer_operators(self) -> None:
         """Answer operators' programs, which subscribe to see that we speak CHP/2, and ask for the status."""
-        self._ready = {self.sockets.updates, self.sockets.snapshot}
         aside = answer_operators(self.core, self)
         send_all(self.sockets.updates, aside.publish)
         for identity, messages in aside.replies:

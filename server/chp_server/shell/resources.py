@@ -22,7 +22,7 @@ from pathlib import Path
 from .. import logs
 from ..core.core import ServerCore
 from ..core.state.journal import JournalError, JournalFull
-from ..core.updates.resource_limits import MIB, ResourceUsage
+from ..core.updates.resource_limits import MIB, RETAIN_TIMES, ResourceUsage
 from ..store.sql.sqlite_files import database_path
 
 log = logs.get_log(__name__)
@@ -269,6 +269,8 @@ class DiskMonitor:
         self._journal_full_until = self._read_only_until = now
         # The disk was full when the journal had no room.
         self._was_short = False
+        # The bytes that the disk lacks, and for which the journal is to retain less.
+        self.lacks = 0
 
     def look(self, core: ServerCore, now: float) -> None:
         """Tell the core what there is; raise `JournalError` if the journal is gone and the other server has all."""
@@ -277,6 +279,8 @@ class DiskMonitor:
             raise JournalError(GONE)
         self.tight = core.measured(seen)
         self._reserve.hold(seen.disk_free)
+        enough = RETAIN_TIMES * self._gauge.disk_free_min
+        self.lacks = 0 if seen.disk_free is None else max(0, enough - seen.disk_free)
         self.due = now + MEASURE_S
 
     def _measured(self, now: float) -> ResourceUsage:
@@ -297,6 +301,8 @@ class DiskMonitor:
         self._look_at_cause(now)
         core.measured(self._measured(now), aside=True)
         self._lighter = self._reserve.let_go()
+        # The disk of a database, and a quota, can't be seen.
+        self.lacks = RETAIN_TIMES * (self._gauge.disk_free_min or KEPT)
 
     def no_room_to_clean(self, now: float) -> float:
         """Note that the journal could not be cleaned up; return when to try again."""

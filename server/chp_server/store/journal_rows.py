@@ -24,6 +24,7 @@ FORMAT = 2
 _ROW = struct.Struct(">QQQ")
 _CHUNK = struct.Struct(">QQ")
 _BOOK = struct.Struct(">QQQQQ")
+_COUNTED = struct.Struct(">QQQ")
 
 
 def wrong_format(place: str, found: object) -> str:
@@ -58,7 +59,7 @@ class Damage(NamedTuple):
 
 @dataclass(slots=True)
 class JournalMeta:
-    """The journal's own state. `pack` makes the stored part; the rest is counted while loading."""
+    """The journal's own state. `pack` makes the stored part; `pack_counts` that of the rows; the rest is counted."""
 
     # The serial of the snapshot; 0 if there is none.
     serial: int = 0
@@ -84,10 +85,19 @@ class JournalMeta:
             self.row_bytes, self.since_bytes,
         )  # fmt: skip
 
+    def pack_counts(self) -> bytes:
+        """Return the number of rows and their bytes, with the number up to which they are counted."""
+        return _COUNTED.pack(self.last, max(0, self.rows), max(0, self.row_bytes))
+
     @classmethod
     def unpack(cls, data: bytes) -> "JournalMeta":
         """Return a state from its durable part; all else is zero."""
         return cls(*_BOOK.unpack(data))
+
+
+def unpack_counts(data: bytes) -> tuple[int, int, int]:
+    """Return what `pack_counts` packed: the number, the rows and their bytes; zeros if that is missing."""
+    return _COUNTED.unpack(data) if len(data) == _COUNTED.size else (0, 0, 0)
 
 
 def stored_row(record: tuple[Any, ...]) -> StoredRow:
@@ -146,10 +156,9 @@ def follows(last: int, row: LoggedRow) -> bool:
     return step == 1 or (step == 0 and epoch_of(row.first) > epoch_of(last))
 
 
-def check_rows(rows: Iterable[StoredRow], seed: int, book: JournalMeta) -> Damage | None:
-    """Walk the retained rows in order, count them into `book`, and return the first damage, or None."""
-    book.last = 0
-    book.rows = book.row_bytes = book.since_bytes = 0
+def check_rows(rows: Iterable[StoredRow], seed: int, book: JournalMeta, counted: int = 0) -> Damage | None:
+    """Walk rows in order, count those after `counted` into `book`, and return the first damage, or None."""
+    book.last = book.since_bytes = 0
     prev: int | None = None
     for row in rows:
         what = _row_damage(row, prev, seed, book)
@@ -157,8 +166,9 @@ def check_rows(rows: Iterable[StoredRow], seed: int, book: JournalMeta) -> Damag
             return Damage(_place(row), what, book.last)
         prev = row.last
         book.last = row.last
-        book.rows += 1
-        book.row_bytes += len(row.body)
+        if row.last > counted:
+            book.rows += 1
+            book.row_bytes += len(row.body)
         book.since_bytes += len(row.body) if row.last > book.snapshot_number else 0
     book.last = max(book.last, book.snapshot_number)
     return None

@@ -75,6 +75,8 @@ class MemoryStore(Journal):
         self._rows: deque[tuple[int, LoggedRow]] = deque()
         self._bytes = 0
         self._last = 0
+        # A snapshot ended here: no record has a part before it.
+        self._floor = 0
         self._meta: dict[str, bytes] = {}
         self._building: int | None = None
         self._shelf = MessageShelf()
@@ -116,6 +118,13 @@ class MemoryStore(Journal):
             size += len(row.body)
         return found or None
 
+    def oldest(self) -> tuple[int, bool]:
+        begin = self._rows[0][0] if self._rows else self._last
+        return begin, begin <= self._floor
+
+    def press(self, short: int) -> None:
+        """Do nothing, as no disk is used."""
+
     def drop_after(self, number: int) -> int:
         dropped = 0
         while self._rows and self._rows[-1][1].last > number:
@@ -154,7 +163,7 @@ class MemoryStore(Journal):
             self._bytes = 0
             self._shelf.drop_after(shared)
         if alone or self._building > self._last:
-            self._last = keep_after = self._building
+            self._last = self._floor = keep_after = self._building
         while self._rows and self._rows[0][1].last <= min(keep_after, self._building):
             self._forget_oldest()
         self._building = None

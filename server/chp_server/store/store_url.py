@@ -20,11 +20,13 @@ from .sql.sqlite_files import database_path
 def open_journal(url: str, *, beside: str | Path | None = None, **options_given: Any) -> Journal:
     """Open the journal at `url`; the keywords are those of `Options`.
 
-    Rows that the snapshot covers are retained, for servers and clients that come back, while all rows together are
-    below `retain_bytes` and they are younger than `retain_s`. The next snapshot begins at half the last one's size. So
-    the journal stays under four times the live state, or what is asked to be retained. `store_id`, if given, must be
-    the id of the store at `url`. A journal that was cut short is refused, unless there is a peer to `catch_up` from. A
-    store that is no file has its mark in the directory `beside`, if that is given.
+    Rows that the snapshot covers are retained, for readers of changes, while all rows together are below `retain_bytes`
+    and they are younger than `retain_s`, unless the disk is short (`Journal.press`). The next snapshot begins when the
+    rows since the last one have its size. So the journal stays under four times the live state and what is to be
+    retained. A store in memory keeps `retain_bytes` of rows, and nothing else.
+
+    `store_id`, if given, must be the id of the store at `url`. A journal that was cut short is refused, unless there is
+    a peer to `catch_up` from. A store that is no file has its mark in the directory `beside`, if that is given.
     """
     options = Options(**options_given)
     scheme = urlsplit(url).scheme
@@ -43,7 +45,7 @@ def journal_of(config: Config, *, beside: str | Path | None = None) -> Journal:
         config.store,
         sync=config.sync,
         recover=config.recover,
-        retain_bytes=config.retain_bytes,
+        retain_bytes=config.retain_memory_bytes if config.store.startswith("memory:") else config.retain_bytes,
         retain_s=config.retain_s,
         catch_up=config.peer is not None,
         reserve_log=config.sync == "always",

@@ -236,7 +236,16 @@ def _journal(v: ServerStatus, look: Look) -> str:
     size, sync = v.fact("journal.bytes"), v.fact("journal.sync")
     if size is None:
         return escape(v.fact("journal.store") or "-")
-    return show_bytes(size) + (f", sync {escape(sync)}" if sync else "")
+    return show_bytes(size) + (f", sync {escape(sync)}" if sync else "") + _retained(v)
+
+
+def _retained(v: ServerStatus) -> str:
+    """Return how much of the past the journal has, for readers of changes."""
+    past, age = v.fact("journal.row_bytes"), v.fact("journal.retained_s")
+    if not past or age is None:
+        return ""
+    less = ", less as the disk is short" if v.fact("journal.short_bytes") else ""
+    return f", past {show_bytes(past)} of {show_duration(age)}{less}"
 
 
 def _room(v: ServerStatus, look: Look) -> str:

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 NAME, GROUP = click.argument("name"), click.argument("group")
 OFF = {
     "max-deliveries": "max_deliveries", "retry-after": "retry_after_s", "ack-timeout": "ack_timeout_s",
-    "expire-after": "expire_after_s",
+    "lag-alarm": "lag_alarm_s", "expire-after": "expire_after_s",
 }  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
         duration(
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
+        duration("--lag-alarm", help="The servers' log and metrics tell when the oldest message is older than this."),
         duration("--expire-after", help="Remove the group when it had no member for so long."),
     )
     for option in reversed(options):
@@ -262,7 +263,8 @@ def _group(facts: dict[str, Any]) -> dict[str, Any]:
     told = {name: facts[name] for name in ("name", "position", "lag")}
     oldest = _when(facts["oldest_ms"]) if facts["oldest_ms"] else None
     members = [{"name": name, "slots": slots} for name, slots in facts["members"]]
-    counted = {name: facts[name] for name in ("ack_timeout_s", "max_deliveries", "retry_after_s", "expire_after_s")}
+    names = ("ack_timeout_s", "lag_alarm_s", "max_deliveries", "retry_after_s", "expire_after_s")
+    counted = {name: facts[name] for name in names}
     failing = {name: facts[name] for name in ("failing", "deliveries")}
     return {**told, "oldest": oldest, "members": members, **counted, **failing}
 
@@ -325,12 +327,10 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    timeout_s, unused_s = (
-        None if each is None else max(1, round(each)) for each in (how["ack_timeout"], how["expire_after"])
-    )
+    names = ("ack_timeout", "lag_alarm", "expire_after")
+    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in names}
     return {
-        "ack_timeout_s": timeout_s,
-        "expire_after_s": unused_s,
+        **{f"{name}_s": value for name, value in whole.items()},
         "max_deliveries": how["max_deliveries"],
         "retry_after_s": how["retry_after"],
     }
@@ -357,7 +357,9 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
     if not given and not removed:
-        raise Misused("no setting; give --max-deliveries, --retry-after, --ack-timeout, --expire-after or --off")
+        raise Misused(
+            "no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm, --expire-after or --off"
+        )
     with topic_of(settings, name) as found:
         found.configure(group, **given, **removed, timeout=settings.timeout_s)
     settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")

@@ -83,16 +83,16 @@ async def change_group(call: Call) -> Response:
     """Answer POST .../settings: change settings of a group, which goes on where it is."""
     await call.no_body()
     if not (settings := _settings(call)):
-        raise Problem(
-            400, "bad-query", "no setting; give max_deliveries, retry_after_s, ack_timeout_s or expire_after_s"
-        )
+        names = "max_deliveries, retry_after_s, ack_timeout_s, lag_alarm_s or expire_after_s"
+        raise Problem(400, "bad-query", f"no setting; give {names}")
     return await write_columns(call, change(call.topic_name, call.group, **settings))
 
 
 def _settings(call: Call) -> dict[str, Any]:
     """Return the settings of a group that a query has; a setting that is empty there is none."""
     fields = call.fields
-    bounds = {"ack_timeout_s": 1 << 31, "max_deliveries": DEFAULT.deliveries_max, "expire_after_s": 1 << 31}
+    bounds = dict.fromkeys(("ack_timeout_s", "lag_alarm_s", "expire_after_s"), 1 << 31)
+    bounds["max_deliveries"] = DEFAULT.deliveries_max
     found: dict[str, Any] = {
         name: number(fields, name, 1, most) if fields[name] else None for name, most in bounds.items() if name in fields
     }

@@ -68,11 +68,9 @@ class BeatTimer:
         # The begin of the turn, the time of the last BEAT, and the longest silence in that turn.
         self._spoke = (now, now, 0.0)
 
-    def begins(self, now: float) -> float:
-        """Note that a turn begins; return how long this server was silent since the last one began."""
-        silent_s = self.silent_s(now)
+    def begins(self, now: float) -> None:
+        """Note that a turn begins."""
         self._begun = now
-        return silent_s
 
     def silent_s(self, now: float) -> float:
         """Return the longest silence of this server since its last turn began."""

@@ -216,7 +216,7 @@ class Loader:
         # A snapshot in an older journal tells less.
         if told != self.state.measure()[: len(told)]:
             raise BadFrame(f"chunks of the snapshot at {describe(header.number)} are missing; it has to begin anew")
-        self.state.load_rest(items[0], now)
+        self.state.load_rest(items[0], now, header.ages)
         return self.state
 
 

@@ -60,8 +60,9 @@ NO_RULES = (
     f"it speaks a version of CHP/2 below {ACCESS_SINCE}, which knows no rules of access, and this server has some; "
     "install the same release on both"
 )
-NO_COUNTS = (
-    f"it speaks a version of CHP/2 below {DELIVERIES_SINCE}, which can't count deliveries, and a group here does; "
+NO_NEWER_GROUPS = (
+    f"it speaks a version of CHP/2 below {DELIVERIES_SINCE}, which can't count deliveries or give an alarm, and "
+    "a group here does; "
     "install the same release on both"
 )
 SAME_ROLE = "both servers are --{role}; start one of them as the other"
@@ -76,7 +77,8 @@ class Handshake:
         self._settings = {
             "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
             "replica_timeout_s": config.replica_timeout_s, "arbiter": config.has_arbiter,
-            "pending_bytes_max": committed.limits.pending_bytes_max, "retain_bytes": committed.limits.log_bytes_max,
+            "pending_bytes_max": committed.limits.pending_bytes_max, "retain_bytes": config.retain_bytes,
+            "retain_memory_bytes": committed.limits.log_bytes_max,
         }  # fmt: skip
 
     def tell(self, *, room: bool) -> list[bytes]:
@@ -111,8 +113,8 @@ class Handshake:
             raise BadFrame("--peer leads back to this server; name the other one's address")
         if version < ACCESS_SINCE and self._committed.state.access.rules is not None:
             return IncompatiblePeer("version", NO_RULES, said["name"][:NAME_MAX], b"", state is ACTIVE, now)
-        if version < DELIVERIES_SINCE and self._committed.state.topics.groups.counts:
-            return IncompatiblePeer("version", NO_COUNTS, said["name"][:NAME_MAX], b"", state is ACTIVE, now)
+        if version < DELIVERIES_SINCE and self._committed.state.topics.groups.any_newer:
+            return IncompatiblePeer("version", NO_NEWER_GROUPS, said["name"][:NAME_MAX], b"", state is ACTIVE, now)
         at = Position(said["store"], said["number"], said["opener"], said["digest"])
         peer = Peer(
             state, at, server, now, said["name"][:NAME_MAX], said["primary"], said["in_sync"], said["follows"] > 0,

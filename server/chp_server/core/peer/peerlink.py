@@ -61,6 +61,23 @@ WANT_WEIGHT = QUESTION + 32 * DEFAULT.history_epochs_max
 SAY_AGAIN_S = 60.0
 # These messages change nothing about the peer but how far records have come.
 QUIET = (follow.RECORD, follow.CONFIRM, BEAT)
+# These messages may come by any connection.
+OF_ANYBODY = (follow.STATE, BEAT)
+# The errors of a handler that finds other things in a message than it expects.
+ILL_FORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError)
+
+
+def _ill_formed(kind: bytes, error: Exception) -> BadInput:
+    """Return what to raise for an error of a handler."""
+    return error if isinstance(error, BadInput) else BadFrame(f"a peer message {kind!r} is ill-formed: {error!r}")
+
+
+def _checked(kind: bytes, asking: Asking) -> Asking:
+    """Do the work for a message, and raise `BadFrame` if the message is ill-formed."""
+    try:
+        yield from asking
+    except ILL_FORMED as error:
+        raise _ill_formed(kind, error) from None
 
 
 class PeerLink:
@@ -166,30 +183,31 @@ class PeerLink:
 
     # -- what comes in
 
-    def message(self, frames: list[bytes], line: bytes) -> Asking:
+    def message(self, frames: list[bytes], line: bytes) -> Asking | None:
         """Handle a message that came by a connection; raise `BadFrame` if it is malformed.
 
-        Any process may connect. So all messages but STATE and BEAT are taken from the peer's connection only.
+        Return None if it is done, or its work, which asks for things in between. Any process may connect. So all
+        messages but STATE and BEAT are taken from the peer's connection only.
         """
-        handler = self._HANDLERS.get(frames[0] if frames else b"")
-        if handler is None or not 2 <= len(frames) <= 2 + (frames[0] == follow.RECORD):
+        kind = frames[0] if frames else b""
+        handler = self._HANDLERS.get(kind)
+        if handler is None or not 2 <= len(frames) <= 2 + (kind == follow.RECORD):
             raise BadFrame(f"peer message {frames[:1]!r:.40} with {len(frames)} frames is not known")
         self._speaks = line
-        if frames[0] not in QUIET:
+        if kind not in QUIET:
             self._deadlines.set(LINK, self._turn.now)
         # A BEAT comes by a connection of its own, so `_on_beat` checks its server id instead.
-        if frames[0] not in (follow.STATE, BEAT):
+        if kind not in OF_ANYBODY:
             if line != self.line:
                 self._committer.counts["strangers"] += 1
-                return
+                return None
             self._hear()
         self._messages = frames[2] if len(frames) > 2 else b""
         try:
-            yield from handler(self, frames[1]) or ()
-        except BadInput:
-            raise
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-            raise BadFrame(f"a peer message {frames[0]!r} is ill-formed: {error!r}") from None
+            asking = handler(self, frames[1])
+        except ILL_FORMED as error:
+            raise _ill_formed(kind, error) from None
+        return None if asking is None else _checked(kind, asking)
 
     def _hear(self) -> None:
         """Note that a message came from the peer: any of them shows that it lives."""
@@ -606,7 +624,7 @@ class PeerLink:
         active. Then a peer that knew of the epoch would have given way for nothing.
         """
         turn, pair, committed = self._turn, self._pair, self._committed
-        state, follower = committed.state, pair.follower
+        state = committed.state
         if state.number != pair.confirmed and pair.bstate is PASSIVE:
             self._confirm()
         if look:
@@ -614,13 +632,18 @@ class PeerLink:
         if look or state.topics.changed:
             whole = self.loader is None and pair.replacing is None
             self.backfill.end_turn(turn.effects, turn.now, asks=whole and pair.peer_lives() and self._are_two)
-        self._held_back = self.opens and follower is not None
-        if follower is not None and not self._held_back:
+        follower, self._held_back = pair.follower, False
+        if follower is None:
+            committed.log.pin = None
+            return
+        if self.opens:
+            self._held_back = True
+        else:
             if follower.position != state.number or follower.pump_ready:
                 turn.effects.to_peer += follower.pump(committed.log, turn.now)
             if look or turn.now >= self._late_at or follower.lost or pair.handover_until is not None:
                 self._watch(follower)
-        committed.log.pin = None if pair.follower is None else pair.follower.position
+        committed.log.pin = None if pair.follower is None else follower.position
 
     def _look(self) -> None:
         """Do what is due: end a server of the wrong role, hand over a suffix, note whether the pair is in sync."""

@@ -40,6 +40,7 @@ from chp.headers import Batch
 from chp.parts import Parts
 
 from ..state.record_log import Record
+from ..state.staging import NO_VERSION
 from ..state.state import ReplicatedState
 from ..state.verdicts import PARTED, PARTED_TEXT
 from ..updates.turn import ALREADY, Update
@@ -310,12 +311,12 @@ class Ledger:
         self._left |= piece.on
         if heard(piece.origins or [], state):
             refused = self._refused(piece.origins or [], state)
-            if refused != PARTED:
+            if refused != PARTED and (refused or not self._passed_over(piece, state, counted)):
                 self._answered(piece, flat, refused, state)
                 return None, flat
         told = self._counted(piece, state, counted)
         if told == ALREADY:
-            revision = state.staging.versions[piece.version[0]][1] if piece.version else LOST
+            revision = state.staging.versions[piece.version[0]].revision if piece.version else LOST
             self._left |= {update.key: revision for update in flat}
             return None, flat
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
@@ -336,6 +337,14 @@ class Ledger:
         """Return the code with which the active has refused the batches; "" if it did them."""
         return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
 
+    @staticmethod
+    def _passed_over(piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> bool:
+        """Return True if the active answered a version without doing it, because it had counted a later one."""
+        if piece.version is None or counted is None:
+            return False
+        application, version, _ = piece.version
+        return version < state.staging.versions.get(application, (0, 0))[0] and not counted(application, version)
+
     def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
         session_id, no = (piece.origins or [])[0]
         revision = LOST if refused else state.sessions[session_id].revision_of(no)
@@ -351,7 +360,7 @@ class Ledger:
         if piece.version is None:
             return ""
         application, version, strict = piece.version
-        last, revision = state.staging.versions.get(application, (0, 0))
+        last, revision, _ = state.staging.versions.get(application, NO_VERSION)
         if version == last and revision > self.common:
             return ALREADY
         # Only the server that does the batch again knows more.

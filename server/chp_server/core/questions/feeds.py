@@ -22,7 +22,7 @@ from chp.numbers import describe, pack, sequence_of
 from ..state.record_log import LoggedRow, Record
 from ..updates.committed import Committed
 from ..updates.open_record import HEADER_BYTES_MAX
-from ..updates.turn import Frames, Read
+from ..updates.turn import Frames, Read, ReadOldest
 from .syncs import reply, resume_parts
 
 PAGE_BYTES = 4 << 20
@@ -30,34 +30,50 @@ PAGE_BYTES = 4 << 20
 READS_A_TURN = 4
 
 
+OLDEST = ReadOldest()
+
+
 @dataclass(slots=True)
 class FeedPage:
-    """A page of the records after a number. `records` is None if the journal lacks them, or until they come."""
+    """A page of the records after a number. `records` is None if the journal lacks them, or until they come.
+
+    The answer to `OLDEST` has no records but `begin`: where the journal's records begin, and whether one surely does.
+    """
 
     waits: bool = True
     records: list[Record] | None = field(default=None)
+    begin: tuple[int, bool] = (0, False)
 
 
 class FeedPages:
     """The pages that are to be read from the journal."""
 
     def __init__(self) -> None:
-        self._asked: dict[Read, FeedPage] = {}
+        self._asked: dict[Read | ReadOldest, FeedPage] = {}
 
     def ask(self, after: int, bytes_max: int) -> FeedPage:
         """Ask the journal for a page, and return it; it is filled when its `waits` is False."""
         return self._asked.setdefault(Read(after, bytes_max), FeedPage())
 
-    def due(self) -> list[Read]:
+    def ask_oldest(self) -> FeedPage:
+        """Ask the journal where its records begin, and return the page that will tell it."""
+        return self._asked.setdefault(OLDEST, FeedPage())
+
+    def due(self) -> list[Read | ReadOldest]:
         """Return the pages that are read at the end of this turn, the oldest question first."""
         return list(self._asked)[:READS_A_TURN]
 
-    def came(self, read: Read, rows: Sequence[LoggedRow] | None) -> None:
+    def came(self, read: Read | ReadOldest, found: Any) -> None:
         """Fill a page with the rows that the journal has; None if it does not reach back so far."""
         page = self._asked.pop(read, None)
         # There is no page if `clear` was called meanwhile.
-        if page is not None:
-            page.waits = False
+        if page is None:
+            return
+        page.waits = False
+        if isinstance(read, ReadOldest):
+            page.begin = found
+        else:
+            rows: Sequence[LoggedRow] | None = found
             page.records = None if rows is None else [Record(row.first - 1, *row) for row in rows]
 
     def clear(self) -> None:
@@ -76,6 +92,8 @@ class Feeds:
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
         self.pages = FeedPages()
+        # Where the journal's rows began, and the end of the record there.
+        self._first = (0, 0)
 
     def records(
         self,
@@ -136,11 +154,36 @@ class Feeds:
         return (yield from _whole(self._page(after, 1))) is not None
 
     def _oldest(self) -> Generator[list[Frames], None, int]:
-        """Return the lowest number after which all records are still here."""
-        oldest = self._committed.log.oldest
-        if (yield from _whole(self._page(0, 1))) is not None:
-            return 0
-        return self._committed.state.number if oldest is None else oldest
+        """Return the lowest number after which all records are still here, in the journal or in memory."""
+        log, before = self._committed.log, -1
+        while log.oldest != 0:
+            page = self.pages.ask_oldest()
+            yield from _whole(page)
+            begin, exact = page.begin
+            if begin == before or (log.start is not None and log.start <= begin):
+                return self._committed.state.number if log.oldest is None else log.oldest
+            found = begin if exact else (yield from self._end_of_first(begin))
+            if found is not None:
+                return found
+            # The rows there are damaged, or were deleted meanwhile.
+            before = begin
+        return 0
+
+    def _end_of_first(self, begin: int) -> Generator[list[Frames], None, int | None]:
+        """Return the end of the record that the row after `begin` belongs to; None if it can't be read.
+
+        The first parts of that record may be gone.
+        """
+        if self._first[0] == begin:
+            return self._first[1]
+        after, bytes_max = begin, 1
+        while records := (yield from _whole(self.pages.ask(after, bytes_max))):
+            end: int | None = next((record.last for record in records if not _more(_header(record))), None)
+            if end is not None:
+                self._first = begin, end
+                return end
+            after, bytes_max = records[-1].last, PAGE_BYTES
+        return None
 
     def _boundary(self, after: int, newest: int, *, most: int = 0, at: int = 0) -> Generator[list[Frames], None, int]:
         best, looked_at = after, 0
@@ -150,12 +193,10 @@ class Feeds:
                 yield []
             if record is None:
                 continue
-            peeked = peek(record.body, HEADER_BYTES_MAX)
-            header = None if peeked is None else peeked[0]
+            header = _header(record)
             if at and getattr(header, "wall_ms", 0) >= at:
                 break
-            if header is None or (isinstance(header, headers.Batch) and header.more):
-                # More parts of this record follow.
+            if header is None or _more(header):
                 continue
             if most and best > after and sequence_of(record.last) - sequence_of(after) > most:
                 break
@@ -181,6 +222,16 @@ class Feeds:
         if log.reaches(after):
             return FeedPage(waits=False, records=log.after(after, bytes_max))
         return self.pages.ask(after, bytes_max)
+
+
+def _header(record: Record) -> headers.Header | None:
+    peeked = peek(record.body, HEADER_BYTES_MAX)
+    return None if peeked is None else peeked[0]
+
+
+def _more(header: headers.Header | None) -> bool:
+    """Return True if more parts of a record follow."""
+    return isinstance(header, headers.Batch) and header.more
 
 
 def _whole(page: FeedPage) -> Generator[list[Frames], None, Any]:

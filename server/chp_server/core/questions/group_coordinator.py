@@ -2,7 +2,8 @@
 
     settle    gives slots to members that joined, and takes slots from members that have too many
     pump      sends each member messages of its slots, as far as it has credit
-    step      acknowledges for a member where its slots had no messages; takes slots from members that are too slow
+    step      acknowledges for a member where its slots had no messages; takes slots from members that are too slow;
+              once a second it moves slots from a member that has too much work (workload.py)
 
 A slot whose member has messages in hand is not moved at once. The member gets no more messages of the slot, and the
 slot moves when all are acknowledged. So no message comes twice, and other slots move meanwhile.
@@ -10,6 +11,9 @@ slot moves when all are acknowledged. So no message comes twice, and other slots
 Only this server knows which messages it sent to a member. A member that comes from another server or connection says
 which messages it has in hand, and in which history; it continues after these. A member that joined before this server
 became active may be working. It keeps its slots until it asks here, or until its lease ends.
+
+Slots that move by work were held by their member for the ttl of its lease at least. After a takeover nothing moves by
+work for that time, and each member keeps about the number of slots that it has. A move that was under way is forgotten.
 
 A message that failed before is given alone, in a group that counts deliveries. Its slot gives nothing else meanwhile.
 Its member gets nothing else of the group from when it has acknowledged all before until it acknowledges this message.
@@ -36,6 +40,7 @@ from chp.versions import HEADERS_SINCE
 
 from ..state.groups import NOBODY, Group, each_slot
 from ..state.member import Key, Member, Which
+from ..state.pace import Pace
 from ..state.state import ReplicatedState
 from ..state.topics import TopicLog
 from ..state.verdicts import Refusal
@@ -43,7 +48,14 @@ from ..updates.commit import Committer
 from .delivery import PAGES_A_TURN
 from .message_pages import MessagePages, MessageRow, load_of_page, takes_row
 from .syncs import reply
+from .workload import WORK_S_MIN, Workload, moves, shares, weights_of
 
+# Slots move by work so often, in seconds.
+WORK_EVERY_S = 1.0
+# A member gives slots away by work if it had too much for this many looks.
+BEHIND = 2
+# A member gets no slots by work if less than this part of its lease's ttl is left: it may be gone.
+TTL_LEFT_MIN = 1 / 3
 # A member that gets no messages is sent a sign of life so often, in seconds.
 BEAT_S = 1.0
 MAKES_ROOM = "your user has most of the members that read here, and another user needed room; ask again later"
@@ -73,6 +85,13 @@ class GroupCoordinator:
         self._slow: set[tuple[Which, bytes]] = set()
         # For each group the times until which slots are held back.
         self._holds: dict[Which, dict[float, int]] = {}
+        # For each group the slots that moved by work lately, by the time until which they do not do so again.
+        self._rests: dict[Which, dict[float, int]] = {}
+        # For each group the weights of members that are due more or fewer slots than others, for their work.
+        self._weights: dict[Which, dict[bytes, float]] = {}
+        # For each group the slots that are to move by work, and whose members have messages of them in hand.
+        self._chosen: dict[Which, int] = {}
+        self._work_at = float("-inf")
         # Members of whose slots some had no message where one had failed.
         self._passing: dict[Key, None] = {}
         # For each group whose dead letter was refused: when it is tried again, and the pause before that.
@@ -93,7 +112,7 @@ class GroupCoordinator:
 
     # -- what members ask
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
         """Begin to serve: forget what an earlier time as active left, and note the members of all groups."""
         self._of.clear()
         self._slow.clear()
@@ -103,12 +122,23 @@ class GroupCoordinator:
         self._holds.clear()
         self._passing.clear()
         self._refused_aside.clear()
+        self._rests.clear()
+        self._weights.clear()
+        self._chosen.clear()
         for topic in topics.by_name.values():
             for group in topic.groups.values():
+                if len(group.members) > 1:
+                    self._go_on_with((topic.name, group.name), group, now)
                 # What failed before is held back here for its whole time again.
                 group.untimed = group.suspects
                 if group.failures:
                     topics.groups.unsettled[topic.name, group.name] = None
+
+    def _go_on_with(self, which: Which, group: Group, now: float) -> None:
+        """Keep the shares of a group that another server has given its slots to."""
+        held = {member: group.slots_of(member).bit_count() for member in group.members}
+        self._weights[which] = weights_of({member: n for member, n in held.items() if n} or held)
+        self._rest(which, [(ALL_SLOTS, member) for member in held], now)
 
     def open(
         self, key: Key, topic: TopicLog, group: Group, options: dict[str, Any], *, user: str, now: float
@@ -129,10 +159,14 @@ class GroupCoordinator:
         before = self._of.get((which, member))
         if before is not None:
             self._streams.pop(before.key, None)
-        stream = Member(key, which, topic.id, member, credit, now, group.resets, room=credit)
+        pace = Pace(now) if before is None else before.pace
+        stream = Member(key, which, topic.id, member, credit, now, group.resets, pace, room=credit)
         stream.user, stream.plain = user, options.get("chp", HEADERS_SINCE) < HEADERS_SINCE
         stream.follow(group)
         stream.resume(self._have(options))
+        places = group.places[member]
+        pace.look(places, now)
+        pace.begin(stream.in_hand(places))
         self._streams[key] = self._of[which, member] = stream
         self._slow.discard((which, member))
         self._strange.discard(member)
@@ -168,6 +202,7 @@ class GroupCoordinator:
         stream = self._streams.get((identity, request_id))
         if stream is not None:
             stream.grant(min(stream.credit + more, self._limits.sync_credit_max), now)
+            stream.pace.take(more, now)
             # A member that was too slow has done something, so it may get slots again.
             if (stream.which, stream.member) in self._slow:
                 self._slow.discard((stream.which, stream.member))
@@ -202,6 +237,9 @@ class GroupCoordinator:
                 self._pass(stream, group, now)
                 if group.ack_timeout_s is not None:
                     self._watch(stream, group, group.ack_timeout_s, now)
+        if now - self._work_at >= WORK_EVERY_S:
+            self._work_at = now
+            self._move_by_work(now)
 
     def _group(self, stream: Member) -> Group | None:
         group = self._state.topics.groups.get(*stream.which)
@@ -229,6 +267,103 @@ class GroupCoordinator:
             self._assign(stream.which, [(hand, NOBODY)], now, failed)
             self._state.topics.groups.unsettled[stream.which] = None
             self._committer.counts["members_too_slow"] += 1
+
+    # -- slots that move by work
+
+    def _move_by_work(self, now: float) -> None:
+        """Move slots of members that have more work than others, in all groups."""
+        by_group: dict[Which, list[Member]] = {}
+        for (which, _), stream in self._of.items():
+            by_group.setdefault(which, []).append(stream)
+        groups, topics = self._state.topics.groups, self._state.topics.by_name
+        for kept in (self._rests, self._weights):
+            for which in [which for which in kept if not getattr(groups.get(*which), "members", None)]:
+                del kept[which]
+        for which, streams in by_group.items():
+            topic, group = topics.get(which[0]), groups.get(*which)
+            if topic is None or group is None:
+                continue
+            here = [each for each in streams if each.topic == topic.id and each.member in group.members]
+            for stream in here:
+                stream.follow(group)
+                stream.pace.look(group.places[stream.member], now)
+                stream.behind = stream.behind + 1 if self._is_behind(stream, topic) else 0
+            if len(here) > 1 and any(each.behind >= BEHIND for each in here):
+                self._even_out(which, topic, group, here, now)
+
+    @staticmethod
+    def _is_behind(stream: Member, topic: TopicLog) -> bool:
+        """Return True if a member may have more work than it does soon, even if all that waits is its own."""
+        waits = topic.next - min(stream.waiting(topic.next), default=topic.next)
+        return stream.pace.rate is not None and waits > 0 and stream.pace.hand + waits > WORK_S_MIN * stream.pace.rate
+
+    def _even_out(self, which: Which, topic: TopicLog, group: Group, streams: list[Member], now: float) -> None:
+        """Choose slots of a group that are to move, and let them."""
+        if group.untimed:
+            self._hold(which, group, now)
+        # These wait because of a message, and not because of their member.
+        held_back = group.suspects | self._held_back(which, now)
+        due = self._shares(which, group)
+        stays = held_back | self._resting(which, now)
+        parts = self.pages.shares_of_slots(topic.id)
+        loads = []
+        for stream in streams:
+            if stream.member not in due:
+                continue
+            held = group.slots_of(stream.member)
+            load = Workload(stream.member, stream.pace.rate, stream.pace.hand, due[stream.member])
+            for looked, slots in stream.waiting(topic.next).items():
+                for slot in each_slot(slots & ~held_back & ~stream.leaving):
+                    waits = parts.get(slot, 0.0) * (topic.next - max(looked, topic.first))
+                    load.messages += waits
+                    if waits and not slot & stays:
+                        load.movable[slot] = waits
+            if stream.behind < BEHIND:
+                load.movable = {}
+            if stream.leaving or held.bit_count() != due[stream.member]:
+                # The last move is not done.
+                load.movable, load.takes = {}, False
+            load.takes = load.takes and self._may_take(stream, now)
+            loads.append(load)
+        found = moves(loads)
+        if found:
+            for slot, giver, taker in found:
+                self._chosen[which] = self._chosen.get(which, 0) | slot
+                due[giver] -= 1
+                due[taker] += 1
+            self._weights[which] = weights_of(due)
+            self._committer.counts["slots_moved_by_work"] += len(found)
+            self._state.topics.groups.unsettled[which] = None
+
+    def _may_take(self, stream: Member, now: float) -> bool:
+        """Return True if a member is connected, and its lease was refreshed in time."""
+        lease = self._state.leases.get(stream.member)
+        left_s = TTL_LEFT_MIN * lease.ttl_ms / 1000 if lease is not None else 0.0
+        return stream.key in self._streams and not stream.waits and lease is not None and lease.deadline - now >= left_s
+
+    def _shares(self, which: Which, group: Group) -> dict[bytes, int]:
+        """Return the number of slots that each member is due which may have slots."""
+        members = [member for member in group.members if (which, member) not in self._slow]
+        held = {member: group.slots_of(member).bit_count() for member in members}
+        return shares(held, self._weights.get(which, {})) if held else {}
+
+    def _rest(self, which: Which, moved: list[tuple[int, bytes]], now: float) -> None:
+        """Note slots that do not move by work before the ttl of their new member is over."""
+        rests = self._rests.setdefault(which, {})
+        for until in [until for until in rests if until <= now]:
+            del rests[until]
+        for slots, member in moved:
+            lease = self._state.leases.get(member)
+            if lease is not None and slots:
+                until = now + lease.ttl_ms / 1000
+                rests[until] = rests.get(until, 0) | slots
+
+    def _resting(self, which: Which, now: float) -> int:
+        """Return the slots of a group that moved by work lately."""
+        slots = 0
+        for until, some in self._rests.get(which, {}).items():
+            slots |= some if until > now else 0
+        return slots
 
     def in_hand(self, lease: bytes, why: str) -> list[list[Any]]:
         """Return what a member has in hand of groups that count deliveries, and why it failed, as a record's column."""
@@ -289,51 +424,58 @@ class GroupCoordinator:
             stream = self._of.pop(key)
             stream.given.clear()
         self._slow -= {key for key in self._slow if key[0] == which and key[1] not in group.members}
-        members = [member for member in group.members if (which, member) not in self._slow]
-        if not members:
+        due = self._shares(which, group)
+        if not due:
             return True
-        held = {member: group.slots_of(member) for member in members}
-        shares = _shares(held)
-        free = group.slots_of(NOBODY)
-        waits = False
-        for member in members:
-            more, stays = self._spare(which, member, group, held[member].bit_count() - shares[member])
+        held = {member: group.slots_of(member).bit_count() for member in due}
+        free, chosen, waits = group.slots_of(NOBODY), self._chosen.pop(which, 0), 0
+        for member in due:
+            more, later = self._spare(which, member, group, held[member] - due[member], chosen)
             free |= more
-            waits |= stays
-        moves = []
-        for member in members:
-            take = _lowest(free, shares[member] - held[member].bit_count())
+            waits |= later
+        if chosen & waits:
+            self._chosen[which] = chosen & waits
+        moved = []
+        for member in due:
+            take = _lowest(free, due[member] - held[member])
             free &= ~take
             if take:
-                moves.append((take, member))
-        if moves:
-            self._assign(which, moves, now)
+                moved.append((take, member))
+        if moved:
+            self._assign(which, moved, now)
+            self._rest(which, [(slots & chosen, member) for slots, member in moved], now)
         return not waits
 
-    def _spare(self, which: Which, member: bytes, group: Group, n: int) -> tuple[int, bool]:
-        """Return the slots that a member can give away now, of `n` too many; and True if it gives more later."""
+    def _spare(self, which: Which, member: bytes, group: Group, n: int, chosen: int) -> tuple[int, int]:
+        """Return the slots that a member can give away now, of `n` too many; and those that it gives later.
+
+        The slots that were `chosen` for their work go first.
+        """
         stream = self._of.get((which, member))
         if stream is not None:
             stream.leaving = 0
         if n <= 0:
-            return 0, False
+            return 0, 0
         held = group.slots_of(member)
         if member in self._strange:
-            return 0, True
+            # It gives slots once it has asked here.
+            return 0, _lowest(held, n)
         if stream is None:
-            return _lowest(held, n), False
+            return _lowest(held, n), 0
         stream.follow(group)
         idle = held & ~stream.in_hand(group.places.get(member, {}))
-        now = _lowest(idle, n)
-        stream.leaving = _lowest(held & ~now, n - now.bit_count())
-        return now, bool(stream.leaving)
+        out = 0
+        for some in (chosen & held, idle, held):
+            out |= _lowest(some & ~out, n - out.bit_count())
+        stream.leaving = out & ~idle
+        return out & idle, stream.leaving
 
     def _assign(
-        self, which: Which, moves: list[tuple[int, bytes]], now: float, more: dict[str, Any] | None = None
+        self, which: Which, moved: list[tuple[int, bytes]], now: float, more: dict[str, Any] | None = None
     ) -> None:
-        told = [[*which, [[pack_slots(slots), member] for slots, member in moves]]]
+        told = [[*which, [[pack_slots(slots), member] for slots, member in moved]]]
         self._committer.add_segment(Segment([], [], {columns.ASSIGN: told, **(more or {})}), now)
-        self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moves)
+        self._committer.counts["slots_moved"] += sum(slots.bit_count() for slots, _ in moved)
 
     def _add(self, column: str, told: list[Any], now: float) -> None:
         self._committer.add_segment(Segment([], [], {column: told}), now)
@@ -461,6 +603,7 @@ class GroupCoordinator:
         slot = 1 << self.pages.slot_of(row, offset)
         proof = [row.stored.number, *self._state.whose(row.stored.number)]
         spans = stream.looked(offset, slot, offset + 1, sent=True)
+        stream.pace.give(slot, offset + 1, 1, now)
         stream.credit -= 1
         stream.touched = stream.said = now
         self.delivered += 1
@@ -534,9 +677,11 @@ class GroupCoordinator:
         """Return the next answer; b"" if there is none now."""
         items = list[bytes]()
         told = headers.Messages(stream.key[1], 0, topic.first, topic.next)
+        # A member that asks for one page at a time, and grants nothing, takes as much as there is.
+        stream.is_paced = len(group.members) > 1 and (stream.room > 1 or stream.pace.grants)
         while stream.credit and stream.seen < upto and not items:
             at, slots, stop = stream.next()
-            if stream.is_ahead and self._scarce(topic, at, slots):
+            if self._has_enough(stream, topic, at, slots):
                 break
             rows = [] if at < 0 or at >= topic.next else self._rows(topic, at, upto, slots)
             if rows is None:
@@ -552,6 +697,10 @@ class GroupCoordinator:
                 stream.seen = upto
                 break
             end = min(rows[-1].stored.end, stop)
+            if stream.is_paced:
+                # About as many messages as the member does soon, which others can't do once it has them.
+                dense = max(stream.dense, slots.bit_count() / SLOTS)
+                end = min(end, max(at, rows[0].stored.first) + 1 + int(stream.pace.size / dense))
             rows = [row for row in rows if row.stored.first < end]
             found, load = list[tuple[bytes, int]](), load_of_page()
             for row in rows:
@@ -563,7 +712,10 @@ class GroupCoordinator:
             rows, items = rows[: len(found)], [item for item, n in found if n]
             spans = stream.looked(at, slots, end, sent=bool(items))
             if items:
-                self.delivered += sum(n for _, n in found)
+                n = sum(n for _, n in found)
+                self.delivered += n
+                stream.pace.give(slots, end, n, now)
+                stream.dense = n / (end - max(at, rows[0].stored.first))
                 last = max(row.stored.number for row in rows)
                 proof = [last, *self._state.whose(last)]
                 stream.credit -= 1
@@ -600,6 +752,10 @@ class GroupCoordinator:
         there = topic.bytes * (topic.next - at) // max(1, topic.next - topic.first)
         return at >= 0 and there < share * self._limits.messages_page_bytes
 
+    def _has_enough(self, stream: Member, topic: TopicLog, at: int, slots: int) -> bool:
+        """Return True if a member that is ahead gets nothing more for now."""
+        return stream.is_ahead and ((stream.is_paced and stream.pace.is_full) or self._scarce(topic, at, slots))
+
     def ready(self, blocked: Container[bytes], upto: int) -> bool:
         """Return True if a member could get messages in a turn that follows at once."""
         streams = self._streams.values()
@@ -613,7 +769,7 @@ class GroupCoordinator:
         topic = self._state.topics.by_name.get(stream.which[0])
         at, slots, _ = stream.next()
         there = topic is not None and 0 <= at < topic.next
-        return topic is not None and there and not (stream.is_ahead and self._scarce(topic, at, slots))
+        return topic is not None and there and not self._has_enough(stream, topic, at, slots)
 
 
 def _without_gap(rows: list[MessageRow], at: int) -> list[MessageRow]:
@@ -625,13 +781,6 @@ def _without_gap(rows: list[MessageRow], at: int) -> list[MessageRow]:
         found.append(row)
         at = row.stored.end
     return found
-
-
-def _shares(held: dict[bytes, int]) -> dict[bytes, int]:
-    """Return how many slots each member should have: equally many, and a rest goes to those that have most now."""
-    base, more = divmod(SLOTS, len(held))
-    by_size = sorted(held, key=lambda member: -held[member].bit_count())
-    return {member: base + (i < more) for i, member in enumerate(by_size)}
 
 
 def _lowest(slots: int, n: int) -> int:

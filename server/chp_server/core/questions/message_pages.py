@@ -14,7 +14,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -25,6 +25,7 @@ from chp.limits import DEFAULT
 from chp.topics import (
     ALL_SLOTS,
     NO_HEADERS,
+    SLOTS,
     Headers,
     has_headers,
     pack_messages,
@@ -52,6 +53,8 @@ PAGE_BYTES_MAX = 8 << 20
 DECODED_BYTES = 8 << 20
 # The topics whose row of the last single message is kept.
 NEAR_MAX = 8
+# The rows of a topic whose slots are noted when they are decoded, the slots noted of each, and the topics.
+LATELY_ROWS, LATELY_SLOTS, LATELY_TOPICS = 8, 1024, 64
 # A read takes at least this many bytes, because a reader gets several pages in a turn.
 READ_BYTES = 2 << 20
 # The bytes that are read in a turn. Other reads wait for the next turns.
@@ -106,6 +109,8 @@ class MessagePages:
         self._bytes = self._decoded = 0
         # The rows of the last single messages, by topic.
         self._near: OrderedDict[int, MessageRow] = OrderedDict()
+        # Slots of messages of the rows that were decoded last, by topic.
+        self._lately: OrderedDict[int, deque[bytes]] = OrderedDict()
 
     def find(self, topic: int, offset: int, end: int, number: int, bytes_max: int) -> list[MessageRow] | None:
         """Return the rows from an offset on, of records up to a number: about so many bytes.
@@ -182,6 +187,7 @@ class MessagePages:
         self._asked.clear()
         self._came.clear()
         self._near.clear()
+        self._lately.clear()
         self._bytes = self._decoded = 0
 
     def item(self, row: MessageRow, slots: int, start: int, stop: int, *, plain: bool = False) -> tuple[bytes, int]:
@@ -267,8 +273,20 @@ class MessagePages:
         stored = row.stored
         return b"".join((array_head(5), *map(packb, (offset, 1, stored.number, stored.wall_ms, [body]))))
 
+    def shares_of_slots(self, topic: int) -> dict[int, float]:
+        """Return the part of a topic's messages that each slot has lately; a slot without messages is left out."""
+        counts = Counter(b"".join(self._lately.get(topic, (bytes(range(SLOTS)),))))
+        return {1 << slot: n / counts.total() for slot, n in counts.items()}
+
     def _decode(self, row: MessageRow) -> None:
         row.decode()
+        topic = row.stored.topic
+        self._lately.setdefault(topic, deque(maxlen=LATELY_ROWS)).append(
+            row.slots[:: max(1, len(row.slots) // LATELY_SLOTS)]
+        )
+        self._lately.move_to_end(topic)
+        if len(self._lately) > LATELY_TOPICS:
+            self._lately.popitem(last=False)
         self._decoded += len(row.stored.body)
         if self._decoded > DECODED_BYTES:
             for other in self._rows.values():

@@ -37,7 +37,7 @@ from ..state.image import Image
 from ..state.leases import listed
 from ..updates.authorizer import Authorizer
 from ..updates.commit import Committer
-from ..updates.turn import Copy, CurrentTurn, Frames, JournalRead, Read, ReadMessages
+from ..updates.turn import Copy, CurrentTurn, Frames, JournalRead, Read, ReadMessages, ReadOldest
 from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
@@ -426,7 +426,7 @@ class Requests:
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn."""
         self.awake = True
-        if isinstance(read, Read):
+        if isinstance(read, Read | ReadOldest):
             self.feeds.pages.came(read, found)
         elif isinstance(read, ReadMessages):
             self.readers.pages.came(read, found)

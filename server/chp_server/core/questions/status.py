@@ -17,7 +17,7 @@ from ..updates.turn import CurrentTurn
 from .requests import Requests
 
 EPOCHS_SHOWN = 50
-# Each group takes three series of the metrics.
+# Each group takes four series of the metrics.
 GROUPS_SHOWN = 100
 # A server counts as throttled for so long.
 THROTTLED_S = 1.0
@@ -49,6 +49,7 @@ def status_of(
         "sessions": len(state.sessions),
         "leases": len(state.leases),
         "transactions": len(state.staging.transactions),
+        "applications": len(state.staging.versions),
         "staged_bytes": state.staging.bytes,
         "channels": channels.shown(),
         "chp1_subscriptions": sum(channels.listeners.counts[prefix] for prefix in channels.chp1),

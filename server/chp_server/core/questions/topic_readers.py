@@ -31,6 +31,7 @@ from ..updates.commit import Committer
 from ..updates.turn import Append, CurrentTurn
 from .delivery import TopicDelivery
 from .group_coordinator import GroupCoordinator
+from .lag_alarms import LagAlarms
 from .message_pages import MessagePages
 from .syncs import reply
 from .unused import UnusedGroups, UnusedTopics
@@ -56,6 +57,7 @@ class TopicReaders:
         self.pages = MessagePages()
         self.delivery = TopicDelivery(committer.limits, self.pages)
         self.coordinator = GroupCoordinator(committer, self.pages)
+        self._alarms = LagAlarms()
         self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
         # The answers that wait: their number, the connection, the id of the question, and the facts.
         self.owed: deque[tuple[int, bytes, int, dict[str, Any]]] = deque()
@@ -197,6 +199,7 @@ class TopicReaders:
         turn.effects.replies += self.delivery.clear(int(pair.bstate))
         turn.effects.replies += self.coordinator.clear(int(pair.bstate))
         # The other server may see what this one does not.
+        self._alarms = LagAlarms()
         self._unused, self._unused_groups = UnusedTopics(), UnusedGroups()
 
     def settle(self, *, beat: bool) -> None:
@@ -213,6 +216,17 @@ class TopicReaders:
         self.coordinator.refused.clear()
         if beat:
             self._remove_unused()
+            self._tell_late_groups()
+
+    def _tell_late_groups(self) -> None:
+        """Log the groups that have become late, and those that are no more."""
+        turn = self._turn
+        for facts in self._alarms.changes(self._committed.state.topics, turn.now, turn.wall_s):
+            if facts.pop("late"):
+                self._committer.counts["groups_late"] += 1
+                turn.effects.fact("group late", "warning", **facts)
+            else:
+                turn.effects.fact("group in time", **facts)
 
     def _remove_unused(self) -> None:
         """Remove the topics and the groups that were unused for as long as their settings allow."""

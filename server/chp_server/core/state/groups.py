@@ -51,7 +51,7 @@ Failures = dict[tuple[int, int], int]  # offset, times -> slots
 
 
 # The settings that may be changed.
-CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "expire_after_s")
+CHANGING = ("ack_timeout_s", "max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s")
 
 
 class GroupSettings(NamedTuple):
@@ -67,6 +67,7 @@ class GroupSettings(NamedTuple):
     retry_after_ms: int | None = None
     # The group is removed after it had no member for so many seconds.
     expire_after_s: int | None = None
+    lag_alarm_s: int | None = None
 
 
 class DeadMessage(NamedTuple):
@@ -97,6 +98,8 @@ class Group:
     max_deliveries: int | None = None
     # A message that failed is held back for so long, and twice as long each time; None: it is given again at once.
     retry_after_ms: int | None = None
+    # The group is late while its oldest message is older than this; None: it never is.
+    lag_alarm_s: int | None = None
     failures: Failures = field(default_factory=dict)
     dead: dict[int, DeadMessage] = field(default_factory=dict)
     # Slots whose member is to be given all from their places on again; this and the next are not part of the state.
@@ -272,6 +275,7 @@ class Group:
         """Take over the settings that say how messages are given."""
         self.ack_timeout_s = settings.ack_timeout_s
         self.max_deliveries, self.retry_after_ms = settings.max_deliveries, settings.retry_after_ms
+        self.lag_alarm_s = settings.lag_alarm_s
         self.expire_after_s = settings.expire_after_s
         if self.max_deliveries is None:
             self.failures.clear()
@@ -283,17 +287,25 @@ class Group:
     def to_list(self) -> list[Any]:
         """Return the group as a list, as a state carries it.
 
-        A group that counts nothing has five elements, and one that counts has six. A group that ends when it is not
-        used has seven, and the sixth is None if it counts nothing.
+        It has five elements, and up to three more: what a group has that counts, and its `expire_after_s` and
+        `lag_alarm_s`. None stands for what it has not, and the list ends with what it has.
         """
         places = [[m, [[at, pack_slots(some)] for at, some in held.items()]] for m, held in self.places.items()]
         told = [self.name, self.ack_timeout_s, self.resets, list(map(list, self.members.items())), places]
-        ends = [] if self.expire_after_s is None else [self.expire_after_s]
-        if self.max_deliveries is None:
-            return [*told, None, *ends] if ends else told
-        failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
-        dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
-        return [*told, [self.max_deliveries, self.retry_after_ms, failures, dead], *ends]
+        more: list[Any] = [None, self.expire_after_s, self.lag_alarm_s]
+        if self.max_deliveries is not None:
+            failures = [[upto, times, pack_slots(slots)] for (upto, times), slots in self.failures.items()]
+            dead = [[offset, pack_slots(each.slots), each.why, each.times] for offset, each in self.dead.items()]
+            more[0] = [self.max_deliveries, self.retry_after_ms, failures, dead]
+        while more and more[-1] is None:
+            more.pop()
+        return [*told, *more]
+
+    @property
+    def is_newer(self) -> bool:
+        """True if the group has a setting that a server below version 5 can't have."""
+        newer = (self.max_deliveries, self.expire_after_s, self.lag_alarm_s)
+        return any(setting is not None for setting in newer)
 
     @staticmethod
     def of(told: list[Any]) -> Group:
@@ -301,6 +313,7 @@ class Group:
         name, ack_timeout_s, resets, members, places, *more = told
         held = {m: {at: unpack_slots(some) for at, some in of_one} for m, of_one in places}
         group = Group(name, ack_timeout_s, held, dict(members), resets)
+        group.lag_alarm_s = more[2] if len(more) > 2 else None
         group.expire_after_s = more[1] if len(more) > 1 else None
         if more and more[0] is not None:
             most, retry_after_ms, failures, dead = more[0]
@@ -363,6 +376,8 @@ class Groups:
         self._limits, self._topics = limits, topics
         # member -> (topic, name) of each group that it is in
         self._of: dict[bytes, set[tuple[str, str]]] = {}
+        # Groups with `lag_alarm_s`.
+        self.alarmed: dict[tuple[str, str], None] = {}
         # Groups whose members have changed, or whose members are to give slots away.
         self.unsettled: dict[tuple[str, str], None] = {}
         # The groups that end when they are not used.
@@ -547,6 +562,14 @@ class Groups:
             self.unsettled[topic, name] = None
         elif told.again:
             self._begin_anew(topic, groups[name], offset)
+        if name in groups:
+            self._note_alarm(topic, groups[name])
+
+    def _note_alarm(self, topic: str, group: Group) -> None:
+        if group.lag_alarm_s is None:
+            self.alarmed.pop((topic, group.name), None)
+        else:
+            self.alarmed[topic, group.name] = None
 
     def _note_expiring(self, topic: str, group: Group) -> None:
         """Note whether a group ends when it is not used."""
@@ -573,6 +596,7 @@ class Groups:
             for member in group.members:
                 self._forget(member, (topic, name))
             self.unsettled.pop((topic, name), None)
+            self.alarmed.pop((topic, name), None)
             self.expiring.pop((topic, name), None)
 
     def _forget(self, member: bytes, which: tuple[str, str]) -> None:
@@ -592,6 +616,7 @@ class Groups:
         for topic, of_topic in self._topics.items():
             for name, group in of_topic.groups.items():
                 self.unsettled[topic, name] = None
+                self._note_alarm(topic, group)
                 self._note_expiring(topic, group)
                 for member in group.members:
                     self._of.setdefault(member, set()).add((topic, name))
@@ -603,10 +628,9 @@ class Groups:
                 yield (topic, name), group
 
     @property
-    def counts(self) -> bool:
-        """True if a group counts deliveries, which an older peer can't do."""
-        groups = (group for topic in self._topics.values() for group in topic.groups.values())
-        return any(group.max_deliveries is not None for group in groups)
+    def any_newer(self) -> bool:
+        """True if a group has a setting that an older peer can't have."""
+        return any(group.is_newer for topic in self._topics.values() for group in topic.groups.values())
 
     @property
     def any_member(self) -> bool:
@@ -642,8 +666,8 @@ def settings_of(told: dict[str, Any]) -> GroupSettings:
         raise BadInput(f"a group's start is an offset, or -1 for the end, not {found.start!r:.40}")
     if type(found.change) is not bool or (found.change and (found.again or "start" in told)):
         raise BadInput("a change of a group's settings has neither start nor again: the group goes on where it is")
-    bounds = (("ack_timeout_s", 1 << 31), ("max_deliveries", DEFAULT.deliveries_max), ("expire_after_s", 1 << 31))
-    for name, most in bounds:
+    seconds = dict.fromkeys(("ack_timeout_s", "expire_after_s", "lag_alarm_s"), 1 << 31)
+    for name, most in (*seconds.items(), ("max_deliveries", DEFAULT.deliveries_max)):
         number = getattr(found, name)
         if number is not None and (type(number) is not int or not 0 < number <= most):
             raise BadInput(f"a group's {name} is a whole number from 1 to {most:,}, or left out, not {number!r:.40}")

@@ -67,6 +67,10 @@ class JournalDamaged(JournalError):
         self.place = place
 
 
+class RetainedDamaged(JournalDamaged):
+    """Rows that the snapshot covers are damaged. Nothing but log reads needs them, and the journal has let them go."""
+
+
 class JournalFull(JournalError):
     """The store has no room. The journal is as it was at the last sync; free some room and append again."""
 
@@ -154,7 +158,20 @@ class Journal(Protocol):
     def read_after(self, number: int, bytes_max: int) -> list[LoggedRow] | None:
         """Return synced rows after `number`, at least one if there is any; None if the rows don't reach back to it.
 
-        Also return None if `number` is not a place in this history, such as the end of a record that was dropped.
+        Also return None if `number` is not a place in this history, such as the end of a record that was dropped. Raise
+        `RetainedDamaged` if a row that the snapshot covers is damaged; it and those before it are read no more.
+        """
+
+    def oldest(self) -> tuple[int, bool]:
+        """Return the number that the oldest retained row follows on; and True if a record surely begins there.
+
+        A record in parts has several rows, and the first of them may be deleted. Without rows, this is the last number.
+        """
+
+    def press(self, short: int) -> None:
+        """Let later syncs delete covered rows although they are to be retained, as the disk lacks `short` bytes.
+
+        0 ends that. Room that was given back inside of the journal's file counts as room.
         """
 
     def drop_after(self, number: int) -> int:

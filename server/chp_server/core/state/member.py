@@ -12,6 +12,7 @@ from typing import Any
 from chp.topics import ALL_SLOTS, pack_slots
 
 from .groups import Group, Places
+from .pace import Pace
 
 Key = tuple[bytes, int]
 Which = tuple[str, str]  # topic, name
@@ -33,6 +34,7 @@ class Member:
     touched: float
     # The `resets` of its group when the member came.
     resets: int
+    pace: Pace
     given: Given = field(default_factory=dict)
     # Slots that it gets nothing more of.
     leaving: int = 0
@@ -49,6 +51,12 @@ class Member:
     user: str = ""
     # True if the member is of an older version, which knows no headers.
     plain: bool = False
+    # True if its group has other members, so that it is given no more than it does soon.
+    is_paced: bool = False
+    # The messages of its slots for each offset of the last page, by which the length of the next one is estimated.
+    dense: float = 0.0
+    # The number of looks in a row at which it had work for a while.
+    behind: int = 0
     # Slots of which it gets nothing for now, as their next message failed before.
     barred: int = 0
     # True if it gets nothing before it has acknowledged what it has in hand.
@@ -78,6 +86,7 @@ class Member:
         if again := group.anew & held:
             # These slots begin at their places again.
             group.anew &= ~again
+            self.pace.keep(~again)
             for where, slots in list(self.given.items()):
                 self._put(where, slots & ~again)
         for where, slots in list(self.given.items()):
@@ -143,6 +152,14 @@ class Member:
         for (_, looked), some in self.given.items():
             slots |= some if looked == at else 0
         return at, slots & ~without, stop
+
+    def waiting(self, end: int) -> dict[int, int]:
+        """Return the slots in which messages may wait that the member was not sent, by the offset of the first."""
+        found: dict[int, int] = {}
+        for (_, looked), slots in self.given.items():
+            if looked < end:
+                found[looked] = found.get(looked, 0) | slots
+        return found
 
     def searched(self, slots: int) -> dict[int, int]:
         """Return these slots by the offset up to which each was searched."""

@@ -34,7 +34,7 @@ class Subtrees:
     def shares(self, segment: Segment) -> Iterator[tuple[str, Segment]]:
         """Yield each wanted subtree that a segment has keys of, with its part (the segment itself if that is all)."""
         keys, wanted = segment.keys, self._wanted
-        common = _common_directory(min(keys), max(keys))
+        common = _common_directory(*segment.bounds)
         if not self._any_below(common):
             yield from ((subtree, segment) for subtree in above(common) if subtree in wanted)
             return

@@ -7,7 +7,8 @@
 
 A part is one attempt of one task. A commit simply does not name the attempts that failed or ran twice. The server
 remembers the last committed version of each application, and answers a commit of that version or an older one as done.
-So a micro-batch that is run again does no harm.
+So a micro-batch that is run again does no harm. A version is forgotten after `application_idle_s_max` without a commit.
+While as many applications are remembered as may be, a new one is refused.
 
 The slower of two attempts may stage something after the commit. That is not kept, as no client would ever commit it.
 Bytes, transactions and their age are bounded.
@@ -19,7 +20,7 @@ counted its versions first under rules.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,6 +59,18 @@ class StagedTransaction:
     messages: dict[str, Counts] = field(default_factory=dict)
 
 
+class CommittedVersion(NamedTuple):
+    """The last version that an application has committed."""
+
+    version: int
+    revision: int
+    # The time of the last commit.
+    touched: float
+
+
+NO_VERSION = CommittedVersion(0, 0, 0.0)
+
+
 class Room(NamedTuple):
     """The answer whether there is room for another batch."""
 
@@ -73,7 +86,7 @@ class Staging:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.transactions: dict[bytes, StagedTransaction] = {}
-        self.versions = FairTable[str, tuple[int, int]](limits.applications_max)  # application -> version, revision
+        self.versions = FairTable[str, CommittedVersion](limits.applications_max)
         # The transactions that were committed last; never more than `versions` may hold.
         self.committed: OrderedDict[bytes, None] = OrderedDict()
         self.bytes = 0
@@ -148,6 +161,9 @@ class Staging:
         transaction = self.transactions.setdefault(transaction_id, StagedTransaction(now))
         transaction.parts.setdefault(part, []).append(encoded)
         kept = Segment(segment.keys, segment.values, extras or None) if self.bytes < DECODED_BYTES_MAX else None
+        if kept is not None and kept.keys:
+            # The turn of the commit then need not look at each key.
+            _ = kept.bounds
         transaction.read.setdefault(part, []).append(kept)
         for name, count, body in extras.get(columns.PUBLISH, ()):
             add_counts(transaction.messages.setdefault(part, {}), name, count, len(body))
@@ -188,20 +204,25 @@ class Staging:
         pairs = (zip(transaction.read.get(n, ()), transaction.parts.get(n, ()), strict=True) for n, _ in parts)
         return [segment or decode_segment(body) for part in pairs for segment, body in part]
 
-    def drop(self, transaction_id: bytes) -> None:
-        """Forget a transaction and what is staged in it."""
+    def drop(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
+        """Forget a transaction and what is staged in it; return the lists of that, which the caller frees in slices."""
         transaction = self.transactions.pop(transaction_id, None)
-        if transaction is not None:
-            self.bytes -= transaction.bytes
+        if transaction is None:
+            return []
+        self.bytes -= transaction.bytes
+        return [*transaction.parts.values(), *transaction.read.values()]
 
-    def end(self, transaction_id: bytes) -> None:
+    def end(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
         """Forget a transaction because it was committed; what is staged in it from now on comes too late.
+
+        Return the lists of what was staged, which the caller frees in slices.
 
         The server forgets this before it forgets the application's version. So a batch that runs again is either
         staged, or recognised as done.
         """
-        self.drop(transaction_id)
+        freed = self.drop(transaction_id)
         self.record_ended(transaction_id)
+        return freed
 
     def record_ended(self, transaction_id: bytes) -> None:
         """Remember that the transaction was committed."""
@@ -216,7 +237,29 @@ class Staging:
     def done(self, application: str, version: int) -> int | None:
         """Return the revision of an application's last version, if that is `version` or later; else None."""
         last = self.versions.get(application)
-        return last[1] if last is not None and version <= last[0] else None
+        return last.revision if last is not None and version <= last.version else None
+
+    def why_not_remembered(self, application: str, user: str) -> str:
+        """Return why the version of an application can't be remembered; "" if it can be."""
+        versions = self.versions
+        if not application or application in versions or not versions.full:
+            return ""
+        if not versions.refuses(user) and versions.crowding(user):
+            return ""
+        many = f"the versions of {len(versions):,} applications are remembered, and no more may be (applications_max)"
+        days = f"{self._limits.application_idle_s_max / 86_400:g} days"
+        return f"{many}; use one name again, not a new one each time: a name is forgotten {days} after its last commit"
+
+    def forget_applications(self, now: float) -> int:
+        """Forget the applications that have committed nothing for `application_idle_s_max`; return how many."""
+        forgotten, versions = 0, self.versions
+        while versions:
+            application, last = next(iter(versions.items()))
+            if now - last.touched < self._limits.application_idle_s_max:
+                break
+            del versions[application]
+            forgotten += 1
+        return forgotten
 
     def owner_of(self, application: str) -> str | None:
         """Return the user of an application; None if it has none."""
@@ -231,17 +274,18 @@ class Staging:
         """Return the applications that have a user, with their users."""
         return [(name, user) for name in self.versions if (user := self.versions.user_of(name))]
 
-    def record_done(self, application: str, version: int, revision: int, user: str = "") -> None:
+    def record_done(self, application: str, version: int, revision: int, now: float, user: str = "") -> None:
         """Remember an application's last version; a commit without an application asks for no memory."""
         if not application:
             return
         versions, last = self.versions, self.versions.get(application)
         if last is None:
-            versions.put(application, (version, revision), user)
+            versions.put(application, CommittedVersion(version, revision, now), user)
         else:
             # An older version comes with the suffix of another server.
-            if last[0] <= version:
-                versions[application] = (version, revision)
+            if last.version <= version:
+                last = CommittedVersion(version, revision, now)
+            versions[application] = last._replace(touched=now)
             versions.use(application)
         if len(versions) > versions.most:
             del versions[versions.loser()]

@@ -16,12 +16,13 @@ The state changes only by records, in the order of their numbers, on the active,
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, overload
 
 from chp import columns
 from chp.batch import Segment, array_head, encode, packb, unpackb
+from chp.fair import FairTable
 from chp.hashmap import Hashmap
 from chp.headers import Access, Epoch, StateHead
 from chp.keys import CLIENT_BYTES
@@ -29,6 +30,7 @@ from chp.limits import Limits
 from chp.numbers import epoch_of
 
 from .access_state import APPLICATION, GROUP, AccessState
+from .deferred import DeferredCommit
 from .history import EpochEntry, History, Position, common, from_list, opener_of, to_list
 from .image import NOT_YET, Gathering, Image
 from .incremental_free import IncrementalFree
@@ -40,6 +42,8 @@ from .topics import Topics
 
 # Items of a list that are packed in one turn, in about 2 ms.
 SLICE = 16_384
+# Stands for a number of items.
+ALL = 1 << 62
 
 
 def packing(
@@ -131,18 +135,21 @@ REFUSAL_TEXT_MAX = 1 << 20
 class RecentRefusals:
     """The code and the detail of the latest refused batches.
 
-    Both are kept as bytes, and so is the id of the batch: as objects they would take twice the memory.
+    A batch whose refusal is forgotten is acknowledged if it comes again. So a user's refusals push out no others: the
+    user that has most of them loses its oldest one. Code and detail are kept as bytes, and so is the id of the batch:
+    as objects they would take twice the memory.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._packed: OrderedDict[bytes, bytes] = OrderedDict()
+    def __init__(self, most: int, owners: dict[bytes, str]) -> None:
+        self._packed = FairTable[bytes, bytes](most)
+        self._owners = owners
 
     def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
-        """Remember that a batch was refused; beyond the bound the oldest refusal is forgotten."""
-        self._packed[session_id + no.to_bytes(8)] = packb((code, detail))
-        while len(self._packed) > self._most:
-            self._packed.popitem(last=False)
+        """Remember that a batch was refused; beyond the bound a refusal of the user that has most is forgotten."""
+        user = self._owners.get(session_id[:CLIENT_BYTES], "")
+        self._packed.put(session_id + no.to_bytes(8), packb((code, detail)), user)
+        if len(self._packed) > self._packed.most:
+            del self._packed[self._packed.loser()]
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """Return the code and the detail of a batch's refusal; None if no refusal of it is remembered."""
@@ -179,8 +186,8 @@ class ReplicatedState:
         # The server that opened the first epoch; it names this history as long as it lives.
         self.store = b""
         self._map = Hashmap()
-        # Segments that the map does not have yet; see `map`.
-        self.deferred: deque[tuple[Segment, int, float]] = deque()
+        # Commits that the map does not have as a whole yet; see `map`.
+        self.deferred: deque[DeferredCommit] = deque()
         # Gatherings that must be told of what is about to change.
         self._gathering: deque[Gathering] = deque()
         self.leaving = IncrementalFree()
@@ -191,9 +198,11 @@ class ReplicatedState:
         self.ended = RecentExpiries()
         self.uuids: OrderedDict[bytes, None] = OrderedDict()
         self.history: History = {}
+        # The position that `proof` returned last.
+        self._proof = Position(b"", 0, b"", 0)
         self.staging = Staging(limits)
         self.topics = Topics(limits)
-        self.refusals = RecentRefusals(limits.refusals_max)
+        self.refusals = RecentRefusals(limits.refusals_max, self.access.owners)
 
     @property
     def epoch(self) -> int:
@@ -202,20 +211,46 @@ class ReplicatedState:
 
     @property
     def map(self) -> Hashmap:
-        """The hashmap with all that was applied. A look at it first puts the `deferred` segments into it."""
+        """The hashmap with all that was applied. A look at it first puts the `deferred` commits into it."""
         if self.deferred:
             self.catch_up()
         return self._map
 
-    def catch_up(self, items: int | None = None) -> None:
-        """Put the deferred segments into the map: all, or some with at least `items` items together."""
+    @property
+    def map_so_far(self) -> Hashmap:
+        """The hashmap without what it does not have yet of `deferred` commits; to look at it costs nothing."""
+        return self._map
+
+    @property
+    def keys_at_most(self) -> int:
+        """The number of keys that the map has, or may have with the `deferred` commits."""
+        return len(self._map) + sum(commit.items for commit in self.deferred)
+
+    def revisions(self) -> Callable[[str, int], int]:
+        """Return the function that returns a key's revision, or the given number if there is no such key."""
+        return self._revision if self.deferred else self._map.revisions.get
+
+    def _revision(self, key: str, missing: int) -> int:
+        for commit in reversed(self.deferred):
+            revision = commit.revision(key)
+            if revision is not None:
+                return revision or missing
+        return self._map.revisions.get(key, missing)
+
+    def catch_up(self, items: int = ALL) -> None:
+        """Put the deferred commits into the map, or the next `items` items of them."""
         left = items
-        while self.deferred and (left is None or left > 0):
-            segment, revision, now = self.deferred.popleft()
-            if self._gathering:
-                self._tell_gatherings(segment)
-            self._map.apply(segment, revision, now)
-            left = None if left is None else left - len(segment.keys)
+        while self.deferred and left > 0:
+            commit = self.deferred[0]
+            segment, taken = commit.take(left)
+            if not commit:
+                self.deferred.popleft()
+            if segment is not None:
+                if self._gathering:
+                    self._tell_gatherings(segment)
+                self._map.apply(segment, commit.number, commit.now)
+            # A segment without items counts as one.
+            left -= max(1, taken)
 
     def _tell_gatherings(self, segment: Segment) -> None:
         for gathering in self._gathering:
@@ -277,15 +312,17 @@ class ReplicatedState:
     # -- records
 
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
-        """Do what a segment says; with `deferred` the map gets it only when a caller looks at the map."""
+        """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
         if segment.extras and columns.STAGE in segment.extras:
             self.staging.add(segment, now)
             return
         if deferred:
-            self.deferred.append((segment, revision, now))
+            if not self.deferred or self.deferred[-1].number != revision:
+                self.deferred.append(DeferredCommit(self._map, revision, now))
+            self.deferred[-1].add(segment)
         else:
-            if self.deferred:
-                self.catch_up()
+            for commit in self.deferred:
+                commit.note(segment.keys)
             if self._gathering:
                 self._tell_gatherings(segment)
             self._map.apply(segment, revision, now)
@@ -314,13 +351,15 @@ class ReplicatedState:
                 self.topics.groups.left(extras[columns.UNLEASE])
         if columns.DONE in extras:
             application, version, transaction_id = extras[columns.DONE]
-            self.staging.record_done(application, version, revision)
-            self.staging.end(transaction_id)
+            self.staging.record_done(application, version, revision, now)
+            for each in self.staging.end(transaction_id):
+                self.leaving.add(each)
         if columns.ONCE in extras:
             application, version, _ = extras[columns.ONCE]
-            self.staging.record_done(application, version, revision)
+            self.staging.record_done(application, version, revision, now)
         if columns.ABORT in extras:
-            self.staging.drop(extras[columns.ABORT])
+            for each in self.staging.drop(extras[columns.ABORT]):
+                self.leaving.add(each)
         self._record_outcomes(extras, now)
         self._record_uuids(extras.get(columns.UUIDS, ()))
 
@@ -350,7 +389,7 @@ class ReplicatedState:
         self.lease_of.update(dict.fromkeys(keys, lease_id))
 
     def _detach(self, segment: Segment) -> None:
-        for key in self.lease_of.keys() & set(segment.keys):
+        for key in self.lease_of.keys() & segment.keys:
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
@@ -419,7 +458,10 @@ class ReplicatedState:
 
     def proof(self) -> Position:
         """Return the position of this state."""
-        return Position(self.store, self.number, opener_of(self.history, self.number), self.digest)
+        known, number = self._proof, self.number
+        if known.number != number or known.digest != self.digest or known.store != self.store:
+            self._proof = known = Position(self.store, number, opener_of(self.history, number), self.digest)
+        return known
 
     def opener_of(self, number: int) -> bytes:
         """Return the run that opened the epoch of a number."""
@@ -481,7 +523,8 @@ class ReplicatedState:
         leases = [
             (i, v.ttl_ms, round((v.deadline - now) * 1000), tuple(v.keys), v.owner) for i, v in self.leases.items()
         ]
-        versions = [[name, version, revision] for name, (version, revision) in self.staging.versions.items()]
+        versions = [[name, last.version, last.revision] for name, last in self.staging.versions.items()]
+        ages = [round(max(0.0, now - last.touched)) for last in self.staging.versions.values()] or None
         last = [
             list(self.uuids),
             versions,
@@ -492,7 +535,7 @@ class ReplicatedState:
             self.topics.to_list(),
             *self._owned(),
         ]
-        head, first = StateHead(self.number, *self.measure()), [self.number, to_list(self.history)]
+        head, first = StateHead._make([self.number, *self.measure(), ages]), [self.number, to_list(self.history)]
         return packing(head, first, sessions, leases, last)
 
     def _owned(self) -> list[Any]:
@@ -503,8 +546,11 @@ class ReplicatedState:
         others += ([GROUP + name.encode(), user] for name, user in self.topics.groups.owned())
         return [self.access.to_list(others), list(map(list, self.staging.openers().items()))]
 
-    def load_rest(self, rest: list[Any], now: float) -> None:
-        """Take over the lists of a STATE body, which `rest` made."""
+    def load_rest(self, rest: list[Any], now: float, ages: Sequence[int] | None = None) -> None:
+        """Take over the lists of a STATE body, which `rest` made, and the ages of applications in its header.
+
+        A server of an older version does not tell the ages. Then the time of each application begins anew.
+        """
         number, history, sessions, leases, uuids, versions, refusals, self.store, ended, self.digest, *more = rest
         self.number = number
         self.ended.begin(number)
@@ -529,9 +575,10 @@ class ReplicatedState:
                 self.leases.end(i)
         self.lease_of = {key: i for i, lease in self.leases.items() for key in lease.keys}
         self.uuids = OrderedDict.fromkeys(uuids)
-        for name, version, revision in versions:
-            self.staging.record_done(name, version, revision, others.get(APPLICATION + name.encode(), ""))
-        self.refusals = RecentRefusals(self.limits.refusals_max)
+        for (name, version, revision), age_s in zip(versions, ages or repeat(0), strict=False):
+            user = others.get(APPLICATION + name.encode(), "")
+            self.staging.record_done(name, version, revision, now - age_s, user)
+        self.refusals = RecentRefusals(self.limits.refusals_max, self.access.owners)
         for refusal in refusals:
             self.refusals.add(*refusal)
         for transaction_id in ended:

@@ -136,7 +136,8 @@ class TopicLog:
         lag, since_ms = self.lag(group)
         waited_s = max(0, wall_ms - since_ms) / 1000 if since_ms else 0.0
         told = {"topic": self.name, "group": group.name, "lag": lag, "oldest_s": waited_s}
-        return {**told, "members": len(group.members)}
+        late = group.lag_alarm_s is not None and waited_s > group.lag_alarm_s
+        return {**told, "members": len(group.members), "late": late}
 
     def groups_after(self, after: str, most: int) -> list[dict[str, Any]]:
         """Return the facts of the next groups by name: as many as fit one answer, but at least one."""
@@ -150,6 +151,8 @@ class TopicLog:
         members = [[name, group.slots_of(member).bit_count()] for member, name in group.members.items()]
         told = {"name": group.name, "position": group.floor(), "lag": lag, "oldest_ms": wall_ms, "members": members}
         told |= {"ack_timeout_s": group.ack_timeout_s}
+        if group.lag_alarm_s is not None:
+            told["lag_alarm_s"] = group.lag_alarm_s
         if group.expire_after_s is not None:
             told |= {"expire_after_s": group.expire_after_s}
         if group.max_deliveries is not None:

@@ -281,10 +281,16 @@ class PublishedChannels:
             channel.parts.append(encoded if part is segment else part.encode())
             channel.shares.append(part)
 
-    def gather(self, segment: Segment, encoded: bytes) -> None:
-        """Give each channel its part of a large segment, and drop the fingerprints: to recompute them is cheaper."""
+    def gather(self, segment: Segment, encoded: bytes | None) -> None:
+        """Give each channel its part of a large segment, and drop the fingerprints: to recompute them is cheaper.
+
+        Without its bytes (`encoded`) nothing is published.
+        """
         for channel, part in self._shares(segment):
             channel.let_go()
+            if encoded is None:
+                channel.parts.append(b"")
+                continue
             channel.writers[self.writer] = None
             channel.parts.append(encoded if part is segment else part.encode())
             channel.shares.append(part)

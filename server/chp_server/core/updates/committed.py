@@ -31,10 +31,9 @@ from ..state.state import ReplicatedState
 from .channels import PublishedChannels
 from .turn import Append, Turn
 
-# A staged commit with more items than this, and with more than one item for each eight keys of the map, is journaled,
-# published and acknowledged before the map gets it. No reader can look at the map in between, and the client gets its
-# answer earlier.
-DEFERRED_ITEMS, DEFERRED_SHARE = 10_000, 8
+# A commit of many items, with more than one item for each so many keys of the map, is journaled, published and
+# acknowledged before the map gets it. The client gets its answer earlier, and the sets of others wait for a slice only.
+DEFERRED_SHARE = 8
 
 
 class Committed:
@@ -60,7 +59,8 @@ class Committed:
     def is_much(self, segments: list[Segment]) -> bool:
         """Return whether segments have so many items that the map gets them later."""
         items = sum(len(segment.keys) for segment in segments)
-        return items > DEFERRED_ITEMS and items > len(self.state.map) // DEFERRED_SHARE
+        least = min(self.limits.deferred_items_always, len(self.state.map_so_far) // DEFERRED_SHARE)
+        return items > max(self.limits.deferred_items_min, least)
 
     def apply(self, segment: Segment, body: bytes | None, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do all that a segment of a record says, on the active, on the passive and on recovery.
@@ -69,11 +69,11 @@ class Committed:
         """
         state = self.state
         if deferred:
-            self.channels.gather(segment, body or b"")
+            self.channels.gather(segment, body)
         elif body is None:
-            self.channels.follow(segment, revision, state.map)
+            self.channels.follow(segment, revision, state.map_so_far)
         else:
-            self.channels.note(segment, body, revision, state.map)
+            self.channels.note(segment, body, revision, state.map_so_far)
         state.apply(segment, revision, now, deferred=deferred)
         if segment.extras and not columns.OF_TOPICS.isdisjoint(segment.extras):
             state.topics.apply(segment.extras)
@@ -102,7 +102,7 @@ class Committed:
     def begin_anew(self, before: ReplicatedState) -> None:
         """Begin with the state that replaced `before` as a whole; the map before is freed a slice a turn."""
         self.state.leaving = before.leaving
-        self.state.leaving.add_map(before.map)
+        self.state.leaving.add_map(before.map_so_far)
         self.log.clear()
         self.channels.reset(self.state)
 
@@ -111,6 +111,8 @@ class Committed:
         if not proof.number:
             return True
         state = self.state
+        if proof.number == state.number:
+            return proof == state.proof()
         return proof.store == state.store and holds(state.history, proof, self.log.digest_at(proof.number))
 
     def proves(self, proof: Position) -> bool:
@@ -148,7 +150,11 @@ class Committed:
         elif isinstance(header, Access):
             self._note_access(header, digest, now)
         elif isinstance(header, Batch):
-            whole = self._parts.add(header, [segment_of(item) for item in items])
+            segments = [segment_of(item) for item in items]
+            if header.more:
+                # The turn of the last part then need not look at each key.
+                _ = [segment.bounds for segment in segments if segment.keys]
+            whole = self._parts.add(header, segments)
             if whole is not None:
                 made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
                 self._apply(whole, digest, now, made)

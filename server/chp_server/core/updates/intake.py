@@ -57,7 +57,7 @@ SERVERS_OWN = frozenset(
      columns.FIRED}
 )  # fmt: skip
 # The settings of a group that an older server does not know.
-COUNTING = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "change"})
+NEWER = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s", "change"})
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
     """Judge a set of CHP/1: an empty value deletes, and a UUID that was applied before is a duplicate."""
     key, uuid, properties, value = parse_kvset(frames)
     ttl_ms, state, room = ttl_ms_of(properties), view.committed.state, view.room
-    if open_record.origins and state.map.revisions.get(key) == state.number + 1:
+    if open_record.origins and state.map_so_far.revisions.get(key) == state.number + 1:
         return KEY_IN_OPEN_RECORD
     if state.access.rules is not None and (why := check_plain(state.access, signer(frames), key)):
         return Refuse(None, "access", why)
@@ -156,7 +156,7 @@ def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_recor
             if recorded is not segment:
                 segment, body = recorded, recorded.encode()
             if columns.COMMIT in extras:
-                return Commit(batch, _staged(extras[columns.COMMIT], state), owners)
+                return Commit(batch, _staged(extras[columns.COMMIT], user, state), owners)
     except Refusal as error:
         return Refuse(batch, error.code, error.detail, size)
     except BadInput as error:
@@ -241,13 +241,14 @@ def _check_columns(extras: dict[str, Any], version: int) -> None:
         raise BadFrame(f"headers of messages need version {HEADERS_SINCE} on both servers, and the pair works at "
                        f"{version}; upgrade the other one")  # fmt: skip
     settings = extras[columns.GROUP][2] if version < DELIVERIES_SINCE and columns.GROUP in extras else None
-    if settings and not COUNTING.isdisjoint(settings):
-        raise BadFrame(f"max_deliveries, expire_after_s and changes of a group need version {DELIVERIES_SINCE} on both "
-                       f"servers, and the pair works at {version}; upgrade the other one")  # fmt: skip
+    if settings and not NEWER.isdisjoint(settings):
+        named = "max_deliveries, expire_after_s, lag_alarm_s and changes of a group"
+        raise BadFrame(f"{named} need version {DELIVERIES_SINCE} on both servers, and the pair works at {version}; "
+                       "upgrade the other one")  # fmt: skip
 
 
 def _check_conditions(segment: Segment, extras: dict[str, Any], state: ReplicatedState) -> None:
-    get = state.map.revisions.get
+    get = state.revisions()
     places, wanted = extras[columns.CONDITIONS]
     failed = {segment.keys[i]: get(segment.keys[i], 0) for i in places}
     if any(failed[segment.keys[i]] != revision for i, revision in zip(places, wanted, strict=True)):
@@ -258,7 +259,7 @@ def _check_expected(extras: dict[str, Any], state: ReplicatedState) -> None:
     """Check conditions on keys that the batch does not write."""
     if {columns.STAGE, columns.COMMIT} & extras.keys():
         raise BadFrame("'expect' can't be used with 'stage' or 'commit'")
-    get, expected = state.map.revisions.get, extras[columns.EXPECT]
+    get, expected = state.revisions(), extras[columns.EXPECT]
     failed = {key: get(key, 0) for key, revision in expected if get(key, 0) != revision}
     if failed:
         unseen = any(state.unseen(revision) for _, revision in expected)
@@ -273,31 +274,35 @@ def _was_done(extras: dict[str, Any], user: str, state: ReplicatedState) -> bool
         )
     application, version, strict = extras[columns.ONCE]
     versions = state.staging.versions
-    last = versions[application][0] if application in versions else 0
+    last = versions[application].version if application in versions else 0
     if application in versions and version <= last:
         return True
     if strict and version != last + 1:
         raise Refusal("count", last)
-    asker = user if state.access.rules is not None else ""
-    if application not in versions and (versions.refuses(asker) or (versions.full and not versions.crowding(asker))):
-        many = f"the versions of {len(versions):,} applications are remembered, and no more may be"
-        raise Refusal("busy", f"{many}; use one name again, not a new one each time")
+    _check_remembered(application, user, state)
     return False
 
 
-def _staged(commit: list[Any], state: ReplicatedState) -> StagedCommit:
+def _check_remembered(application: str, user: str, state: ReplicatedState) -> None:
+    """Refuse an application whose version can't be remembered."""
+    if why := state.staging.why_not_remembered(application, user if state.access.rules is not None else ""):
+        raise Refusal("busy", why)
+
+
+def _staged(commit: list[Any], user: str, state: ReplicatedState) -> StagedCommit:
     transaction_id, application, version, parts, replace = commit
     done = state.staging.done(application, version)
     if done is None and (missing := state.staging.missing(transaction_id, parts)):
         raise Refusal("staged", missing)
     if done is None:
+        _check_remembered(application, user, state)
         state.topics.check_room(state.staging.messages(transaction_id, parts))
     return StagedCommit(transaction_id, application, version, parts, replace, done)
 
 
 def newer(segment: Segment, state: ReplicatedState) -> tuple[Segment, int]:
     """Return a segment without the items whose key has a later revision than they name, and the number of these."""
-    get = state.map.revisions.get
+    get = state.revisions()
     mask = [True] * len(segment.keys)
     extras = segment.extras or {}
     for i, revision in zip(*extras[columns.UNLESS_NEWER], strict=True):

@@ -128,7 +128,7 @@ class OpenRecord:
     def crowds(self, session_id: bytes, segment: Segment, state: ReplicatedState) -> bool:
         """Return whether another session may have written one of the segment's keys in this record."""
         others = len(self.origins) > (session_id in self.origins)
-        return others and state.number + 1 in map(state.map.revisions.get, segment.keys)
+        return others and state.number + 1 in map(state.map_so_far.revisions.get, segment.keys)
 
     def add(self, segment: Segment, body: bytes, batch: BatchId = NOBODYS) -> None:
         """Add a segment that was done."""

@@ -12,6 +12,8 @@ If half of the disk's reserve is used up, refusals leave no rows any more (refus
 if only an eighth of the reserve is left. It does so too if the journal found no room at all, or if the journal's file
 was removed. Then it writes nothing, so a disk without a free byte stops neither reads nor heartbeats.
 
+Before all this, below RETAIN_TIMES the reserve, the shell lets the journal delete records that it would retain.
+
 Some way before a bound the server is *tight*: then the active hands over, if the passive is not tight. A
 server that was full takes sets again only when it is not tight any more. So it does not change its mind
 with every set. A passive refuses nothing.
@@ -34,6 +36,8 @@ COPIES = 2
 ADDRESS_MARGIN = 16 * MIB
 # The shares of the disk's reserve: below a half, refusals leave no rows; below an eighth, the server is read-only.
 SPARING_SHARE, READ_ONLY_SHARE = 2, 8
+# Below so many times the reserve, the journal retains fewer records.
+RETAIN_TIMES = 4
 # Bytes of sets that no server takes between two measurements, which are a second apart.
 AMPLE = 1024 * MIB
 
@@ -163,9 +167,9 @@ class ResourceLimits:
         self.full = self.full or (not self.read_only and bool(self._short(size)))
 
     def _why_not_keys(self, new: list[str], state: ReplicatedState) -> str:
-        keys = state.map.values
-        if self._keys_max is None or len(keys) + len(new) <= self._keys_max:
+        if self._keys_max is None or state.keys_at_most + len(new) <= self._keys_max:
             return ""
+        keys = state.map.values
         return self._why_no_key(len(keys), sum(key not in keys for key in set(new)))
 
     def _why_no_key(self, keys: int, more: int) -> str:

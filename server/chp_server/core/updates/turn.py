@@ -143,7 +143,12 @@ class ReadSpans:
     number: int
 
 
-JournalRead = Read | ReadMessages | ReadSpans
+@dataclass(frozen=True, slots=True)
+class ReadOldest:
+    """A request for the number at which the journal's rows begin (`Journal.oldest`)."""
+
+
+JournalRead = Read | ReadMessages | ReadSpans | ReadOldest
 
 
 @dataclass(slots=True)

@@ -1,10 +1,10 @@
-"""The interface of a database for a SQL journal: ten primitives, which SQLite and PostgreSQL implement differently.
+"""The interface of a database for a SQL journal: eleven primitives, which SQLite and PostgreSQL implement differently.
 
     run, insert                  statements with `?` for a value; rows into one of the tables (sql_tables.py)
     begin, commit, rollback      one transaction at a time
     translate                    the driver's errors, as errors of a journal
-    set_aside, shrink, size      move damaged rows aside; give room back; tell how much is taken
-    close
+    set_aside, close             move damaged rows aside; end
+    spare, shrink, size          tell what is free within; give room back; tell how much is taken
 
 A database knows nothing of numbers, checksums or snapshots. It is connected, and owned, once it is constructed.
 """
@@ -55,8 +55,14 @@ class Database(Protocol):
         `kept` is all that remains, for a database that writes a new file.
         """
 
-    def shrink(self) -> bool:
-        """Give a bounded piece of free space back, after a sync; return True if there may be more."""
+    def spare(self) -> int:
+        """Return the bytes that deletes have made free, and that the database has not given back."""
+
+    def shrink(self, *, pressed: bool = False) -> bool:
+        """Give a bounded piece of free space back, after a sync; return True if there may be more.
+
+        `pressed` says that the disk is short, so that the database keeps little for later.
+        """
 
     def size(self) -> int:
         """Return the bytes that the database takes."""

@@ -179,7 +179,11 @@ class PostgresDatabase:
         except psycopg.Error as error:
             self.broken = f"rollback: {error}"
 
-    def shrink(self) -> bool:
+    def spare(self) -> int:
+        """Return 0, as the database does not tell."""
+        return 0
+
+    def shrink(self, *, pressed: bool = False) -> bool:
         """Return False, as the database gives room back by itself."""
         return False
 

@@ -4,6 +4,8 @@ A turn gathers rows in memory, and one transaction writes them. `_book` is the j
 transaction, `_kept` without it. An error restores `_kept`, so this object always agrees with the database.
 sql_tables.py has the tables, sql_recovery.py reads them back. Clean-up never stops the service: committing a snapshot
 deletes no rows, and each later sync deletes a piece of those that are superfluous (`Cleaner`).
+
+Rows that the snapshot covers are retained for log reads only. A start does not read them; `read_after` verifies each.
 """
 
 import os
@@ -16,20 +18,45 @@ from typing import Generic, TypeVar
 
 from chp.numbers import describe
 
-from ...core.state.journal import META_BYTES_MAX, MIB, Journal, JournalDamaged, JournalError, LoadedJournal, Options
+from ...core.state.journal import (
+    META_BYTES_MAX,
+    MIB,
+    Journal,
+    JournalDamaged,
+    JournalError,
+    LoadedJournal,
+    Options,
+    RetainedDamaged,
+)
 from ...core.state.missing_messages import Spans
 from ...core.state.record_log import LoggedMessages, LoggedRow
 from ..journal_rows import JournalMeta, StoredRow, chunk_crc, is_sound, numbers_in, stored
 from .database import Database, Tables, Transaction, errors
 from .journal_mark import JournalMark
-from .sql_recovery import RecoverySource, everything, examine, identify, new_store, recover
-from .sql_tables import TOP, chunks, count, delete, highest_serial, pages, row_at, write_meta
+from .sql_recovery import COUNTS, RecoverySource, everything, examine, identify, new_store, recover
+from .sql_tables import (
+    TOP,
+    chunks,
+    count,
+    delete,
+    highest_serial,
+    last_key,
+    pages,
+    row_at,
+    write_meta,
+)
 
 # One sync deletes about so much: more than a busy turn writes, so that it catches up.
 TRIM_BYTES = 8 * MIB
 TRIM_ROWS = 1024
+# Clean-up for `retain_bytes` goes on until a share of these bytes is free, or TRIM_BYTES. So it deletes many rows at a
+# time, and not one each turn.
+TRIM_SHARE = 16
+# Below this size the journal need not be in proportion to the live state.
+SMALL = 16 * MIB
 
 _OLDEST = "SELECT first, last, length(body), wrote FROM rows ORDER BY first LIMIT ?"
+_BEGIN = "SELECT prev FROM rows WHERE first > ? ORDER BY first LIMIT 1"
 _DEAD_CHUNKS = "SELECT id, length(body) FROM chunks WHERE id < ? OR (id >= ? AND id < ?) ORDER BY id LIMIT 64"
 
 # First, last, bytes of a row, and when it was written.
@@ -47,19 +74,39 @@ class Cleaner:
         self._may_shrink, self._shrinking = True, False
         self.oldest: Oldest | None = None
         self.stale_chunks = True
+        # Rows up to here can't be read, as one of them is damaged. A snapshot covers them.
+        self.lost = 0
+        # The bytes that the disk lacks, and those of them that rows are to make free.
+        self.lacks = self._short = 0
+        # The retained rows have too many bytes, and are being deleted down to less.
+        self._over = False
+
+    def press(self, lacks: int) -> None:
+        """Note how many bytes the disk lacks; 0 if it has enough."""
+        self.lacks, self._short = lacks, 0
+        if lacks:
+            spare = self._database.spare()
+            self._short = max(0, lacks - spare)
+            if spare > SMALL:
+                self._may_shrink = self._shrinking = True
 
     def due(self, book: JournalMeta, now: int) -> bool:
         """Return True if there is anything to do."""
         return self.stale_chunks or self._shrinking or self._goes(self.oldest, book, now)
 
-    def clean(self, book: JournalMeta, building: int, now: int) -> None:
-        """Delete a piece in the open transaction; chunks from serial `building` on belong to a snapshot under way."""
+    def clean(self, book: JournalMeta, building: int, now: int) -> bool:
+        """Delete a piece in the open transaction, and return True if rows were deleted.
+
+        Chunks from serial `building` on belong to a snapshot under way.
+        """
         if self.stale_chunks:
             self._may_shrink = True
             self._delete_chunks(book.serial, building)
         elif self._goes(self.oldest, book, now):
             self._may_shrink = True
             self._delete_rows(book, now)
+            return True
+        return False
 
     def deletes(self) -> None:
         """Note that something is deleted, so that the next sync looks for room to give back."""
@@ -69,7 +116,7 @@ class Cleaner:
         """Give room back after a sync, if something was deleted since the last look."""
         if self._may_shrink:
             with errors(self._database):
-                self._may_shrink = self._shrinking = self._database.shrink()
+                self._may_shrink = self._shrinking = self._database.shrink(pressed=self.lacks > 0)
 
     def wrote(self, rows: list[StoredRow]) -> None:
         """Note that rows were written; in an empty journal, the first of them is the oldest."""
@@ -83,12 +130,19 @@ class Cleaner:
             oldest = [numbers_in(row) for row in self._database.run(_OLDEST, (1,))]
         self.oldest = oldest[0] if oldest else None
 
+    def retained_s(self, now: int) -> int:
+        """Return the age of the oldest row in seconds, 0 if there is none."""
+        return 0 if self.oldest is None else max(0, now - self.oldest[3])
+
     def _goes(self, row: Oldest | None, book: JournalMeta, now: int) -> bool:
         """Return True if a row need not be kept when it is the oldest."""
         if row is None or row[1] > book.snapshot_number:
             return False
-        options = self._options
-        return row[0] <= book.floor or book.row_bytes > options.retain_bytes or now - row[3] > options.retain_s
+        if row[0] <= book.floor or row[0] <= self.lost or self._short > 0 or now - row[3] > self._options.retain_s:
+            return True
+        bound = self._options.retain_bytes
+        self._over = book.row_bytes > (bound - min(TRIM_BYTES, bound // TRIM_SHARE) if self._over else bound)
+        return self._over
 
     def _delete_chunks(self, live: int, building: int) -> None:
         size, dead = 0, []
@@ -110,12 +164,11 @@ class Cleaner:
             upto, size = row[0], size + row[2]
             book.row_bytes -= row[2]
             book.rows -= 1
+            self._short = max(0, self._short - row[2])
         delete(self._database, "first <=", upto)
         self.look_at_oldest()
 
 
-# Below this size the journal need not be in proportion to the live state.
-SMALL = 16 * MIB
 # The chunks of a snapshot are written when this much has gathered, before a sync too.
 PENDING_BYTES = 1 * MIB
 
@@ -175,12 +228,6 @@ class SqlJournal(Journal, Generic[D]):
         found = recover(self._found, self.save)
         book, database = found.book, self.database
         self._book, self._kept, self._loaded = book.copied(), book.copied(), True
-        with errors(database):
-            dead, dead_bytes = count(database, "first <=", book.floor)
-        # These are deleted, but still to be cleaned up.
-        self._book.rows += dead
-        self._book.row_bytes += dead_bytes
-        self._kept = self._book.copied()
         self._cleaner.look_at_oldest()
         if self._messages.open(book.last):
             self._cleaner.deletes()
@@ -189,7 +236,10 @@ class SqlJournal(Journal, Generic[D]):
         self._mark.follow(self.store_id, book.last, found.marked)
         at = book.snapshot_number
         bodies = (body for _, _, body in chunks(database, book))
-        rows = (LoggedRow(row.first, row.last, bytes(row.body)) for row in pages(database, book.floor) if row.last > at)
+        with errors(database):
+            begin = last_key(database, at, book.floor)
+        later = pages(database, begin)
+        rows = (LoggedRow(row.first, row.last, bytes(row.body)) for row in later if row.last > at)
         return LoadedJournal(book.last, at, bodies, rows, found.report, found.aside, found.marked, found.seen)
 
     def examine(self) -> tuple[JournalMeta, list[str]]:
@@ -204,28 +254,54 @@ class SqlJournal(Journal, Generic[D]):
         """Return rows after a number; only synced rows are read."""
         if number >= self._kept.last:
             return [] if number == self._kept.last else None
+        begin = self._begin
         with errors(self.database):
-            at = row_at(self.database, number, self._kept.floor)
+            at = row_at(self.database, number, begin)
+        if at is not None and type(at.last) is not int:
+            raise self._damaged(at, "its columns are not numbers and bytes")
         # `number` lies inside of this row.
         within = at is not None and at.last > number
         found: list[LoggedRow] = []
         size = 0
-        for row in pages(self.database, at.first - 1 if at and within else max(number, self._kept.floor)):
-            if not found and not within and row.prev != number:
-                return None
-            checked = self._checked(row)
-            if found and size + len(row.body) > bytes_max:
-                break
-            found.append(checked)
+        for row in pages(self.database, at.first - 1 if at and within else max(number, begin)):
+            sound = is_sound(row, self._found.seed)
+            if found:
+                # The next read tells of damage.
+                if not sound or row.prev != found[-1].last or size + len(row.body) > bytes_max:
+                    break
+            elif not within and row.prev != number:
+                if at is None or at.last != number:
+                    return None
+                raise self._damaged(at, "rows are missing after it")
+            elif not sound:
+                raise self._damaged(row, "its checksum does not match")
+            found.append(LoggedRow(row.first, row.last, row.body))
             size += len(row.body)
         return found or None
 
-    def _checked(self, record: StoredRow) -> LoggedRow:
-        row = LoggedRow(record.first, record.last, record.body)
-        if not is_sound(record, self._found.seed):
-            at = f"row id {record.first}"
-            raise JournalDamaged(f"{self.database.place}: {at}: its checksum does not match; restore a backup", at)
-        return row
+    def oldest(self) -> tuple[int, bool]:
+        """Return where the retained rows begin; only synced rows count."""
+        book = self._kept
+        with errors(self.database):
+            found = list(self.database.run(_BEGIN, (self._begin,)))
+        prev = found[0][0] if found else None
+        if type(prev) is int and 0 <= prev <= book.last:
+            return prev, prev <= book.floor
+        return book.last, True
+
+    @property
+    def _begin(self) -> int:
+        """The key behind which rows can be read."""
+        return max(self._kept.floor, self._cleaner.lost)
+
+    def _damaged(self, row: StoredRow, what: str) -> JournalDamaged:
+        """Return the error about a damaged row; if the snapshot covers the row, it is read no more."""
+        at = f"row id {row.first}"
+        place = f"{self.database.place}: {at}: {what}"
+        if row.first > self._kept.snapshot_number:
+            return JournalDamaged(f"{place}; restore a backup", at)
+        self._cleaner.lost = row.first
+        return RetainedDamaged(f"{place}; no data are lost, as a snapshot covers it; look at the disk", at)
 
     # -- writing
 
@@ -272,7 +348,9 @@ class SqlJournal(Journal, Generic[D]):
         if durable and self._unsynced:
             self._gathered.meta["chp.synced"] = str(time()).encode()
         self._write_meta(self._gathered.meta)
-        self._cleaner.clean(self._book, self._building.serial if self._building else self._serial + 1, now)
+        building = self._building.serial if self._building else self._serial + 1
+        if self._cleaner.clean(self._book, building, now):
+            self._write_meta({COUNTS: self._book.pack_counts()})
         if self._messages.due:
             self._cleaner.deletes()
             self._messages.clean()
@@ -313,6 +391,7 @@ class SqlJournal(Journal, Generic[D]):
             book.rows -= dropped
             book.row_bytes -= size
             book.since_bytes -= size
+            self._write_meta({COUNTS: book.pack_counts()})
         if self._building is not None:
             self._building.since_bytes -= size
         self._cleaner.look_at_oldest()
@@ -357,10 +436,11 @@ class SqlJournal(Journal, Generic[D]):
         with self._transaction(True):
             self._write_gathered()
             if alone:
+                self._cleaner.lost = 0
                 self._drop_beyond(new.snapshot_number)
                 self._messages.drop_after(shared)
             book.floor = self._boundary(book.floor)
-            self._write_meta({**self._gathered.meta, "chp.book": book.pack()})
+            self._write_meta({**self._gathered.meta, "chp.book": book.pack(), COUNTS: book.pack_counts()})
         self._building, self._cleaner.stale_chunks = None, True
         self._mark.sync()
 
@@ -370,6 +450,9 @@ class SqlJournal(Journal, Generic[D]):
             self._building, self._cleaner.stale_chunks = None, True
             self._gathered.chunks, self._gathered.chunk_bytes = [], 0
 
+    def press(self, short: int) -> None:
+        self._cleaner.press(short)
+
     def snapshot_due(self) -> bool:
         """Return True when the rows have the snapshot's size. So the file stays under four times the state."""
         return self._building is None and self._book.since_bytes > max(SMALL, self._book.snapshot_bytes)
@@ -377,8 +460,9 @@ class SqlJournal(Journal, Generic[D]):
     def _drop_beyond(self, number: int) -> None:
         """Drop rows that end after a snapshot of another history; rows before its number are below the floor."""
         self._cleaner.deletes()
-        dropped, size = count(self.database, "last >", number)
-        delete(self.database, "last >", number)
+        after = last_key(self.database, number)
+        dropped, size = count(self.database, "first >", after)
+        delete(self.database, "first >", after)
         self._book.rows -= dropped
         self._book.row_bytes -= size
         self._cleaner.look_at_oldest()
@@ -446,6 +530,8 @@ class SqlJournal(Journal, Generic[D]):
             "rows": book.rows,
             "row_bytes": book.row_bytes,
             "since_snapshot_bytes": book.since_bytes,
+            "retained_s": self._cleaner.retained_s(int(time())),
+            "short_bytes": self._cleaner.lacks,
             "bytes": self.database.size(),
             "syncs": self._syncs,
             "sync_last_s": self._sync_s[-1] if self._sync_s else 0.0,
@@ -483,7 +569,12 @@ class SqlJournal(Journal, Generic[D]):
 
     def _committed(self, durable: bool) -> None:
         """Note that the database has all that was gathered, and move the mark."""
-        self._gathered = Gathered()
+        gathered = self._gathered
+        if gathered.chunks or gathered.meta:
+            self._gathered = Gathered()
+        else:
+            # This is quicker, and most turns have rows only.
+            gathered.rows = []
         self._messages.gathered = []
         self._kept = self._book.copied()
         self._unsynced = not durable

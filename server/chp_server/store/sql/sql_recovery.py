@@ -1,11 +1,13 @@
 """Recovery of a journal: verify first, then decide about damage, then hand out.
 
-All is read twice, once with its checksums and once for the caller. So a refusal comes before the caller builds on half
-a history, and the report is complete when the first chunk is applied. At about 1 GB/s that is cheap.
+The snapshot and the rows after it are read twice, once with their checksums and once for the caller. So a refusal comes
+before the caller builds on half a history, and the report is complete when the first chunk is applied. At about 1 GB/s
+that is cheap. The rows that the snapshot covers may be a hundred times as many, and a start needs none of them. So only
+a start with `prefix` reads them; else each is verified when a reader asks for it (`SqlJournal.read_after`).
 
     damage in            strict     prefix
     the snapshot         refuse     refuse: a part of a state is not an earlier state
-    a row it covers      refuse     set the covered rows aside; no history is lost
+    a row it covers      not seen   set the covered rows aside; no history is lost
     a row after it       refuse     keep what is before, set the row and all after it aside
     its end (the mark)   refuse, unless a peer may have it          go on without
 
@@ -22,13 +24,25 @@ from zlib import crc32
 from chp.numbers import describe, epoch_of
 
 from ...core.state.journal import JournalDamaged, Options, WrongStore, cut_short
-from ..journal_rows import FORMAT, Damage, JournalMeta, check_rows, chunk_crc, is_sound, meta_crc, wrong_format
+from ..journal_rows import (
+    FORMAT,
+    Damage,
+    JournalMeta,
+    check_rows,
+    chunk_crc,
+    is_sound,
+    meta_crc,
+    unpack_counts,
+    wrong_format,
+)
 from .database import Database, Tables, Transaction, errors
 from .journal_mark import JournalMark
 from .sql_messages import MessageTable
-from .sql_tables import TOP, chunks, pages, read_meta, write_meta
+from .sql_tables import TOP, chunks, count, last_key, pages, read_meta, write_meta
 
 SEEN = "chp.seen"
+# The rows and their bytes, as of the last snapshot or clean-up: so a start need not count them.
+COUNTS = "chp.counts"
 # Rows that can't be read any more may have opened epochs, of either server.
 EPOCHS_LOST = 2
 
@@ -127,9 +141,12 @@ def recover(found: RecoverySource, save: Save) -> Recovered:
             " and let the other server send its state",
             damage.place,
         )
-    damage, aside = _rows_damage(found, book), 0
+    aside, whole = 0, found.options.recover != "strict"
+    damage = _rows_damage(found, book) if whole else _later_damage(found, book)
     if damage:
         aside = _repair(found, damage, book, save)
+    if whole:
+        _add_deleted(found, book)
     marked, short = _judge_the_mark(found, book, save)
     report = _report(place, book, damage, aside) + found.database.note + found.mark.note + short
     return Recovered(book, report, aside, marked, max(found.seen(), epoch_of(marked)))
@@ -147,7 +164,9 @@ def examine(found: RecoverySource) -> tuple[JournalMeta, list[str]]:
 def everything(found: RecoverySource, book: JournalMeta, end: int = TOP) -> Tables:
     """Yield all of the journal up to the row `end`, table by table, for a copy."""
     seed = found.seed
-    yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in found.meta.items()]
+    # Deleted rows are counted, and not copied.
+    meta = {key: value for key, value in found.meta.items() if key != COUNTS}
+    yield "meta", [(key, value, meta_crc(seed, key, value)) for key, value in meta.items()]
     yield "chunks", chunks(found.database, book)
     yield "rows", pages(found.database, book.floor, end)
     yield "messages", found.messages.pages()
@@ -171,10 +190,39 @@ def _snapshot_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
 
 
 def _rows_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
+    """Verify and count all rows that are not deleted."""
+    book.rows = book.row_bytes = 0
+    return _damage_after(found, book, book.floor)
+
+
+def _later_damage(found: RecoverySource, book: JournalMeta) -> Damage | None:
+    """Verify the rows after the snapshot, and add them to the counts that the journal keeps of the others."""
+    number = 0
+    if book.serial:
+        number, book.rows, book.row_bytes = unpack_counts(found.meta.get(COUNTS, b""))
+    with errors(found.database):
+        begin = last_key(found.database, book.snapshot_number, book.floor)
+    damage = _damage_after(found, book, begin, number)
+    if book.serial and not damage and not 0 < number <= book.last:
+        # An older release wrote it, it is a copy, or it was cut short.
+        with errors(found.database):
+            book.rows, book.row_bytes = count(found.database, "first <=", TOP)
+    return damage
+
+
+def _damage_after(found: RecoverySource, book: JournalMeta, after: int, counted: int = 0) -> Damage | None:
     try:
-        return check_rows(pages(found.database, book.floor), found.seed, book)
+        return check_rows(pages(found.database, after), found.seed, book, counted)
     except JournalDamaged as error:
         return Damage(f"after row {describe(book.last)}", str(error), book.last)
+
+
+def _add_deleted(found: RecoverySource, book: JournalMeta) -> None:
+    """Count the rows that are deleted, and still to be cleaned up."""
+    with errors(found.database):
+        dead, size = count(found.database, "first <=", book.floor)
+    book.rows += dead
+    book.row_bytes += size
 
 
 def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save) -> int:
@@ -202,7 +250,7 @@ def _repair(found: RecoverySource, damage: Damage, book: JournalMeta, save: Save
     again = _rows_damage(found, book)
     if again:
         raise JournalDamaged(f"{database.place}: {again}; it is still there after the repair", again.place)
-    save({"chp.book": book.pack(), SEEN: seen})
+    save({"chp.book": book.pack(), COUNTS: book.pack_counts(), SEEN: seen})
     return aside
 
 

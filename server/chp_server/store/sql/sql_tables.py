@@ -84,6 +84,15 @@ def row_at(database: Database, number: int, floor: int = 0) -> StoredRow | None:
     return stored_row(found[0]) if found else None
 
 
+def last_key(database: Database, number: int, floor: int = 0) -> int:
+    """Return the key behind which the rows that end after a number stand."""
+    across = row_at(database, number, floor)
+    # A damaged column may have another type.
+    if across is not None and type(across.last) is int and across.last > number:
+        return across.first - 1
+    return max(number, floor)
+
+
 def count(database: Database, where: str, number: int) -> tuple[int, int]:
     """Return the number of rows that match a condition, and their bytes."""
     [(rows, size)] = database.run(f"SELECT count(*), sum(length(body)) FROM rows WHERE {where} ?", (number,))

@@ -7,7 +7,8 @@ Measured settings, and why:
 - A checkpoint every 8 MiB of log: it takes about as long as one large commit, so no turn waits noticeably for it. The
   next commit begins the log anew in the same file. A server reserves its full size at the start.
 - secure_delete off (some builds turn it on): cleaning up must not write zeros over what it deletes.
-- auto_vacuum=incremental: when more than half the file is free, each sync gives a piece of it back.
+- auto_vacuum=incremental: when more than half the file is free, or the disk is short, each sync gives a piece of it
+  back.
 - No mmap: a file that is truncated must be an error, not the end of the process.
 
 `recover="prefix"` writes the sound rows to a new file, keeps the damaged file whole under another name, and puts the
@@ -228,14 +229,20 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             self.broken = f"rollback: {error}"
 
-    def shrink(self) -> bool:
-        """Give some pages back, while more than half of the file is free."""
-        self._shrinking = self._shrink()
+    def spare(self) -> int:
+        """Return the bytes of the file's free pages."""
+        with errors(self):
+            return int(self.db.execute("PRAGMA freelist_count").fetchone()[0]) * PAGE
+
+    def shrink(self, *, pressed: bool = False) -> bool:
+        """Give some pages back, while more than half of the file is free, or if the disk is short."""
+        self._shrinking = self._shrink(pressed)
         return self._shrinking
 
-    def _shrink(self) -> bool:
+    def _shrink(self, pressed: bool) -> bool:
         free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
-        if free < SHRINK_FROM or free * 2 < self.db.execute("PRAGMA page_count").fetchone()[0]:
+        little = not pressed and free * 2 < self.db.execute("PRAGMA page_count").fetchone()[0]
+        if free < SHRINK_FROM or little:
             if self._shrinking:
                 # Only now does the file become shorter.
                 self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -1,0 +1,88 @@
+"""A large commit that is made, while the map gets it a slice a turn (committed.py).
+
+    add        takes a segment of the commit
+    note       is told the keys that later updates write: the map has their values at once
+    take       returns the next slice for the map, without the items whose keys were written later
+    revision   returns what the commit made of a key, whether or not the map has it yet
+
+So sets go on between the slices, and conditions see the commit from its number on. Whatever looks at the map as a whole
+takes all slices first (`ReplicatedState.map`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from chp.batch import Segment, select
+from chp.hashmap import Hashmap
+
+
+class DeferredCommit:
+    """The segments of one commit that the map does not have yet."""
+
+    __slots__ = ("_later", "_made", "_map", "_segments", "items", "now", "number")
+
+    def __init__(self, hashmap: Hashmap, number: int, now: float) -> None:
+        # The revision of the keys that it wrote, and the time from which its ttls count.
+        self.number, self.now = number, now
+        self._map = hashmap
+        # The count of items that the map does not have.
+        self.items = 0
+        self._segments: deque[Segment] = deque()
+        # The keys that were written after it.
+        self._later: dict[str, None] = {}
+        # Each key with whether the commit leaves it in the map; made for the first question.
+        self._made: dict[str, bool] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """Add the next segment of the commit."""
+        self._segments.append(segment)
+        self.items += len(segment.keys)
+        self._made = None
+
+    def note(self, keys: Iterable[str]) -> None:
+        """Note that a later update writes keys; the map gets that update before the commit."""
+        self._later.update(dict.fromkeys(keys))
+
+    def take(self, most: int) -> tuple[Segment | None, int]:
+        """Take out the next items, `most` at most; return the segment for the map, if any, and the count of items."""
+        segment = self._segments.popleft()
+        n = len(segment.keys)
+        if n > most:
+            self._segments.appendleft(_piece(segment, most, n))
+            segment, n = _piece(segment, 0, most), most
+        self.items -= n
+        if self._later and not self._later.keys().isdisjoint(segment.keys):
+            return select(segment, [key not in self._later for key in segment.keys]), n
+        return segment, n
+
+    def revision(self, key: str) -> int | None:
+        """Return the revision that the commit gave to a key, and 0 if it deleted the key.
+
+        Return None if the map tells: the commit has nothing of the key, or the key was written later.
+        """
+        if key in self._later:
+            return None
+        if self._made is None:
+            self._made = self._index()
+        made = self._made.get(key)
+        return None if made is None else self.number * made
+
+    def _index(self) -> dict[str, bool]:
+        made: dict[str, bool] = {}
+        for segment in self._segments:
+            made.update(dict.fromkeys(segment.keys, True))
+            made.update(dict.fromkeys(self._map.deleted_by(segment), False))
+        return made
+
+
+def _piece(segment: Segment, start: int, stop: int) -> Segment:
+    """Return the items from `start` to `stop` of a segment."""
+    if segment.extras is None:
+        return Segment(segment.keys[start:stop], segment.values[start:stop])
+    inside = range(start, stop)
+    return select(segment, [i in inside for i in range(len(segment.keys))]) or Segment([], [])

@@ -1,0 +1,143 @@
+"""Bursts of commands: what goes wrong in a few seconds of a plan, with what clients do meanwhile.
+
+    split           each server has half of the clients, and a client's link to the other server heals before the peers'
+    healed          the links of a split heal in any order, and a client may reach both servers before these meet
+    both_stopped    both servers are stopped for longer than a heartbeat, and go on in any order
+    full_disks      disks are full while members of groups have messages in hand, and a server may die meanwhile
+    key_removed     a client's key is removed while its session, leases and members live; it may come back with another
+    flooded         a user opens more sessions than the tables hold while clients wait for answers
+
+Each function draws from its own generator, so that a plan with a burst has the commands that it had without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+KEYS = ("/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "/lin/x", "/lin/y")
+TX_KEYS = ("/x/1", "/x/2", "/x/3", "/b/1")
+LEASE_KEYS = ("/l/1", "/l/2", "/l/3")
+POINTS = ("saves", "to_peer", "journal", "sync", "publish", "acks", "promises", "confirm", "replies", "end")
+Burst = Callable[[random.Random, list[str]], list[str]]
+
+
+def sent(rng: random.Random, names: list[str]) -> str:
+    """Return a command by which a client sends a batch."""
+    name = rng.choice(names)
+    return rng.choice((
+        f"publish {name} t 3", f"publish {name} t 3", f"once {name} {rng.choice(TX_KEYS)}",
+        f"set {name} {rng.choice(KEYS)}", f"cset {name} /lin/x", f"reonce {name}", f"retx {name}",
+        f"tx {name} +message {rng.choice(TX_KEYS)}",
+    ))  # fmt: skip
+
+
+def split(rng: random.Random, names: list[str]) -> list[str]:
+    """Return the commands of one split, which lasts 0.5 to 7 s."""
+    first = rng.choice("PB")
+    sides = {name: first if i % 2 == 0 else "PB"[first == "P"] for i, name in enumerate(names)}
+    out = _parted(rng, sides)
+    moved = rng.sample(names, rng.randint(1, len(names)))
+    counts = {name: rng.choice(("", "once", "tx")) for name in moved}
+    for name in moved:
+        out += [f"{counts[name]} {name} {rng.choice(TX_KEYS)}", "tick 0.05"] if counts[name] else []
+        out += [f"cut {sides[name]}>{name}", *(sent(rng, [name]) for _ in range(rng.randint(1, 3)))]
+    out.append(f"tick {rng.choice((0.03, 0.1)):.2f}")
+    for name in moved:
+        other = "PB"[sides[name] == "P"]
+        out += [f"rejoin {name} {other}", f"tick {rng.choice((0.03, 0.3, 1.2)):.2f}", sent(rng, [name])]
+        out += [f"re{counts[name]} {name}"] if counts[name] else []
+    out += [f"tick {rng.choice((0.002, 0.03, 0.5, 2.0)):.3f}", "heal P>B", "heal B>P"]
+    return [*out, f"tick {rng.choice((0.03, 0.5)):.2f}", "heal *", f"tick {rng.choice((0.3, 2.0)):.1f}"]
+
+
+def _parted(rng: random.Random, sides: dict[str, str]) -> list[str]:
+    out = ["tick 0.6", "split " + " ".join(f"{name}={side}" for name, side in sides.items())]
+    for _ in range(rng.randint(1, 4)):
+        out += [sent(rng, list(sides)) for _ in range(rng.randint(1, 3))]
+        out.append(f"tick {rng.choice((0.03, 0.3, 0.8, 1.5)):.2f}")
+    return out
+
+
+def healed(rng: random.Random, names: list[str]) -> list[str]:
+    """Return the commands of a split whose links heal in any order, each direction of the peers' link by itself.
+
+    The link that carries answers to a client breaks first, so that the client sends batches again that are done. Its
+    link to the other server heals before, between or after the two directions of the peers' link. It then hears both
+    servers, or only the other one.
+    """
+    sides = {name: rng.choice("PB") for name in names}
+    out = _parted(rng, sides)
+    heals = [["heal P>B"], ["heal B>P"]]
+    for name, side in sides.items():
+        other = "PB"[side == "P"]
+        again = rng.choice(("", "once", "tx"))
+        out += [f"{again} {name} {rng.choice(TX_KEYS)}", "tick 0.05"] if again else []
+        out += [f"cut {side}>{name}", *(sent(rng, [name]) for _ in range(rng.randint(1, 2)))]
+        both = [f"heal {name}>{other}", f"heal {other}>{name}"]
+        rng.shuffle(both)
+        reached = rng.choice((both, [*both, f"heal {side}>{name}"], [f"rejoin {name} {other}"]))
+        heals.append([*reached, f"tick {rng.choice((0.03, 0.3)):.2f}", f"re{again} {name}" if again else "tick 0.1"])
+    rng.shuffle(heals)
+    out.append(f"tick {rng.choice((0.03, 0.1)):.2f}")
+    for each in heals:
+        out += [*each, f"tick {rng.choice((0.002, 0.03, 0.4, 1.2)):.3f}", sent(rng, names)]
+    return [*out, "tick 0.03", "heal *", f"tick {rng.choice((0.3, 2.0)):.1f}"]
+
+
+def both_stopped(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that stop both servers, between two turns or before a step of one. They go on in any order."""
+    one, other = rng.sample("PB", 2)
+    at = rng.choice(("", "", f" at {rng.choice(POINTS[:-1])}"))
+    out = [sent(rng, names), f"pause {one}{at}", sent(rng, names), f"tick {rng.choice((0.002, 0.1, 0.5)):.3f}"]
+    out += [f"pause {other}", sent(rng, names), f"tick {rng.choice((0.3, 0.8, 1.3, 3.6, 4.5))}", sent(rng, names)]
+    one, other = rng.sample((one, other), 2)
+    out += [f"resume {one}", f"tick {rng.choice((0, 0.05, 0.3, 1.3, 3.6))}", sent(rng, names), f"resume {other}"]
+    return [*out, f"tick {rng.choice((0.1, 0.6))}", sent(rng, names)]
+
+
+def full_disks(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that fill one disk or both while members of groups have messages in hand."""
+    out = [f"publish {rng.choice(names)} t {rng.choice((2, 5))}" for _ in range(rng.randint(1, 3))]
+    out.append(f"tick {rng.choice((0.03, 0.1, 0.2, 0.5))}")
+    state = rng.choice(("low", "little", "little", "read-only"))
+    out += [f"disk {name} {state}" for name in rng.choice(("P", "B", "PB", "PB", "PB"))]
+    for _ in range(rng.randint(1, 3)):
+        out += [sent(rng, names), f"tick {rng.choice((0.1, 0.3, 0.8))}"]
+    if rng.random() < 0.4:
+        name = rng.choice("PB")
+        out += [f"crash {name}", f"tick {rng.choice((0.3, 1.5))}", f"start {name}", f"tick {rng.choice((0.1, 1.0))}"]
+    healed = rng.sample("PB", 2)
+    return [*out, f"disk {healed[0]} room", f"tick {rng.choice((0, 0.3, 1.0))}", f"disk {healed[1]} room", "tick 0.3"]
+
+
+def key_removed(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that remove a client's key while its sets, leases and members are under way."""
+    name = rng.choice(names)
+    lease = f"K{name}"
+    out = [f"lease {name} {lease} 3000", f"set {name} {rng.choice(LEASE_KEYS)} lease={lease}"]
+    out += [sent(rng, [name]) for _ in range(rng.randint(1, 4))]
+    out += [f"tick {rng.choice((0.002, 0.02, 0.3))}", f"unkey {name}"]
+    for _ in range(rng.randint(2, 5)):
+        out += [sent(rng, [name]), sent(rng, names), f"tick {rng.choice((0.1, 0.6, 1.2, 3.5))}"]
+    if rng.random() < 0.3:
+        died = rng.choice("PB")
+        out += [f"crash {died}", f"tick {rng.choice((1.5, 4.0))}", f"start {died}"]
+    return [*out, *([f"crash {name}", f"start {name}", "tick 0.5", sent(rng, [name])] if rng.random() < 0.6 else [])]
+
+
+def flooded(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that open more sessions than the tables hold, while a client has not heard what became of a set.
+
+    The client counts a version too. It counts this version once more behind the flood, and then the next one.
+    """
+    name = rng.choice(names)
+    deaf = [f"P>{name}", f"B>{name}"] if rng.random() < 0.6 else []
+    out = ["access open", "tick 0.3"]
+    out += [f"once {name} {rng.choice(TX_KEYS)}", f"tx {name} {rng.choice(TX_KEYS)}", "tick 0.3"]
+    out += [f"cut {way}" for way in deaf]
+    out += [f"cset {name} {rng.choice(('/a/1', '/lin/x'))} =0", f"set {name} {rng.choice(KEYS)}", "tick 0.05"]
+    for _ in range(rng.randint(1, 3)):
+        out += [f"flood {rng.choice((20, 60))}", f"tick {rng.choice((0.05, 0.3))}"]
+    out += [f"heal {way}" for way in deaf]
+    return [*out, "tick 0.3", f"reonce {name}", f"retx {name}", "tick 0.1", f"once {name} /x/1"]
