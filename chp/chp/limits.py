@@ -41,6 +41,10 @@ class Limits:
     subtrees_max: int = 64
 
     # -- a client
+    # Each mount is a pair of servers, which a Clone follows with a thread and sockets of their own.
+    mounts_max: int = 16
+    # The beginnings of names among them are looked through for each topic.
+    mounted_topics_max: int = 256
     # Unacknowledged sets are kept for resending.
     window_bytes: int = 64 * MIB
     window_batches: int = 4096

@@ -44,6 +44,8 @@ from .errors import (
     Refused,
     Unanswered,
 )
+from .mounted.aio import MountedAsyncClone
+from .mounted.clone import MountedClone
 from .port.history import Version
 from .signatures import shorten
 from .topics.aioconsumer import AsyncBatch, AsyncConsumer, AsyncTransaction
@@ -114,6 +116,7 @@ __all__ = [
 
 shorten([Clone, AsyncClone, Lease, AsyncLease, Watch, AsyncWatch, Ticket, Topic, AsyncTopic, ClientFile, Consumer])
 shorten([Writer])  # `clone.set` is its `set`
+shorten([MountedClone, MountedAsyncClone])  # `Clone` and `AsyncClone` make them for several pairs
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,9 @@
     address = "tcp://a:5556"
     keys = ["..."]               # the server's public key; during a change of keys, the new one too
 
+A file may have several pairs, with a table `[mounts]` that says which pair has which subtree, and `[topics]`
+(mount_table.py). Each address there is one of the file's servers.
+
 `Clone(client_file=path)` reads one. `ClientFile.read(path)` returns a tuple of the addresses, which a Clone takes as
 its servers: `Clone(ClientFile.read(path).only([one]))`. Its repr shows no secret. It is pickled as its path, so
 another process, such as a worker of Spark, reads the file itself.
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,9 +29,11 @@ from chp import addresses, keyfiles
 from chp.errors import BadInput
 from chp.keyfiles import KeyPair
 
+from .mount_table import Mounts
+
 # The present key, and the next one during a change of keys.
 SERVER_KEYS_MAX = 2
-_KNOWN = {"public", "secret", "servers"}
+_KNOWN = {"public", "secret", "servers", "mounts", "topics"}
 _REMEDY = "`chp keygen NAME --server ADDRESS=SERVER.pub` writes such a file"
 
 
@@ -50,20 +55,25 @@ class ClientFile(tuple[str, ...]):
 
     path: str
     credentials: dict[str, Credentials]
+    # The mounts, whose servers are client files too. It is None if the file has one pair.
+    mounts: Mounts | None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Read a client file. `BadInput` names the file, what is wrong with it, and what to do."""
-        return cls._of(str(path), _read(Path(path)))
+        credentials, mounts = _read(Path(path))
+        made = cls._of(str(path), credentials)
+        made.mounts = None if mounts is None else mounts.with_servers(made.only)
+        return made
 
     @classmethod
     def _of(cls, path: str, credentials: dict[str, Credentials]) -> Self:
         made = cls(credentials)
-        made.path, made.credentials = path, credentials
+        made.path, made.credentials, made.mounts = path, credentials, None
         return made
 
     def only(self, servers: Iterable[str]) -> Self:
-        """Return a ClientFile with some of its servers. Raise `BadInput` for one that it does not have."""
+        """Return a ClientFile with some of its servers, without mounts. Raise `BadInput` for one that it lacks."""
         chosen = list(servers)
         for server in chosen:
             if server not in self.credentials:
@@ -71,7 +81,13 @@ class ClientFile(tuple[str, ...]):
         return self._of(self.path, {server: self.credentials[server] for server in chosen})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClientFile) and self.path == other.path and tuple(self) == tuple(other)
+        if not isinstance(other, ClientFile) or (self.mounts is None) != (other.mounts is None):
+            return False
+        return self.path == other.path and tuple(self) == tuple(other)
+
+    def __ne__(self, other: object) -> bool:
+        # A tuple has a comparison of its own.
+        return not self == other
 
     def __hash__(self) -> int:
         return hash((self.path, tuple(self)))
@@ -80,11 +96,12 @@ class ClientFile(tuple[str, ...]):
         return f"<ClientFile {self.path}: {', '.join(self)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.path, tuple(self))
+        return _again, (self.path, None if self.mounts is not None else tuple(self))
 
 
-def _again(path: str, servers: tuple[str, ...]) -> ClientFile:
-    return ClientFile.read(path).only(servers)
+def _again(path: str, servers: tuple[str, ...] | None) -> ClientFile:
+    found = ClientFile.read(path)
+    return found if servers is None else found.only(servers)
 
 
 def credentials_of(servers: object) -> dict[str, Credentials]:
@@ -100,7 +117,7 @@ def text_of(name: str, pair: KeyPair, servers: dict[str, bytes]) -> str:
     return "".join(lines)
 
 
-def _read(path: Path) -> dict[str, Credentials]:
+def _read(path: Path) -> tuple[dict[str, Credentials], Mounts | None]:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(keyfiles.FILE_BYTES_MAX)
@@ -111,7 +128,9 @@ def _read(path: Path) -> dict[str, Credentials]:
     if mode & 0o077:
         raise BadInput(f"the client file {path} can be read by others of this host; chmod 600 it, or make new keys")
     try:
-        return _parsed(keyfiles.read_table(text))
+        table = keyfiles.read_table(text)
+        found = _parsed(table)
+        return found, _mounts(table, found)
     except ValueError as error:
         raise BadInput(f"the client file {path} {error}") from None
 
@@ -132,6 +151,27 @@ def _parsed(table: dict[str, object]) -> dict[str, Credentials]:
             raise ValueError(f"has the server {address} twice; put both of its keys into one keys = [...]")
         found[address] = Credentials(pair, keys)
     return found
+
+
+def _mounts(table: dict[str, object], servers: dict[str, Credentials]) -> Mounts | None:
+    if "mounts" not in table:
+        if "topics" in table:
+            raise ValueError("has [topics] without [mounts]; say which pair has which subtree too")
+        return None
+    mounts = Mounts.of_tables(table["mounts"], table.get("topics"))
+    for prefix, addressed in mounts.servers.items():
+        _check_known(prefix, addressed, servers)
+    return mounts
+
+
+def _check_known(prefix: str, addressed: Sequence[str], servers: dict[str, Credentials]) -> None:
+    for address in addressed:
+        if address not in servers:
+            known = ", ".join(servers)
+            raise ValueError(
+                f"has the server {address} in the mount {prefix!r}, and no [[servers]] with that address; "
+                f"add one with its keys, or name one of {known}"
+            )
 
 
 def _server(table: object) -> tuple[str, tuple[bytes, ...]]:

@@ -24,6 +24,9 @@ def shorten(classes: Iterable[type]) -> None:
                     function = getattr(thing, "__func__", thing)
                     if isinstance(function, FunctionType) and (name == "__init__" or not name.startswith("_")):
                         _shorten(function)
+                if "__new__" in vars(each) and "__init__" in vars(each):
+                    # `help` would show the arguments of `__new__`, which only looks at some of them.
+                    vars(each)["__new__"].__func__.__signature__ = signature(vars(each)["__init__"])
 
 
 def _shorten(function: FunctionType) -> None:

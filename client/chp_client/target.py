@@ -4,6 +4,7 @@
     Clone("a:5556,b:5566")   Clone(["tcp://a:5556"])    these servers
     Clone("chp://a:5556,b:5566/rates/?codec=json")      the servers, the subtree and the codec in one text
     Clone(client_file="alice.toml")                     the servers of a client file, with their keys
+    Clone("/=a:5556,b:5566 /rates/=c:5556,d:5566")      several pairs, each with a subtree; or a mapping of them
 
 The variables `CHP_SERVERS` and `CHP_CLIENT_FILE` are read only if neither servers nor a client file is given. The value
 of `CHP_SERVERS` may have any of these forms of text.
@@ -12,19 +13,20 @@ of `CHP_SERVERS` may have any of these forms of text.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chp import addresses
 from chp.errors import BadInput
 
-from . import checks
+from . import checks, mount_table
 from .clientfile import ClientFile
 from .codecs import Codec
+from .mount_table import Mounts
 
 VARIABLE, CLIENT_VARIABLE = "CHP_SERVERS", "CHP_CLIENT_FILE"
 _OLD_CLIENT_VARIABLE = "CHP_CLIENT"
-Servers = str | Iterable[str]
+Servers = str | Iterable[str] | Mounts
 FilePath = str | os.PathLike[str]
 
 
@@ -59,12 +61,39 @@ def target(
         raise BadInput(f"{variable}: {error}") from None
 
 
-def servers_of(servers: Servers | None, client_file: FilePath | None) -> Sequence[str]:
+def servers_of(servers: Servers | None, client_file: FilePath | None, subtree: str | None = None) -> Sequence[str]:
     """Return the addresses that the arguments or the environment mean, as a `ClientFile` if keys belong to them.
 
-    The subtree and the codec of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
+    If they mean several pairs, the addresses are those of the mount that has the `subtree`. The subtree and the codec
+    of a `chp://` URL are ignored: only a Clone uses them. Raises `BadInput`.
     """
+    if subtree is not None and (mounts := mounts_of(servers, client_file)) is not None:
+        return mounts.alone(subtree)
     return target(servers, client_file, "", "raw", several=False).servers
+
+
+def mounts_of(servers: Servers | None, client_file: FilePath | None) -> Mounts | None:
+    """Return the mounts that the arguments or the environment mean, or None for one pair. Raises `BadInput`."""
+    named, variable = _named(servers, client_file)
+    try:
+        return _mounts(named)
+    except BadInput as error:
+        if not variable:
+            raise
+        raise BadInput(f"{variable}: {error}") from None
+
+
+def _mounts(named: Servers) -> Mounts | None:
+    if isinstance(named, ClientFile):
+        return named.mounts
+    if isinstance(named, Mounts):
+        return named
+    try:
+        if isinstance(named, str):
+            return Mounts.of_text(named) if mount_table.is_text(named) else None
+        return Mounts.of_tables(named) if isinstance(named, Mapping) else None
+    except ValueError as error:
+        raise BadInput(f"{named!r:.200} {error}") from None
 
 
 def _named(servers: Servers | None, client_file: FilePath | None) -> tuple[Servers, str]:
@@ -86,6 +115,10 @@ def _named(servers: Servers | None, client_file: FilePath | None) -> tuple[Serve
 
 
 def _meant(servers: Servers, subtree: str | None, codec: str | Codec | type[Any], several: bool) -> Target:
+    if (mounts := _mounts(servers)) is not None:
+        raise BadInput(
+            f"several pairs are named ({mounts}), and this follows one pair; give it the servers of one mount"
+        )
     if isinstance(servers, str) and addresses.is_url(servers):
         return _of_url(servers, subtree, codec, several)
     found = addresses.words(servers) if isinstance(servers, str) else checks.listed(servers)

@@ -280,7 +280,7 @@ def test_ls_long_is_aligned_on_a_terminal(shared: Shared) -> None:
 
 
 def _change(key: str, value: bytes | None, sequence: int, *, expired: bool = False) -> Any:
-    return SimpleNamespace(key=key, value=value, revision=number(3, sequence), expired=expired)
+    return SimpleNamespace(key=key, value=value, revision=number(3, sequence), expired=expired, mount="")
 
 
 def test_watch(shared: Shared) -> None:

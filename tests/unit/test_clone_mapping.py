@@ -1,5 +1,6 @@
 """A Clone is a mapping by the standard's rules; no server is there, so what it shows are own sets.
 
+A Clone of several mounts is the same mapping, so most tests run twice.
 The cases are those of the standard library's own mapping tests (`test.mapping_tests`), for text keys and bytes.
 """
 
@@ -19,16 +20,23 @@ from chp.numbers import UNKNOWN, number
 from chp_client import BadInput, BadSubtree, Clone, Closed, State, Ticket
 from chp_client.clone import clone as clone_module
 from chp_client.clone.base import internals
-from tests.talk import NO_SERVER, unconnected
+from tests.talk import NO_SERVER
 
 INITIAL = {"/a": b"1", "/b": b"2", "/c": b""}
 OTHER = {"/d": b"4", "/e": b"5"}
 
 
-@pytest.fixture
-def empty() -> Iterator[Clone]:
-    with unconnected() as made:
+# Pairs that nobody runs; some of the keys below are of the one mount, and some of another.
+MOUNTS = "/=127.0.0.1:9 /a/=127.0.0.1:13 /x/=127.0.0.1:17 /by/=127.0.0.1:21"
+
+
+@pytest.fixture(params=[NO_SERVER, MOUNTS], ids=["one pair", "mounts"])
+def empty(request: pytest.FixtureRequest) -> Iterator[Clone]:
+    made = Clone(request.param)
+    try:
         yield made
+    finally:
+        made.close(0.0)
 
 
 @pytest.fixture
@@ -274,7 +282,7 @@ class TestEntry:
     @pytest.fixture
     def held(self, empty: Clone) -> Clone:
         """Return a Clone with keys that a server confirmed."""
-        internals(empty).mailbox.core.channels[0].replica.apply(
+        internals(empty.mounts["/"]).mailbox.core.channels[0].replica.apply(
             [Segment(["/a", "/b"], [b"1", b"2"])], number(1, 7), 0, False, 0.0
         )
         return empty
@@ -294,7 +302,7 @@ class TestEntry:
         assert not held.entry("/b").pending  # type: ignore[union-attr]
 
     def test_nor_has_one_that_was_refused_and_is_shown_still(self, held: Clone) -> None:
-        internals(held).mailbox.core.channels[0].replica.orphans.add("/a")
+        internals(held.mounts["/"]).mailbox.core.channels[0].replica.orphans.add("/a")
         assert held.entry("/a").pending  # type: ignore[union-attr]
 
     def test_a_conditional_set_on_its_way_changes_nothing_yet(self, held: Clone) -> None:

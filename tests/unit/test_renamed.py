@@ -92,7 +92,7 @@ COPY += ["revision", "snapshot", "staleness_s", "state", "stats", "verify", "wai
 CALLS = ["off", "on", "on_state", "watch"]
 SETS = ["delete", "delete_many", "delete_prefix", "flush", "lease", "pop", "popitem", "set", "set_many", "setdefault"]
 SETS += ["sync", "touch"]
-BOTH = [*MAPPING, *COPY, *CALLS, *SETS, "close", "topic", "topics", "transaction"]
+BOTH = [*MAPPING, *COPY, *CALLS, *SETS, "close", "mounts", "topic", "topics", "transaction"]
 TOPIC = [
     "cancel",
     "configure",

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, count, repeat
 from operator import is_
 from typing import Any, Generic, NamedTuple
 
+from chp.limits import DEFAULT
 from chp.numbers import Revision
 
 from ..codecs import SKIPPED, Decoding, V
@@ -38,6 +39,26 @@ class Change(NamedTuple, Generic[V]):
     revision: Revision
     expired: bool = False
 
+    @property
+    def mount(self) -> str:
+        """The mount that has the key, which is that of the revision too; "" for a Clone of one pair."""
+        return ""
+
+
+@lru_cache(maxsize=DEFAULT.mounts_max)
+def change_of_mount(mount: str) -> Callable[[Iterable[Any]], Change]:
+    """Return what makes the changes of one mount. They have a class of their own, so a change carries no more."""
+    kind = type("Change", (Change,), {"__slots__": (), "mount": mount, "__reduce__": _reduced})
+    return partial(tuple.__new__, kind)
+
+
+def _reduced(change: Change) -> tuple[Any, ...]:
+    return _again, (change.mount, tuple(change))
+
+
+def _again(mount: str, fields: tuple[Any, ...]) -> Change:
+    return change_of_mount(mount)(fields)
+
 
 # This runs no Python code for each change.
 _change: Callable[[Iterable[Any]], Change] = partial(tuple.__new__, Change)
@@ -53,6 +74,7 @@ class Changes(Generic[V]):
     deletes     the places of deletes (0 is the first), ascending
     expiries    the places of deletes by a ttl or a lease; a snapshot after a gap can't tell them from other deletes,
                 and of a closed lease with more than 4,096 keys, the keys beyond that number count as expired
+    mount       the mount that has these keys; "" for a Clone of one pair
 
     Iterating yields each `Change`. The columns belong to the reader, which may keep and change them.
     """
@@ -62,6 +84,7 @@ class Changes(Generic[V]):
     revisions: list[Revision]
     deletes: list[int]
     expiries: list[int]
+    mount: str = ""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -73,7 +96,8 @@ class Changes(Generic[V]):
         expired = [False] * len(self.keys)
         for i in self.expiries:
             expired[i] = True
-        return map(_change, zip(self.keys, self.values, operations, self.revisions, expired, strict=True))
+        made = change_of_mount(self.mount) if self.mount else _change
+        return map(made, zip(self.keys, self.values, operations, self.revisions, expired, strict=True))
 
 
 def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
@@ -81,7 +105,7 @@ def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
 
     `BadValue` names the key of a value that can't be decoded.
     """
-    deletes = list(compress(count(), map(is_, changed.values, repeat(None))))
+    deletes, mount = list(compress(count(), map(is_, changed.values, repeat(None)))), changed.mount
     if decoding is None:
         values: list[Any] = list(changed.values)
     else:
@@ -89,7 +113,7 @@ def changes_of(changed: Changed, decoding: Decoding | None) -> Changes:
         if decoding.on_bad == "skip" and not all(mask := [value is not SKIPPED for value in values]):
             changed, values = pick(changed, mask), list(compress(values, mask))
             deletes = list(compress(count(), map(is_, changed.values, repeat(None))))
-    return Changes(list(changed.keys), values, changed.revision_column(), deletes, list(changed.expiries))
+    return Changes(list(changed.keys), values, changed.revision_column(), deletes, list(changed.expiries), mount)
 
 
 def change_with(change: Change, decoding: Decoding) -> Change | None:
@@ -103,7 +127,24 @@ def change_with(change: Change, decoding: Decoding) -> Change | None:
 def changes_from(rest: Sequence[Change], decoding: Decoding | None) -> Changes:
     """Return single changes as columns again."""
     keys, values, _, revisions, expired = map(list, zip(*rest, strict=True))
-    return changes_of(Changed(keys, values, revisions, expiries=list(compress(count(), expired))), decoding)
+    changed = Changed(keys, values, revisions, expiries=list(compress(count(), expired)))
+    return changes_of(of_mount(changed, rest[0].mount), decoding)
+
+
+class MountedChanged(Changed):
+    """Confirmed changes of one mount."""
+
+    # A class attribute hides the property of `Changed`, which can't be set.
+    mount: str = ""
+
+
+def of_mount(changed: Changed, mount: str) -> Changed:
+    """Return changes with the mount that has their keys."""
+    if not mount:
+        return changed
+    found = MountedChanged(*changed)
+    found.mount = mount
+    return found
 
 
 def joined(found: Sequence[Changed]) -> Changed:

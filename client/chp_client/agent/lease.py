@@ -25,14 +25,21 @@ class Lease:
     """The lease that `Clone.lease` makes; use it as a context manager, or call `close`."""
 
     def __init__(self, writer: Writer, lease_id: bytes, ttl_ms: int, timeout: float | None = None) -> None:
-        self.id = lease_id
+        self._prepare(lease_id, ttl_ms)
+        self._begin(writer, timeout)
+
+    def _prepare(self, lease_id: bytes, ttl_ms: int) -> None:
+        self.id, self._ttl_ms = lease_id, ttl_ms
         self.ttl_s = ttl_ms / 1000
-        self._writer = writer
         self._closed = self._lost = False
         self._listeners: list[Callable[[Lease], object]] = []
         self._listening = Lock()
-        writer.put([], [], {columns.LEASE: [lease_id, ttl_ms]}, timeout)
-        writer.keep_lease(lease_id, ttl_ms, self._refresh)
+
+    def _begin(self, writer: Writer, timeout: float | None) -> None:
+        """Tell the servers of the lease, and keep it alive from now on."""
+        self._writer = writer
+        writer.put([], [], {columns.LEASE: [self.id, self._ttl_ms]}, timeout)
+        writer.keep_lease(self.id, self._ttl_ms, self._refresh)
 
     def set(self, key: str, value: Any, timeout: float | None = None) -> Ticket:
         """Set a key that lives as long as the lease.

@@ -21,8 +21,8 @@ import functools
 import inspect
 import os
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -31,7 +31,9 @@ import click
 from chp import addresses
 from chp.errors import BadInput
 
+from .. import mount_table
 from ..clientfile import ClientFile
+from ..mount_table import Mounts
 from ..starts import key_start, topic_start
 from .faults import USAGE, Misused
 from .out import Out
@@ -52,6 +54,10 @@ class CliSettings:
     client_file: str = ""
     # True if the user named the servers.
     named: bool = False
+    # The mounts, if several pairs are named. `servers` has the servers of all of them then.
+    mounts: Mounts | None = None
+    # The mount that the command is for, or "" for all of them.
+    mount: str = ""
     timeout_s: float = TIMEOUT_S
     timeout_named: bool = False
     out: Out = field(default_factory=Out)
@@ -60,6 +66,29 @@ class CliSettings:
     def client(self) -> ClientFile | None:
         """The client file that was read, or None."""
         return self.servers if isinstance(self.servers, ClientFile) else None
+
+    @property
+    def pairs(self) -> Mounts | tuple[str, ...]:
+        """The servers that a Clone follows: the mounts, or one pair."""
+        return self.servers if self.mounts is None else self.mounts
+
+    def each_pair(self) -> Iterator[tuple[str, CliSettings]]:
+        """Give the settings for each mount alone, with its prefix, which is "" if there is one pair."""
+        if self.mounts is None:
+            yield "", self
+            return
+        for mount, servers in self.mounts.servers.items():
+            named = servers if isinstance(servers, ClientFile) else tuple(servers)
+            yield mount, replace(self, servers=named, mounts=None, mount=mount)
+
+    def mount_of(self, key: str) -> str:
+        """Return the mount of a key, which is "" if there is one pair. Keys of two mounts can't be sent together."""
+        if self.mounts is None:
+            return ""
+        try:
+            return self.mounts.of_key(key)
+        except BadInput as error:
+            raise Misused(str(error)) from None
 
     def patience(self, otherwise_s: float) -> float:
         """Return the user's --timeout, or this one if there is none."""
@@ -79,13 +108,50 @@ class CliSettings:
                 raise Misused(f"{OLD_FILE_VARIABLE} is gone; use {FILE_VARIABLE}, which is always a path")
         try:
             if path:
-                self.servers, self.named = ClientFile.read(path), True
+                self.use(ClientFile.read(path))
             elif text and not self.named:
-                self.servers, self.named = read_servers(text), True
+                self.use(read_pairs(text))
         except BadInput as error:
             raise Misused(str(error)) from None
         except ValueError as error:
             raise Misused(f"{SERVERS_VARIABLE}: {error}") from None
+        self._choose()
+
+    def use(self, found: tuple[str, ...] | Mounts) -> None:
+        """Take servers that the user named."""
+        self.named = True
+        if isinstance(found, Mounts):
+            self.mounts, self.servers = found, tuple(server for pair in found.servers.values() for server in pair)
+        else:
+            self.mounts, self.servers = found.mounts if isinstance(found, ClientFile) else None, found
+
+    def _choose(self) -> None:
+        """Leave only the mount that --mount names."""
+        if not self.mount:
+            return
+        if self.mounts is None:
+            raise Misused(f"--mount {self.mount}: the servers named are one pair; leave --mount out")
+        for mount, settings in self.each_pair():
+            if mount == self.mount:
+                self.servers, self.mounts = settings.servers, None
+                return
+        raise Misused(f"--mount {self.mount} is no mount; the mounts are {', '.join(self.mounts.servers)}")
+
+    def need_one_pair(self) -> None:
+        """Raise a usage error if several pairs are named, for a command that asks one pair."""
+        if self.mounts is not None:
+            names = ", ".join(self.mounts.servers)
+            raise Misused(f"several pairs are named, and this command is for one; add --mount with one of {names}")
+
+
+def read_pairs(text: str) -> tuple[str, ...] | Mounts:
+    """Return the servers of a pair, or the mounts, of a text. ValueError with the remedy."""
+    if not mount_table.is_text(text):
+        return read_servers(text)
+    try:
+        return Mounts.of_text(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} {error}") from None
 
 
 def read_servers(text: str) -> tuple[str, ...]:
@@ -151,7 +217,7 @@ def _time(text: str) -> datetime:
 
 DURATION = _Word("duration", read_duration)
 REVISION = _Word("revision", read_revision)
-SERVERS = _Word("servers", read_servers)
+SERVERS = _Word("servers", read_pairs)
 KEY_START = _Word("start", key_start)
 TOPIC_START = _Word("start", _topic_start)
 TIME = _Word("time", _time)
@@ -194,8 +260,12 @@ def _noting(note: Callable[[CliSettings, Any], None]) -> Callable[[click.Context
     return callback
 
 
-def _note_servers(settings: CliSettings, value: tuple[str, ...]) -> None:
-    settings.servers, settings.named = value, True
+def _note_servers(settings: CliSettings, value: tuple[str, ...] | Mounts) -> None:
+    settings.use(value)
+
+
+def _note_mount(settings: CliSettings, value: str) -> None:
+    settings.mount = value
 
 
 def _note_file(settings: CliSettings, value: str) -> None:
@@ -222,6 +292,10 @@ def shared(timeout_s: float = TIMEOUT_S) -> Callable[[Any], Any]:
             help=f"The file with servers and keys that `chp keygen` wrote (or {FILE_VARIABLE}).",
         ),
         click.option(
+            "--mount", metavar="PREFIX", expose_value=False, callback=_noting(_note_mount),
+            help="The pair of this mount, if several pairs are named.",
+        ),
+        click.option(
             "--timeout", type=DURATION, metavar="DURATION", expose_value=False, callback=_noting(_note_timeout),
             help=f"How long to look for a server, or wait for its answer.  [default: {timeout_s:g}s]",
         ),
@@ -234,9 +308,17 @@ def shared(timeout_s: float = TIMEOUT_S) -> Callable[[Any], Any]:
 
 
 def command(
-    group: click.Group | None = None, *, name: str | None = None, timeout_s: float = TIMEOUT_S, servers: bool = True
+    group: click.Group | None = None,
+    *,
+    name: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    servers: bool = True,
+    mounts: bool = False,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a function a command; `servers=False` leaves out the shared options."""
+    """Make a function a command; `servers=False` leaves out the shared options.
+
+    A command with `mounts` works over several pairs. Any other one is refused if several pairs are named.
+    """
 
     def make(function: Callable[..., int | None]) -> click.Command:
         @click.pass_context
@@ -244,6 +326,8 @@ def command(
             settings = ctx.ensure_object(CliSettings)
             if servers:
                 settings.resolve(timeout_s)
+                if not mounts:
+                    settings.need_one_pair()
             if code := ctx.invoke(function, settings, **options):
                 ctx.exit(code)
 

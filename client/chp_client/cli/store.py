@@ -59,8 +59,8 @@ def make_clone(settings: CliSettings, subtrees: list[str]) -> Clone:
     from chp_client import Clone
 
     if not subtrees:
-        return Clone(settings.servers, subtree=None)
-    return Clone(settings.servers, subtrees=subtrees)
+        return Clone(settings.pairs, subtree=None)
+    return Clone(settings.pairs, subtrees=subtrees)
 
 
 @contextmanager
@@ -184,6 +184,10 @@ def _refusal(error: ChpError) -> str:
 
 def why_no_server(settings: CliSettings, if_heard: str = "") -> str:
     """Return one line that says what was found at each address, and the remedy."""
+    if settings.mounts is not None:
+        # A pair that serves is not the reason, unless all of them do.
+        each = [f"mount {mount}: {why_no_server(one, if_heard)}" for mount, one in settings.each_pair()]
+        return "; ".join([why for why in each if "is ACTIVE" not in why] or each)
     waited = f"no server within {settings.timeout_s:g} s"
     remedy = "start chp-server, or name the pair with --servers or CHP_SERVERS"
     try:

@@ -13,11 +13,11 @@ import os
 import random
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import current_thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from chp.errors import BadInput, BadTtl
 from chp.keys import CLIENT_BYTES
@@ -38,11 +38,12 @@ from ..agent.writer import Writer
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore, Timing
+from ..mount_table import ROOT
 from ..renamed import OldName, PublicNames, RedisName, public_names, renamed
 from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
-from ..target import FilePath, Servers, target
+from ..target import FilePath, Servers, mounts_of, target
 from ..typed import Typed, codec_of
-from .health import CopyHealth
+from .health import Check, CopyHealth
 from .mapping import CloneMapping, CopyReader
 
 CLOSE_S = 5.0
@@ -50,6 +51,8 @@ FORGOTTEN_S = 1.0
 # The least time for the callbacks of tickets that `close` settles.
 CALLBACKS_S = 0.5
 _names = itertools.count(1)
+# The kind of Clone that follows several pairs, for each kind that has one.
+OF_MOUNTS: dict[type, type[Any]] = {}
 Told = TypeVar("Told", bound=Callable[[Change], object])
 
 
@@ -67,8 +70,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     """A replicated dictionary; see the module for how it is used.
 
     servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
-                   between; or `chp://host:P,host:P/subtree/?codec=json`; None for CHP_SERVERS or CHP_CLIENT_FILE, else
-                   the local pair
+                   between; or `chp://host:P,host:P/subtree/?codec=json`; or several pairs, `/=a:P,b:P /rates/=c:P,d:P`
+                   or a mapping of these; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
     client_file    in place of servers: the path of a file with their addresses and keys, and this client's. A server
                    that does not let the client in is tried on; `wait_until_synced` raises `Refused` with the code "key"
                    if no server lets it in
@@ -91,6 +94,16 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     # True if calls wait by blocking the thread.
     _keeps_threads = True
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Make the kind of Clone that follows several pairs, if mounts are named."""
+        kind = OF_MOUNTS.get(cls)
+        if kind is not None:
+            servers = arguments[0] if arguments else named.get("servers")
+            if mounts_of(servers, named.get("client_file")) is not None:
+                # A checker of types does not know that this is a subclass.
+                return super().__new__(kind)  # type: ignore[no-any-return]
+        return super().__new__(cls)
 
     @renamed(stale_s="silence_s")
     def __init__(
@@ -189,6 +202,15 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         with self._mailbox.lock:
             values, revision, resyncs = self._shown.copy(), self.revision, self._core.stats["resyncs_snapshot"]
         return Pin(self._reader.decoded(values), revision, resyncs)
+
+    @property
+    def mounts(self) -> Mapping[str, Self]:
+        """The Clone of each mount that is held here, by prefix; a Clone of one pair is that of "/" itself."""
+        return {ROOT: self}
+
+    def _within(self, path: str) -> BaseClone[V]:
+        """Return the Clone of the one pair that has a key, or a folder and all keys in it."""
+        return self
 
     def _begin(self) -> None:
         """Make the parts of one kind of Clone, before the agent starts."""
@@ -293,6 +315,14 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         return f"<{type(self).__name__} {what}: {len(self._shown)} keys, {self.state}, at {epoch}.{sequence}>"
 
 
+def within(clone: BaseClone[Any], path: str) -> BaseClone[Any]:
+    """Return the Clone of the one pair that has a key, or a folder and all keys in it.
+
+    It is the Clone itself if that has one pair. Raises `BadInput` if a mount lies inside the folder.
+    """
+    return clone._within(path)
+
+
 class Internals(NamedTuple):
     """What other parts of this package use of a Clone, beside what an application may call."""
 
@@ -304,11 +334,16 @@ class Internals(NamedTuple):
     new_lease: Callable[..., Lease]
     # A watch that a thread reads; the arguments are those of `Clone.watch`.
     open_watch: Callable[..., Watch[Any]]
+    # The check of the copy, and the end, as a thread waits for them.
+    verified: Callable[[float | None, bool], Check]
+    end: Callable[[float], None]
 
 
 def internals(clone: BaseClone[Any]) -> Internals:
     """Return what other parts of this package use of a Clone. It is made anew each time, so the Clone has no cycle."""
-    return Internals(clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch)
+    return Internals(
+        clone._writer, clone._mailbox, clone._waits, clone._new_lease, clone._open_watch, clone._verified, clone._end
+    )
 
 
 def _exit(name: str, lag_s: float) -> None:

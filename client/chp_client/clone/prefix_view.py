@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 from .. import checks
 from ..agent.mailbox import Mailbox
@@ -66,6 +66,13 @@ class KeyIndex:
             order.add(chain(*noted, unsent))
 
 
+class Index(Protocol):
+    """What gives the keys of a range in their order."""
+
+    def span(self, low: str, high: str | None) -> tuple[list[str], str | None]:
+        """Return some keys from `low` on and below `high`, and the key from where to go on; None at the end."""
+
+
 class PrefixView(Mapping[str, Any]):
     """Keys that begin with a prefix, in order; made by `Clone.prefix`."""
 
@@ -73,7 +80,7 @@ class PrefixView(Mapping[str, Any]):
         self,
         clone: Mapping[str, Any],
         reader: PartReader,
-        index: KeyIndex,
+        index: Index,
         prefix: str,
         *,
         after: str | None,

@@ -61,6 +61,11 @@ class Changed(NamedTuple):
     first: bool = False
     expiries: Sequence[int] = ()
 
+    @property
+    def mount(self) -> str:
+        """The mount that has these keys; "" for a Clone of one pair. `MountedChanged` has another one."""
+        return ""
+
     def revision_column(self) -> list[Revision]:
         """Return a list with the revision of each change."""
         revisions = self.revisions

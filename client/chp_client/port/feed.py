@@ -132,7 +132,11 @@ class Feed:
         self.stats = {"fetches": 0, "holes": 0, "silences": 0}
         self._silence_s = silence_s
         self._port = QuestionPort(
-            servers_of(servers, None), NEVER, silence_s=silence_s, patience_s=silence_s, topics=[channel_topic(subtree)]
+            servers_of(servers, None, subtree),
+            NEVER,
+            silence_s=silence_s,
+            patience_s=silence_s,
+            topics=[channel_topic(subtree)],
         )
         # The server that answered last.
         self._server: Connection | None = None

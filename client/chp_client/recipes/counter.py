@@ -32,7 +32,7 @@ class _Counter:
     _kind: type[Any] = Clone
 
     def __init__(self, clone: Any, key: str, *, encode: Callable[[int], Any] | None = None) -> None:
-        self._clone, self._key = of_kind(clone, self._kind), key
+        self._clone, self._key = of_kind(clone, self._kind, key), key
         self._encode = encode or _as_value(clone.codec)
 
     @property

@@ -14,7 +14,7 @@ from chp_client.clone.aio import AsyncClone
 from chp_client.clone.base import internals
 from chp_client.clone.clone import Clone
 
-from .places import GIVE_BACK_S, QueuePlace, name_of, of_kind
+from .places import GIVE_BACK_S, QueuePlace, folder, name_of, of_kind
 
 TTL_S = 10.0
 
@@ -32,7 +32,7 @@ class _Queue:
     def __init__(
         self, clone: Any, path: str, name: str | None = None, *, ttl: Ttl = TTL_S, value: Any = None, limit: int = 1
     ) -> None:
-        self._clone = of_kind(clone, self._kind)
+        self._clone = of_kind(clone, self._kind, folder(path))
         self._place = QueuePlace(self._clone, path, name or own_name(), limit=limit, ttl=ttl, value=value)
 
     @property

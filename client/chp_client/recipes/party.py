@@ -14,14 +14,14 @@ from chp_client.clone.base import BaseClone, internals
 from chp_client.clone.clone import Clone
 
 from .lock import TTL_S, own_name
-from .places import GIVE_BACK_S, contender_key, is_contender, name_of, nothing, of_kind
+from .places import GIVE_BACK_S, contender_key, folder, is_contender, name_of, nothing, of_kind
 
 
 class _Party:
     _kind: type[Any] = Clone
 
     def __init__(self, clone: Any, path: str, name: str | None = None, *, ttl: Ttl = TTL_S, value: Any = None) -> None:
-        self._clone: BaseClone[Any] = of_kind(clone, self._kind)
+        self._clone: BaseClone[Any] = of_kind(clone, self._kind, folder(path))
         self._ttl = ttl
         self._value = nothing(clone) if value is None else value
         self.key = contender_key(path, name or own_name())

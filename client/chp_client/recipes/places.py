@@ -24,7 +24,7 @@ from chp.numbers import Revision
 from chp_client import checks
 from chp_client.agent.lease import Lease
 from chp_client.agent.waiting import Waiter
-from chp_client.clone.base import BaseClone, internals
+from chp_client.clone.base import BaseClone, internals, within
 from chp_client.clone.clone import Clone
 from chp_client.core.events import State
 from chp_client.errors import Closed, Refused
@@ -37,10 +37,20 @@ TOKEN_BYTES = 8
 _CONTENDER = re.compile(rf"[^/:]+:[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
-def of_kind(clone: Any, kind: type[BaseClone[Any]]) -> Any:
-    """A recipe's Clone, if it is of the kind that it waits for; raises BadInput."""
+def folder(path: str) -> str:
+    """Return the prefix of all keys of a recipe."""
+    return f"{path.rstrip('/')}/" if isinstance(path, str) else path
+
+
+def of_kind(clone: Any, kind: type[BaseClone[Any]], path: str) -> Any:
+    """Return a recipe's Clone, if it is of the kind that the recipe waits for; of several mounts, that of its keys.
+
+    `path` is a key, or the folder of all keys.
+
+    Raises `BadInput`.
+    """
     if isinstance(clone, kind):
-        return clone
+        return within(clone, path)
     if isinstance(clone, BaseClone):
         names = ("a Clone", "without") if issubclass(kind, Clone) else ("an AsyncClone", "with")
         raise BadInput(

@@ -92,7 +92,7 @@ def record(
     checks.wait_s(timeout_s, "timeout_s")
     begin = key_start(start)
     folder = Path(directory)
-    with Feed(servers_of(servers, client_file), subtree) as feed:
+    with Feed(servers_of(servers, client_file, subtree), subtree) as feed:
         if not folder.is_dir():
             # Without a server there will be no directory.
             feed.facts(timeout_s)

@@ -217,7 +217,7 @@ _TABLES: weakref.WeakSet[Live] = weakref.WeakSet()
 def _source_of(servers: Servers | None, client_file: FilePath | None, subtree: str) -> Source:
     if client_file is not None and servers is None:
         return Source((), os.path.abspath(client_file), subtree)
-    found = servers_of(servers, client_file)
+    found = servers_of(servers, client_file, subtree)
     return Source((), found.path, subtree) if isinstance(found, ClientFile) else Source(tuple(found), None, subtree)
 
 

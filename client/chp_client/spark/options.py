@@ -13,7 +13,7 @@ import datetime as dt
 import difflib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,9 @@ from chp.numbers import EPOCH_MAX, SEQUENCE_MASK, epoch_of, sequence_of
 from chp.numbers import parse as parse_revision
 from chp.topics import check_topic
 
-from .. import checks
+from .. import checks, mount_table
 from ..clientfile import ClientFile
+from ..mount_table import Mounts
 
 # Spark hands these to a sink too.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -51,7 +52,9 @@ class Option:
     aliases: tuple[str, ...] = ()
 
 
-def _servers(text: str) -> list[str]:
+def _servers(text: str) -> list[str] | Mounts:
+    if mount_table.is_text(text):
+        return Mounts.of_text(text)
     return [snapshot_port for snapshot_port, _, _ in checks.endpoints_of(text)]
 
 
@@ -229,14 +232,24 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
             raise BadOption(
                 "both options servers and clientFile are given; the file names the servers: leave servers out"
             )
-        values["servers"] = values["clientFile"]
+        values["servers"] = values["clientFile"].mounts or values["clientFile"]
     if not values["servers"]:
         raise BadOption(
             "option servers is missing; give one or two, such as tcp://127.0.0.1:5556,tcp://127.0.0.1:5566"
             f". ({_CATALOG})"
         )
+    if isinstance(values["servers"], Mounts):
+        values["servers"] = _of_one_mount(values["servers"], values["subtree"], values["topic"])
     check_topic_options(values)
     return values
+
+
+def _of_one_mount(mounts: Mounts, subtree: str, topic: str | None) -> Sequence[str]:
+    """Return the servers of the mount that has a topic or a subtree: a job reads or writes one pair."""
+    try:
+        return mounts.alone(subtree) if topic is None else mounts.servers[mounts.of_topic(topic)]
+    except BadInput as error:
+        raise BadOption(f"option {'topic' if topic else 'subtree'}: {error}") from None
 
 
 CHANGES = ("startingOffsets", "startingTimestamp", "endingRevision", "endingTimestamp")

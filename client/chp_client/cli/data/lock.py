@@ -38,7 +38,7 @@ def _options(function: Any) -> Any:
     return function
 
 
-@command()
+@command(mounts=True)
 @_options
 def lock(settings: CliSettings, **how: Any) -> int | None:
     """Run a command while holding a lock.
@@ -55,7 +55,7 @@ def lock(settings: CliSettings, **how: Any) -> int | None:
     return _run(settings, **how)
 
 
-@command()
+@command(mounts=True)
 @_options
 def elect(settings: CliSettings, **how: Any) -> int | None:
     """Run a command while being the leader.

@@ -35,7 +35,7 @@ def item_fields(item: Item) -> dict[str, Any]:
 # -- get
 
 
-@command()
+@command(mounts=True)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
 @click.option("--raw", is_flag=True, help="The exact bytes of each value, on a terminal too.")
 def get(settings: CliSettings, keys: tuple[str, ...], raw: bool) -> None:
@@ -83,7 +83,7 @@ def _text(out: Out, item: Item) -> bytes:
 # -- ls
 
 
-@command()
+@command(mounts=True)
 @PREFIX
 @click.option("-l", "--long", "long_", is_flag=True, help="Revision, remaining ttl and size of each.")
 @click.option("--tree", "as_tree", is_flag=True, help="As a tree of folders.")
@@ -156,7 +156,7 @@ def say_empty(out: Out, prefix: str) -> None:
 # -- du
 
 
-@command()
+@command(mounts=True)
 @PREFIX
 @at_least_1("--depth", default=1, help="The level of the folders below PREFIX.")
 @click.option("--keys", is_flag=True, help="Single keys instead of folders.")
@@ -220,7 +220,7 @@ def folder_of(key: str, prefix: str, depth: int) -> str:
 #     2026-11-22 18:41:02.110Z  3.1077  expired
 
 
-@command()
+@command(mounts=True)
 @click.argument("key", shell_complete=offered)
 @at_least_1("--limit", default=1000, most=10_000, help="At most so many, the last ones.")
 def history(settings: CliSettings, key: str, limit: int) -> None:

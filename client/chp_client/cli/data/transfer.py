@@ -55,7 +55,7 @@ Advance = Callable[[int], None]
 # -- dump
 
 
-@command()
+@command(mounts=True)
 @click.argument("prefix", default="")
 @click.option("-o", "--output", "path", metavar="FILE", help="Write to FILE, complete or not at all.")
 def dump(settings: CliSettings, prefix: str, path: str | None) -> None:
@@ -122,19 +122,20 @@ def _complete_or_not(path: str) -> Iterator[IO[bytes]]:
 
 @dataclass(slots=True)
 class Portion:
-    """Lines that share a ttl, and are sent in one `set_many`."""
+    """Lines that share a ttl and a mount, and are sent in one `set_many`."""
 
     ttl_s: float | None = None
+    mount: str = ""
     values: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
 
-    def fits(self, ttl_s: float | None, value: bytes) -> bool:
+    def fits(self, ttl_s: float | None, mount: str, value: bytes) -> bool:
         """Return True if one more line may join."""
         room = len(self.values) < PORTION_ITEMS and self.size + len(value) <= PORTION_BYTES
-        return not self.values or (room and ttl_s == self.ttl_s)
+        return not self.values or (room and (ttl_s, mount) == (self.ttl_s, self.mount))
 
 
-@command()
+@command(mounts=True)
 @click.argument("path", metavar="FILE|-", type=click.Path())
 @duration("--ttl", help="The ttl of every key, instead of the lines' own.")
 @click.option("-n", "--dry-run", is_flag=True, help="Check every line, and set nothing.")
@@ -152,7 +153,7 @@ def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> 
     """
     began = time.monotonic()
     with _opened(path) as (file, size), progress(settings.out, "loading", size, bytes_=True) as advance:
-        portions = _portions(_parsed(file, path, ttl, advance))
+        portions = _portions(_parsed(file, path, ttl, advance), settings.mount_of)
         n, durability = (sum(len(p.values) for p in portions), CHECKED) if dry_run else _send(settings, portions)
     _report(settings.out, n, time.monotonic() - began, durability)
 
@@ -244,13 +245,16 @@ def _ttl(given: object) -> float | None:
     return float(given) or None
 
 
-def _portions(lines: Iterable[tuple[str, bytes, float | None]]) -> Iterator[Portion]:
+def _portions(
+    lines: Iterable[tuple[str, bytes, float | None]], mount_of: Callable[[str], str] = lambda key: ""
+) -> Iterator[Portion]:
     portion = Portion()
     for key, value, ttl_s in lines:
-        if not portion.fits(ttl_s, value):
+        mount = mount_of(key)
+        if not portion.fits(ttl_s, mount, value):
             yield portion
             portion = Portion()
-        portion.ttl_s = ttl_s
+        portion.ttl_s, portion.mount = ttl_s, mount
         portion.values[key] = value
         portion.size += len(value)
     if portion.values:

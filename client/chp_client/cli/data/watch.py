@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chp_client import Change
 
 
-@command()
+@command(mounts=True)
 @click.argument("prefix", default="")
 @click.option(
     "--from",
@@ -101,6 +101,8 @@ def _fields(change: Change) -> dict[str, Any]:
         fields.update(value_fields(change.value))
     elif change.expired:
         fields["expired"] = True
+    if change.mount:
+        fields["mount"] = change.mount
     return {**fields, "revision": show_revision(change.revision)}
 
 

@@ -25,7 +25,7 @@ from .read import show_keys
 PORTION = 10_000
 
 
-@command()
+@command(mounts=True)
 @click.argument("key", shell_complete=offered)
 @click.argument("value", required=False)
 @click.option("--file", "path", type=click.Path(), help="Take the value's bytes from a file.")
@@ -94,7 +94,7 @@ def read_file(path: str) -> bytes:
 # -- del
 
 
-@command()
+@command(mounts=True)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=offered)
 @click.option("--prefix", is_flag=True, help="Delete every key that begins with KEY.")
 @YES
@@ -160,9 +160,13 @@ def confirm(what: str, question: str, otherwise: str = "") -> None:
 
 def delete_all(settings: CliSettings, keys: list[str]) -> None:
     """Delete these keys, a portion at a time, and wait for the acknowledgements."""
+    by_mount: dict[str, list[str]] = {}
+    for key in keys:
+        by_mount.setdefault(settings.mount_of(key), []).append(key)
     with writing(settings) as store:
-        for start in range(0, len(keys), PORTION):
-            store.wait(store.delete_many(keys[start : start + PORTION]))
+        for some in by_mount.values():
+            for start in range(0, len(some), PORTION):
+                store.wait(store.delete_many(some[start : start + PORTION]))
 
 
 COMMANDS = (set_, del_)

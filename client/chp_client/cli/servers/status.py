@@ -89,14 +89,14 @@ class Look:
             self.history.setdefault(view.server, deque(maxlen=HISTORY)).append(rates.get("updates", 0.0))
 
 
-@command(timeout_s=TIMEOUT_S)
+@command(timeout_s=TIMEOUT_S, mounts=True)
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
 @click.option("--epochs", is_flag=True, help="The last 50 epochs instead: when each began, who opened it, because.")
 def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
     """Show both servers at a glance.
 
     Show role, epoch and sequence, in sync, clients, rates, lag, pending, journal. Exit code: 0 healthy, 1 degraded,
-    2 nobody active, 3 no server answers, 4 denied.
+    2 nobody active, 3 no server answers, 4 denied. Of several mounts each is shown, and the highest exit code counts.
 
     Examples:
         chp status
@@ -104,17 +104,24 @@ def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
         chp status --epochs                   # who was active when, and because
         chp status > /dev/null || page-somebody
     """
+    return max(_status(one, mount, rates=rates, epochs=epochs) for mount, one in settings.each_pair())
+
+
+def _status(settings: CliSettings, mount: str, *, rates: bool, epochs: bool) -> int:
+    """Show the two servers of a pair, under the prefix of its mount if there are several pairs."""
     with asking(settings) as admin:
         look = Look(admin, settings.named)
         look.again()
         if rates and not epochs and any(v.reachable for v in look.views):
             _wait(LOOK_S)
             look.once_more()
-    verdict = pair.verdict(look.views)
+    verdict, out = pair.verdict(look.views), settings.out
+    if mount and not out.json:
+        out.line(out.style(f"mount {mount}", bold=True))
     if epochs and any(v.reachable for v in look.views):
-        show_epochs(settings.out, look)
+        show_epochs(out, look, mount)
     else:
-        show(settings.out, look, verdict)
+        show(out, look, verdict, mount)
     return verdict.code
 
 
@@ -125,19 +132,24 @@ def _wait(seconds: float) -> None:
 # -- as text, JSON, or a table
 
 
-def show(out: Out, look: Look, verdict: PairVerdict) -> None:
+def show(out: Out, look: Look, verdict: PairVerdict, mount: str = "") -> None:
     """Show one look as JSON, as a table, or as lines."""
     if out.json:
         told = [_fields(view, look.rates.get(view.server, {})) for view in look.views]
         last = {"verdict": verdict.word, "why": verdict.why, "exit": verdict.code}
-        out.records([*told, last])
+        out.records([{**_mount(mount), **each} for each in (*told, last)])
     elif out.terminal:
         out.console().print(table(look, verdict))
     else:
         out.lines([*columns(rows(look)), f"{verdict.word}: {verdict.why}"])
 
 
-def show_epochs(out: Out, look: Look) -> None:
+def _mount(mount: str) -> dict[str, Any]:
+    """Return the field that says of which mount a record is, if there are several."""
+    return {"mount": mount} if mount else {}
+
+
+def show_epochs(out: Out, look: Look, mount: str = "") -> None:
     """Show the epochs that any of the servers remembers, with their server and reason; the newest first."""
     found: dict[int, dict[str, Any]] = {}
     for view in look.views:
@@ -145,7 +157,7 @@ def show_epochs(out: Out, look: Look) -> None:
             found.setdefault(each["epoch"], each)
     newest = [found[epoch] for epoch in sorted(found, reverse=True)]
     head = ("EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST")
-    out.table(newest, lambda each: each, _epoch_row, head=head)
+    out.table(newest, lambda each: {**_mount(mount), **each}, _epoch_row, head=head)
 
 
 def _epoch_row(each: dict[str, Any]) -> list[str]:

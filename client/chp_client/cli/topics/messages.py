@@ -34,7 +34,7 @@ HEADER = click.option(
 )
 
 
-@command()
+@command(mounts=True)
 @click.argument("topic")
 @click.argument("value", required=False)
 @click.option("--key", help="The key of the messages.")
@@ -111,7 +111,7 @@ def _lines() -> Iterator[bytes]:
         yield data
 
 
-@command()
+@command(mounts=True)
 @click.argument("topic")
 @click.option(
     "--from",

@@ -65,7 +65,7 @@ def topic() -> None:
     """
 
 
-@command(topic)
+@command(topic, mounts=True)
 def ls(settings: CliSettings) -> None:
     """List the topics.
 
@@ -95,7 +95,7 @@ def _when(wall_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ms / 1000)) if wall_ms else "never"
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @click.option(
     "--keep", type=click.Choice(["all", "acknowledged", "size", "time"]), default="all", help="What it keeps."
@@ -137,7 +137,7 @@ def _bytes(text: str | None) -> int | None:
     return int(found[1]) * _UNITS[found[2]]
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 def show(settings: CliSettings, name: str) -> None:
     """Show a topic and its groups.
@@ -158,7 +158,7 @@ def show(settings: CliSettings, name: str) -> None:
     )
 
 
-@command(topic, name="rm")
+@command(topic, name="rm", mounts=True)
 @NAME
 @YES
 def remove(settings: CliSettings, name: str, yes: bool) -> None:
@@ -179,7 +179,7 @@ def remove(settings: CliSettings, name: str, yes: bool) -> None:
 # -- scheduled messages
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @click.argument("value")
 @duration("--in", "delay_s", help="Publish it after this time: 30m, 2h, 7d.")
@@ -208,7 +208,7 @@ def schedule(
     settings.out.answer({"scheduled": made.name, "topic": name}, made.name)
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @at_least_1("--limit", help="The most messages it shows.", default=100)
 @click.option("--after", metavar="NAME", help="Begin behind this name.")
@@ -239,7 +239,7 @@ def _scheduled_text(out: Out, told: dict[str, Any]) -> str:
     return f"{told['name']}  {told['due']}  {out.style(', '.join(more), dim=True)}"
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @click.argument("message_name", metavar="MESSAGE")
 def cancel(settings: CliSettings, name: str, message_name: str) -> None:
@@ -286,7 +286,7 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     return "\n".join([f"group {told['name']}  {out.style(facts, dim=True)}", *members])
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 def groups(settings: CliSettings, name: str) -> None:
     """List the groups of a topic, their lag and members.
@@ -302,7 +302,7 @@ def groups(settings: CliSettings, name: str) -> None:
     settings.out.show(told, lambda each: each, _group_text)
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @GROUP
 @click.option(
@@ -336,7 +336,7 @@ def _settings(how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @GROUP
 @with_group_settings
@@ -365,7 +365,7 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     settings.out.done({"configured": group, "topic": name}, f"changed group {group} of topic {name}")
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @GROUP
 @click.option("--to", "start", required=True, type=TOPIC_START, metavar="begin|end|OFFSET", help="Where it goes on.")
@@ -388,7 +388,7 @@ def reset(settings: CliSettings, name: str, group: str, start: str | int, yes: b
     settings.out.done({"reset": group, "topic": name, "to": start}, f"{what} goes on at {start}")
 
 
-@command(topic)
+@command(topic, mounts=True)
 @NAME
 @GROUP
 @YES
