@@ -162,4 +162,6 @@ def refusal(code: str, detail: object) -> Refused:
         shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
         why = "the named revision is from another active server, which may still hand it over" if conditions else ""
         return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
-    return Refused(f"the server refused the batch ({code}): {detail}", code, detail)
+    # A publish without a group has the code "group" too, so these two codes alone have a class of their own.
+    kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(code, Refused)
+    return kind(f"the server refused the batch ({code}): {detail}", code, detail)

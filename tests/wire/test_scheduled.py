@@ -67,6 +67,17 @@ def test_a_transaction_schedules_unless_a_key_changes(clone: Clone[bytes]) -> No
     assert refused.value.code == "name" and clone["/orders/7"] == b"paid"
 
 
+def test_a_transaction_raises_the_errors_of_the_methods_outside_of_it(clone: Clone[bytes]) -> None:
+    clone.topic("t").schedule(b"1", delay_s=FAR_S, name="taken").wait(WAIT_S)
+    with pytest.raises(AlreadyThere, match="taken already"), clone.transaction() as t:
+        t.schedule("t", b"2", delay_s=FAR_S, name="taken")
+    with pytest.raises(NoSuchMessage, match="no scheduled message gone"), clone.transaction() as t:
+        t.cancel("t", "gone")
+    with pytest.raises(NoSuchMessage):
+        _ = t.done
+    assert [each.name for each in clone.topic("t").scheduled()] == ["taken"]
+
+
 @pytest.mark.parametrize(
     ("when", "says"),
     [

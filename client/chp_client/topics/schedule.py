@@ -10,8 +10,7 @@ The servers keep the time: a message is published by whichever server is active 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,7 +23,6 @@ from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Writer
 from ..core.events import Ack
-from ..errors import AlreadyThere, NoSuchMessage, Refused
 from ..port.ask import QuestionPort
 
 # A delay, or the time between two publications, is a hundred years at most.
@@ -58,8 +56,7 @@ class Scheduled:
 
     def wait(self, timeout: float | None = None) -> Ack:
         """Wait until the pair has it; `AlreadyThere` if the topic has a scheduled message of that name."""
-        with naming_message():
-            return self.ticket.wait(timeout)
+        return self.ticket.wait(timeout)
 
     def __repr__(self) -> str:
         return f"<Scheduled {self.name!r} of topic {self.topic!r}>"
@@ -134,15 +131,3 @@ def _told(row: list[Any]) -> ScheduledMessage:
     name, due_ms, every_ms, unless, key, size = row
     due = datetime.fromtimestamp(due_ms / 1000, UTC)
     return ScheduledMessage(name, due, every_ms / 1000 or None, unless, key or None, size)
-
-
-@contextmanager
-def naming_message() -> Iterator[None]:
-    """Turn the codes of refusals that name a scheduled message into errors of their own."""
-    try:
-        yield
-    except Refused as error:
-        kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(error.code)
-        if kind is None:
-            raise
-        raise kind(error.text, error.code, error.detail, error.server) from None

@@ -34,7 +34,7 @@ from .consumed import Consumption
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
-from .schedule import Scheduled, ScheduledMessage, cancellation, entry, naming_message, scheduled_of
+from .schedule import Scheduled, ScheduledMessage, cancellation, entry, scheduled_of
 from .stateless_member import ReceivedBatch, receive
 
 
@@ -208,8 +208,7 @@ class Topic(metaclass=PublicNames):
 
     def cancel(self, name: str, timeout: float | None = None) -> Ack:
         """Drop a scheduled message, and wait until it is gone; `NoSuchMessage` if there is none of that name."""
-        with naming_message():
-            return self._requests.cancellation(name).wait(timeout)
+        return self._requests.cancellation(name).wait(timeout)
 
     def scheduled(
         self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
