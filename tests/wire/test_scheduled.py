@@ -78,6 +78,25 @@ def test_a_transaction_raises_the_errors_of_the_methods_outside_of_it(clone: Clo
     assert [each.name for each in clone.topic("t").scheduled()] == ["taken"]
 
 
+def test_a_transaction_moves_a_message_and_names_no_message_twice(clone: Clone[bytes]) -> None:
+    topic = clone.topic("t")
+    topic.schedule(b"1", delay_s=FAR_S, name="rep").wait(WAIT_S)
+    with clone.transaction() as t:
+        t.cancel("t", "rep")
+        t.schedule("t", b"moved", delay_s=2 * FAR_S, name="rep")
+        with pytest.raises(BadInput, match="'rep' of topic 't' twice"):
+            t.schedule("t", b"x", delay_s=1, name="rep")
+        with pytest.raises(BadInput, match="schedules 'rep' of topic 't' itself"):
+            t.cancel("t", "rep")
+    (waits,) = topic.scheduled()
+    assert waits.size == 5 and waits.due - datetime.now(UTC) > timedelta(seconds=1.5 * FAR_S)
+    with clone.transaction() as t:
+        t.cancel("t", "rep")
+        with pytest.raises(BadInput, match="cancels 'rep' of topic 't' twice"):
+            t.cancel("t", "rep")
+    assert topic.scheduled() == []
+
+
 @pytest.mark.parametrize(
     ("when", "says"),
     [
