@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from chp_client import AsyncClone, BadInput, Clone, Message, NoSuchGroup, Refused
+from chp_client import AsyncClone, BadInput, Clone, Message, NoSuchGroup
 from chp_server.testing import Pair
 from tests import talk
 from tests.talk import WAIT_S, join_all, until
@@ -115,9 +115,22 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
             ({"retry_after_s": 1.0}, "give max_deliveries too"),
             ({"lag_alarm_s": 0}, "lag_alarm_s is a whole number from 1 to 2,147,483,648, or left out, not 0"),
             ({"lag_alarm_s": 0.5}, "lag_alarm_s is a whole number"),
+            ({"expire_after_s": -1}, "expire_after_s is a whole number from 1"),
+            ({"expire_after_s": float("nan")}, "not nan"),
+            ({"ack_timeout_s": "1d"}, "not '1d'"),
         ):
-            with pytest.raises((BadInput, Refused), match=says):
+            with pytest.raises(BadInput, match=says):
                 topic.subscribe("g", **bad)
+        for bad, says in (({"ack_timeout_s": 0}, "not 0"), ({"max_deliveries": None, "retry_after_s": 1}, "take both")):
+            with pytest.raises(BadInput, match=says):
+                topic.configure("g", **bad)
+        for words, says in (
+            (("--retry-after", "2s"), "give --max-deliveries too"),
+            (("--expire-after", "0.1s"), "give whole seconds"),
+            (("--ack-timeout", "1500ms"), "give whole seconds"),
+        ):
+            wrong = run("topic", "subscribe", "settings", "g", *words)
+            assert wrong.exit_code == 2 and says in wrong.stderr
         assert [each["name"] for each in clone.topics() if each["name"] == "settings"] == [], "nothing half done"
         with pytest.raises(NoSuchGroup):
             topic.publish(b"1").wait(WAIT_S)
@@ -210,6 +223,7 @@ def test_by_http(pair: Pair) -> None:
             "?retry_after_s=5000",
         ):
             assert client.post(f"{path}/settings{query}").status_code == 400, query
+        assert client.put("/v1/topics/web/groups/h?retry_after_s=1").status_code == 400
         assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
 
 

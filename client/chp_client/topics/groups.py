@@ -31,8 +31,21 @@ class Keep(Enum):
 KEEP = Keep.KEEP
 
 
+# The settings that are whole numbers, and the highest number of each.
+WHOLE = {
+    "max_deliveries": DEFAULT.deliveries_max, "ack_timeout_s": 1 << 31, "lag_alarm_s": 1 << 31,
+    "expire_after_s": 1 << 31,
+}  # fmt: skip
+
+
 def counting(**settings: Any) -> dict[str, Any]:
-    """Return the settings of a group as they travel; raise `BadInput` for a time that can't be one."""
+    """Return the settings of a group as they travel; raise `BadInput` for a number that can't be one."""
+    for name, most in WHOLE.items():
+        given = settings.get(name)
+        if given is not None and (type(given) is not int or not 0 < given <= most):
+            raise BadInput(f"{name} is a whole number from 1 to {most:,}, or left out, not {given!r:.40}")
+    if settings.get("retry_after_s") is not None and settings.get("max_deliveries", 1) is None:
+        raise BadInput("retry_after_s is for a group that counts deliveries; take both off, or give max_deliveries")
     if "retry_after_s" in settings:
         after_s = settings.pop("retry_after_s")
         if after_s is not None and (type(after_s) not in (int, float) or not 0.001 <= after_s <= DEFAULT.retry_s_max):

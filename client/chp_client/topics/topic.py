@@ -59,6 +59,8 @@ class TopicRequests:
 
     def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
         """Make a group, or have it begin anew."""
+        if settings.get("retry_after_s") is not None and settings.get("max_deliveries") is None:
+            raise BadInput("retry_after_s is for a group that counts deliveries; give max_deliveries too")
         given = counting(**{name: value for name, value in settings.items() if value is not None})
         return self.put(begin(self.name, group, topic_start(start), **given))
 

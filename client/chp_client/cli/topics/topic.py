@@ -33,7 +33,11 @@ OFF = {
 def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a group's settings to a command."""
     options = (
-        duration("--ack-timeout", help="A member that acknowledges nothing for so long loses its messages to others."),
+        duration(
+            "--ack-timeout",
+            help="A member that acknowledges nothing for so long loses its messages to others.",
+            whole=True,
+        ),
         at_least_1(
             "--max-deliveries",
             most=DEFAULT.deliveries_max,
@@ -42,8 +46,12 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
         duration(
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
-        duration("--lag-alarm", help="The servers' log and metrics tell when the oldest message is older than this."),
-        duration("--expire-after", help="Remove the group when it had no member for so long."),
+        duration(
+            "--lag-alarm",
+            help="The servers' log and metrics tell when the oldest message is older than this.",
+            whole=True,
+        ),
+        duration("--expire-after", help="Remove the group when it had no member for so long.", whole=True),
     )
     for option in reversed(options):
         function = option(function)
@@ -102,9 +110,9 @@ def _when(wall_ms: int) -> str:
 )
 @at_least_1("--max-messages", help="The most messages it has.")
 @click.option("--max-bytes", metavar="BYTES", help="The most bytes: 1000000, 500M, 10G.")
-@duration("--max-age", help="The greatest age of a message: 12h, 7d.")
+@duration("--max-age", help="The greatest age of a message: 12h, 7d.", whole=True)
 @click.option("--require-group", is_flag=True, help="Take messages only while it has a group.")
-@duration("--expire-after", help="Remove it when it was not used for so long.")
+@duration("--expire-after", help="Remove it when it was not used for so long.", whole=True)
 def create(
     settings: CliSettings, name: str, keep: str, max_bytes: str | None, require_group: bool, **bounds: Any
 ) -> None:
@@ -118,12 +126,11 @@ def create(
         chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
         chp topic create audit --keep time --max-age 7d
     """
-    age, most, size = bounds["max_age"], bounds["max_messages"], _bytes(max_bytes)
-    age_s, unused_s = (None if each is None else max(1, round(each)) for each in (age, bounds["expire_after"]))
+    most, size = bounds["max_messages"], _bytes(max_bytes)
     with topic_of(settings, name) as found:
         found.create(
-            keep, max_messages=most, max_bytes=size, max_age_s=age_s, require_group=require_group,
-            expire_after_s=unused_s, timeout=settings.timeout_s,
+            keep, max_messages=most, max_bytes=size, max_age_s=bounds["max_age"], require_group=require_group,
+            expire_after_s=bounds["expire_after"], timeout=settings.timeout_s,
         )  # fmt: skip
     settings.out.done({"created": name}, f"created {name}")
 
@@ -321,19 +328,16 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
         chp topic subscribe orders report --expire-after 7d   # it goes after a week without a consumer
         chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
     """
+    if how["retry_after"] is not None and how["max_deliveries"] is None:
+        raise Misused("--retry-after is for a group that counts deliveries; give --max-deliveries too")
     with topic_of(settings, name) as found:
         found.subscribe(group, start, **_settings(how), timeout=settings.timeout_s)
     settings.out.done({"subscribed": group, "topic": name}, f"made group {group} of topic {name}")
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    names = ("ack_timeout", "lag_alarm", "expire_after")
-    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in names}
-    return {
-        **{f"{name}_s": value for name, value in whole.items()},
-        "max_deliveries": how["max_deliveries"],
-        "retry_after_s": how["retry_after"],
-    }
+    times = ("ack_timeout", "lag_alarm", "expire_after", "retry_after")
+    return {"max_deliveries": how["max_deliveries"], **{f"{name}_s": how[name] for name in times}}
 
 
 @command(topic, mounts=True)
@@ -356,6 +360,8 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     removed = {OFF[each]: None for each in off}
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
+    if "retry_after_s" in given and "max_deliveries" in removed:
+        raise Misused("--retry-after is for a group that counts deliveries; leave out --off max-deliveries")
     if not given and not removed:
         raise Misused(
             "no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm, --expire-after or --off"
