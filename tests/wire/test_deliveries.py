@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from chp_client import AsyncClone, BadInput, Clone, Message, NoSuchGroup
+from chp_client import AlreadyThere, AsyncClone, BadInput, Clone, Message, NoSuchGroup, Refused
 from chp_server.testing import Pair
 from tests import talk
 from tests.talk import WAIT_S, join_all, until
@@ -175,6 +175,20 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
         assert told["expire_after_s"] == 60
 
 
+def test_errors_of_groups_name_a_remedy(pair: Pair) -> None:
+    with Clone(pair.servers, subtree=None) as clone:
+        topic = clone.topic("remedies")
+        topic.subscribe("g", max_deliveries=2, retry_after_s=1)
+        with pytest.raises(Refused, match="take retry_after_s off too"):
+            topic.configure("g", max_deliveries=None)
+        with pytest.raises(AlreadyThere, match="`configure` changes its settings"):
+            topic.subscribe("g")
+        with pytest.raises(NoSuchGroup, match="`subscribe` makes it"):
+            topic.unsubscribe("h")
+        with pytest.raises(BadInput, match="a group's name"):
+            topic.subscribe("g/h")
+
+
 def test_by_http(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway, Clone(pair.servers, subtree=None) as clone:
         client, path = gateway.client, "/v1/topics/web/groups/g"
@@ -224,6 +238,9 @@ def test_by_http(pair: Pair) -> None:
         ):
             assert client.post(f"{path}/settings{query}").status_code == 400, query
         assert client.put("/v1/topics/web/groups/h?retry_after_s=1").status_code == 400
+        client.put("/v1/topics/needy", json={"require_group": True}).raise_for_status()
+        lonely = client.post("/v1/topics/needy/messages", content=b"x")
+        assert lonely.status_code == 404 and lonely.json()["detail"].endswith("PUT /v1/topics/TOPIC/groups/GROUP first")
         assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
 
 

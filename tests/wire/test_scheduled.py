@@ -108,7 +108,7 @@ def test_a_transaction_moves_a_message_and_names_no_message_twice(clone: Clone[b
         ({"delay_s": 1e12}, "hundred years"),
         ({"at": datetime(2026, 1, 1)}, "time zone"),
         ({"at": datetime(2026, 1, 1, tzinfo=UTC)}, "ago; publish the message"),
-        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, "hundred years"),
+        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, "more than a hundred years away"),
         ({"delay_s": 1, "every_s": 0.5}, "every_s=0.5"),
         ({"delay_s": 1, "name": "a/b"}, "name of a scheduled message"),
         ({"delay_s": 1, "unless_changed": ""}, "key is empty"),
@@ -155,7 +155,7 @@ def test_http_schedules_lists_and_cancels(pair: Pair) -> None:
         assert client.post(f"{path}?delay_s=3600&name={first['name']}", content=b"x").status_code == 409
         for query, says in (
             ("", "delay_s or at"), ("delay_s=x", "number of seconds"), ("at=soon", "no time"), ("delay=1", "delay"),
-            ("at=2020-01-01T00:00:00Z", "ago"),
+            ("at=2020-01-01T00:00:00Z", "ago"), ("at=2060-01-01T00:00:00", "at='2060-01-01T00:00:00' has no time zone"),
         ):  # fmt: skip
             answer = client.post(f"{path}?{query}", content=b"x")
             assert answer.status_code == 400 and says in answer.json()["detail"], answer.text
@@ -176,5 +176,11 @@ def test_the_command_line_schedules_lists_and_cancels(server: TestServer) -> Non
     assert chp("cancel", "t", "n").exit_code == 0
     gone = chp("cancel", "t", "n")
     assert gone.exit_code == 1 and "chp topic scheduled" in gone.output
-    assert chp("schedule", "t", "text").exit_code == 2
-    assert chp("schedule", "t", "text", "--at", "tomorrow").exit_code == 2
+    for words, says in (
+        ((), "give one of --in and --at"),
+        (("--in", "1h", "--at", "2060-01-31T09:00:00Z"), "give one of --in and --at"),
+        (("--at", "tomorrow"), "give a time such as 2027-01-31T09:00:00Z"),
+        (("--in", "1h", "--every", "500ms"), "--every is 1s or more"),
+    ):
+        wrong = chp("schedule", "t", "text", *words)
+        assert wrong.exit_code == 2 and says in wrong.output, wrong.output

@@ -209,7 +209,10 @@ def _topic_start(text: str) -> str | int:
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("give a time such as 2027-01-31T09:00:00Z, or use --in with a duration") from None
     if found.tzinfo is None:
         raise ValueError("give a time zone too, such as 2027-01-31T09:00:00Z")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 from chp.limits import DEFAULT
-from chp.topics import check_topic
+from chp.topics import check_group
 
 from .. import checks
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
@@ -18,7 +18,7 @@ from ..port.ask import QuestionPort
 
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:
     """The column that makes a group, or moves it."""
-    return {columns.GROUP: [topic, check_topic(group), {"start": start, **settings}]}
+    return {columns.GROUP: [topic, check_group(group), {"start": start, **settings}]}
 
 
 class Keep(Enum):
@@ -56,12 +56,12 @@ def counting(**settings: Any) -> dict[str, Any]:
 
 def change(topic: str, group: str, **settings: Any) -> dict[str, Any]:
     """The column that changes settings of a group that exists."""
-    return {columns.GROUP: [topic, check_topic(group), {"change": True, **settings}]}
+    return {columns.GROUP: [topic, check_group(group), {"change": True, **settings}]}
 
 
 def end(topic: str, group: str) -> dict[str, Any]:
     """The column that removes it."""
-    return {columns.GROUP: [topic, check_topic(group), None]}
+    return {columns.GROUP: [topic, check_group(group), None]}
 
 
 def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[str, Any]]:
@@ -95,9 +95,12 @@ class naming:  # used as a function is
             return
         what = f"group {self._group!r} of topic {self._topic!r}" if self._group else f"topic {self._topic!r}"
         if error.code == "topic":
-            text = f"there is no topic {self._topic!r}"
+            text = f"there is no topic {self._topic!r}; its first message makes it, or `create` with settings"
             raise NoSuchTopic(text, "topic", self._topic, error.server) from None
         if error.code == "group":
-            raise NoSuchGroup(f"there is no {what}", "group", self._group, error.server) from None
+            text = f"there is no {what}; `subscribe` makes it"
+            raise NoSuchGroup(text, "group", self._group, error.server) from None
         if error.code == "there":
-            raise AlreadyThere(f"{what} is there already", "there", self._group or self._topic, error.server) from None
+            remedy = "`configure` changes its settings" if self._group else "remove it first, or use it as it is"
+            text = f"{what} is there already; {remedy}"
+            raise AlreadyThere(text, "there", self._group or self._topic, error.server) from None

@@ -91,7 +91,8 @@ def _when(delay_s: float | timedelta | None, at: datetime | None) -> int:
     late_s = datetime.now(UTC).timestamp() - ms / 1000
     if late_s > 0:
         raise BadInput(f"at={at.isoformat()} was {late_s:.1f} s ago; publish the message, or give a time to come")
-    _seconds("at", -late_s, 0.0)
+    if -late_s > DELAY_S_MAX:
+        raise BadInput(f"at={at.isoformat()} is more than a hundred years away; give an earlier time")
     return ms
 
 

@@ -21,7 +21,7 @@ from chp.batch import Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
+from chp.topics import Headers, Settings, check_group, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import PublishedMessages, Ticket
@@ -302,7 +302,7 @@ class Topic(metaclass=PublicNames):
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
         """
-        check_topic(group)
+        check_group(group)
         return Consumer(
             self._requests.writer, self._requests.servers(), self.name, group,
             start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,

@@ -207,6 +207,12 @@ def schedule(
         chp topic schedule reminders 'order 7' --in 30m --unless-changed /orders/7
         chp topic schedule reports daily --at 2027-01-31T09:00:00Z --every 1d --name daily
     """
+    from chp_client.topics.schedule import EVERY_S_MIN
+
+    if (when["delay_s"] is None) == (when["at"] is None):
+        raise Misused("give one of --in and --at: when the message is to be published")
+    if when["every_s"] is not None and when["every_s"] < EVERY_S_MIN:
+        raise Misused(f"--every is {EVERY_S_MIN:g}s or more, not {when['every_s']:g}s")
     data, carried = value.encode(errors="surrogateescape"), headers_of(headers)
     with topic_of(settings, name) as found:
         made = found.schedule(data, name=message_name, headers=carried, timeout=settings.timeout_s, **when)

@@ -60,7 +60,7 @@ async def show_group(call: Call) -> Response:
     name = call.group
     found = next((each for each in await _groups(call.topic) if each["name"] == name), None)
     if found is None:
-        raise Problem(404, "absent", f"topic {call.topic_name} has no group {name}; PUT it")
+        raise Problem(404, "absent", f"topic {call.topic_name} has no group {name}; PUT it with this path")
     return json_answer(found)
 
 
