@@ -176,11 +176,14 @@ def test_the_command_line_schedules_lists_and_cancels(server: TestServer) -> Non
     assert chp("cancel", "t", "n").exit_code == 0
     gone = chp("cancel", "t", "n")
     assert gone.exit_code == 1 and "chp topic scheduled" in gone.output
+    for least_and_most in ("0s", "36600d"):
+        assert chp("schedule", "limits", "x", "--in", least_and_most).exit_code == 0
     for words, says in (
         ((), "give one of --in and --at"),
         (("--in", "1h", "--at", "2060-01-31T09:00:00Z"), "give one of --in and --at"),
         (("--at", "tomorrow"), "give a time such as 2027-01-31T09:00:00Z"),
         (("--in", "1h", "--every", "500ms"), "--every is 1s or more"),
+        (("--in", "36601d"), "to a hundred years"),
     ):
         wrong = chp("schedule", "t", "text", *words)
         assert wrong.exit_code == 2 and says in wrong.output, wrong.output

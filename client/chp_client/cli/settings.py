@@ -37,7 +37,7 @@ from ..mount_table import Mounts
 from ..starts import key_start, topic_start
 from .faults import USAGE, Misused
 from .out import Out
-from .text import read_duration, read_revision
+from .text import read_delay, read_duration, read_revision
 
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
@@ -226,6 +226,7 @@ def _whole_seconds(text: str) -> int:
 
 
 DURATION = _Word("duration", read_duration)
+DELAY = _Word("duration", read_delay)
 WHOLE_SECONDS = _Word("duration", _whole_seconds)
 REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_pairs)

@@ -17,6 +17,7 @@ from typing import Any
 
 from chp.errors import BadInput
 from chp.keys import check_key
+from chp.limits import DEFAULT
 from chp.topics import Headers, check_name, check_topic, pack_messages
 
 from .. import checks
@@ -25,8 +26,6 @@ from ..agent.writer import Writer
 from ..core.events import Ack
 from ..port.ask import QuestionPort
 
-# A delay, or the time between two publications, is a hundred years at most.
-DELAY_S_MAX = 100 * 366 * 86_400.0
 # A message that is repeated more often belongs to a program that publishes it.
 EVERY_S_MIN = 1.0
 NAME_BYTES = 8
@@ -91,7 +90,7 @@ def _when(delay_s: float | timedelta | None, at: datetime | None) -> int:
     late_s = datetime.now(UTC).timestamp() - ms / 1000
     if late_s > 0:
         raise BadInput(f"at={at.isoformat()} was {late_s:.1f} s ago; publish the message, or give a time to come")
-    if -late_s > DELAY_S_MAX:
+    if -late_s > DEFAULT.delay_s_max:
         raise BadInput(f"at={at.isoformat()} is more than a hundred years away; give an earlier time")
     return ms
 
@@ -102,7 +101,7 @@ def _every(every_s: float | timedelta | None) -> int:
 
 def _seconds(name: str, given: object, least: float) -> float:
     value = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= DELAY_S_MAX:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= DEFAULT.delay_s_max:
         raise BadInput(f"{name}={given!r:.60} is not a number of seconds from {least:g} to a hundred years")
     return float(value)
 

@@ -14,7 +14,7 @@ from chp.limits import DEFAULT
 from ..data.write import confirm
 from ..faults import Misused
 from ..out import Out
-from ..settings import TIME, TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
+from ..settings import DELAY, TIME, TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
 from ..store import topic_errors, topic_of, writing
 from ..text import counted, escape, show_count
 from .messages import HEADER, headers_of
@@ -189,9 +189,9 @@ def remove(settings: CliSettings, name: str, yes: bool) -> None:
 @command(topic, mounts=True)
 @NAME
 @click.argument("value")
-@duration("--in", "delay_s", help="Publish it after this time: 30m, 2h, 7d.")
+@click.option("--in", "delay_s", type=DELAY, metavar="DURATION", help="Publish it after this time: 30m, 2h, 7d.")
 @click.option("--at", type=TIME, metavar="TIME", help="Or at this time: 2027-01-31T09:00:00+01:00.")
-@duration("--every", "every_s", help="And again each time after so long.")
+@click.option("--every", "every_s", type=DELAY, metavar="DURATION", help="And again each time after so long.")
 @click.option("--unless-changed", metavar="KEY", help="Drop it if this key of the map changes before.")
 @click.option("--name", "message_name", metavar="NAME", help="The name for `cancel`; else a random one.")
 @click.option("--key", help="The key of the message.")
