@@ -253,7 +253,11 @@ class Topic(metaclass=PublicNames):
             return self._requests.removal().wait(timeout)
 
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
-        """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
+        """Return the facts of the topic; `NoSuchTopic` if there is no such topic.
+
+        They are first (the oldest offset), next (that of the next message), bytes, wall_ms, settings, groups (their
+        number) and scheduled (how many messages wait for their time; an older server does not tell it).
+        """
         checks.wait_s(timeout)
         with naming(self.name), QuestionPort(self._requests.servers(), timeout) as port:
             return port.ask("", topic=self.name, facts=True)

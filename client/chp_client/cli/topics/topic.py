@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -149,13 +150,15 @@ def _bytes(text: str | None) -> int | None:
 def show(settings: CliSettings, name: str) -> None:
     """Show a topic and its groups.
 
-    Show its offsets, what it keeps, when its last message came, and its groups with their members.
+    Show its offsets, what it keeps, when its last message came, how many messages wait for their time, and its groups
+    with their settings and members.
 
     Examples:
         chp topic show orders --json
     """
     with topic_of(settings, name) as found:
-        told, groups = _told(found.facts(settings.timeout_s)), list(map(_group, found.groups(settings.timeout_s)))
+        facts, groups = found.facts(settings.timeout_s), list(map(_group, found.groups(settings.timeout_s)))
+    told = _told(facts) | {name: facts[name] for name in ("scheduled",) if name in facts}
     shown = {key: show_count(value) if type(value) is int else value for key, value in told.items()}
     shown.pop("settings")
     shown["keeps"] = " ".join(f"{key}={value}" for key, value in told["settings"].items()) or "all"
@@ -171,16 +174,23 @@ def show(settings: CliSettings, name: str) -> None:
 def remove(settings: CliSettings, name: str, yes: bool) -> None:
     """Remove a topic with all its messages.
 
-    The topic NAME is gone for all publishers and readers.
+    The topic NAME is gone for all publishers and readers. Its scheduled messages are dropped.
 
     Examples:
         chp topic rm orders --yes
     """
     if not yes:
         confirm(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")
+    from chp_client.errors import Refused
+
+    waiting = 0
     with topic_of(settings, name) as found:
+        # A user that may remove a topic need not have the right to read it.
+        with suppress(Refused):
+            waiting = found.facts(settings.timeout_s).get("scheduled", 0)
         found.remove(settings.timeout_s)
-    settings.out.done({"removed": name}, f"removed {name}")
+    more = f", and dropped {counted(waiting, 'scheduled message')}" if waiting else ""
+    settings.out.done({"removed": name, "scheduled": waiting}, f"removed {name}{more}")
 
 
 # -- scheduled messages
@@ -287,8 +297,10 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     since = f", since {told['oldest']}" if told["oldest"] else ""
     n = counted(len(told["members"]), "member")
     facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
-    if told["expire_after_s"]:
-        facts += f", removed after {told['expire_after_s']:,} s without a member"
+    if told["max_deliveries"]:
+        facts += f", max_deliveries {told['max_deliveries']:,}"
+    times = ("retry_after_s", "ack_timeout_s", "lag_alarm_s", "expire_after_s")
+    facts += "".join(f", {name.removesuffix('_s')} {told[name]:,} s" for name in times if told[name])
     if told["failing"]:
         facts += (
             f", {counted(told['failing'], 'slot')} failing, {told['deliveries']} of {told['max_deliveries']} deliveries"
