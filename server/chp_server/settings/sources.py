@@ -164,7 +164,8 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
     if config.store.startswith("memory:") and config.retain_bytes != Config.retain_bytes:
         found.append(("retain_bytes", "a server with --store memory: has no journal that could keep them; give "
                                       "--retain-memory-bytes, which says what memory keeps"))  # fmt: skip
-    if config.max_memory and config.retain_memory_bytes >= config.max_memory:
+    given = config.retain_memory_bytes != Config.retain_memory_bytes
+    if given and config.max_memory and config.retain_memory_bytes >= config.max_memory:
         found.append(("retain_memory_bytes", f"the server may use max_memory = {config.max_memory} for everything; "
                                              "give less, or raise --max-memory"))  # fmt: skip
     if config.role == "alone" and peer:
