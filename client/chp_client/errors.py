@@ -162,4 +162,9 @@ def refusal(code: str, detail: object) -> Refused:
         shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
         why = "the named revision is from another active server, which may still hand it over" if conditions else ""
         return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
+    if code == "topic":
+        return NoSuchTopic(f"nothing was done: {detail}", code, detail)
+    # The code also refuses messages for a topic made with `require_group`, which has another text.
+    if code == "group" and " has no group " in str(detail):
+        return NoSuchGroup(f"nothing was done: {detail}", code, detail)
     return Refused(f"the server refused the batch ({code}): {detail}", code, detail)
