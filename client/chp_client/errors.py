@@ -58,7 +58,11 @@ class Full(ChpError):
 
 
 class Lagging(ChpError):
-    """The error for a reader that is further behind than its limit."""
+    """The error for a reader that is further behind than its limit. `text` leaves the remedy out."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+        self.text = text
 
 
 class NotRetained(ChpError):
