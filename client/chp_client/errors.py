@@ -75,7 +75,8 @@ class NotRetained(ChpError):
         known = f"; its log begins after {describe(oldest)}" if oldest else ""
         super().__init__(
             f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
-            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
+            "begin anew from a snapshot, and let the server keep more (--retain-bytes and --retain-s; with "
+            "--store memory: --retain-memory-bytes)"
         )
         self.after = Revision(after)
         self.oldest = None if oldest is None else Revision(oldest)
