@@ -58,7 +58,11 @@ class Full(ChpError):
 
 
 class Lagging(ChpError):
-    """The error for a reader that is further behind than its limit."""
+    """The error for a reader that is further behind than its limit. `text` leaves the remedy out."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+        self.text = text
 
 
 class NotRetained(ChpError):
@@ -71,7 +75,8 @@ class NotRetained(ChpError):
         known = f"; its log begins after {describe(oldest)}" if oldest else ""
         super().__init__(
             f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
-            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
+            "begin anew from a snapshot, and let the server keep more (--retain-bytes and --retain-s; with "
+            "--store memory: --retain-memory-bytes)"
         )
         self.after = Revision(after)
         self.oldest = None if oldest is None else Revision(oldest)

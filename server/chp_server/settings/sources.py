@@ -100,8 +100,11 @@ def _from_file(name_source: tuple[str, str] | None, problems: list[str]) -> dict
         problems.append(f"config file {name} (from {source}) is not TOML: {error}; write lines of name = value")
         return {}
     for key in table.keys() - BY_NAME.keys():
-        what = "is a table, and settings are not grouped" if isinstance(table[key], dict) else "is no setting"
-        problems.append(f"{key} in {name} {what}; remove it{suggest(key.replace('-', '_'), list(BY_NAME))}")
+        if isinstance(table[key], dict):
+            remedy = "is a table, and settings are not grouped; remove the line, and keep the settings below it"
+            problems.append(f"[{key}] in {name} {remedy}")
+        else:
+            problems.append(f"{key} in {name} is no setting; remove it{suggest(key.replace('-', '_'), list(BY_NAME))}")
     return {key: SettingValue(value, name) for key, value in table.items() if key in BY_NAME}
 
 
