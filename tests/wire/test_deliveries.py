@@ -121,15 +121,16 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
         ):
             with pytest.raises(BadInput, match=says):
                 topic.subscribe("g", **bad)
-        for bad, says in (({"ack_timeout_s": 0}, "not 0"), ({"max_deliveries": None, "retry_after_s": 1}, "take both")):
-            with pytest.raises(BadInput, match=says):
-                topic.configure("g", **bad)
-        for words, says in (
-            (("--retry-after", "2s"), "give --max-deliveries too"),
-            (("--expire-after", "0.1s"), "give whole seconds"),
-            (("--ack-timeout", "1500ms"), "give whole seconds"),
+        with pytest.raises(BadInput, match="not 0"):
+            topic.configure("g", ack_timeout_s=0)
+        with pytest.raises(BadInput, match="take both off"):
+            topic.configure("g", max_deliveries=None, retry_after_s=1)
+        for option, given, says in (
+            ("--retry-after", "2s", "give --max-deliveries too"),
+            ("--expire-after", "0.1s", "give whole seconds"),
+            ("--ack-timeout", "1500ms", "give whole seconds"),
         ):
-            wrong = run("topic", "subscribe", "settings", "g", *words)
+            wrong = run("topic", "subscribe", "settings", "g", option, given)
             assert wrong.exit_code == 2 and says in wrong.stderr
         assert [each["name"] for each in clone.topics() if each["name"] == "settings"] == [], "nothing half done"
         with pytest.raises(NoSuchGroup):

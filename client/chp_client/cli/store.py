@@ -232,9 +232,9 @@ def topic_errors() -> Iterator[None]:
     try:
         yield
     except NoSuchTopic as error:
-        raise NotFound(f"{error.text.partition('; ')[0]}; `chp topic ls` lists them") from None
+        raise NotFound(f"{error.text}; `chp topic ls` lists them") from None
     except NoSuchGroup as error:
-        raise NotFound(f"{error.text.partition('; ')[0]}; `chp topic groups` lists those of a topic") from None
+        raise NotFound(f"{error.text}; `chp topic groups` lists those of a topic") from None
     except NoSuchMessage as error:
         raise NotFound(f"{error.text}; `chp topic scheduled` lists those of a topic") from None
     except Unanswered as error:

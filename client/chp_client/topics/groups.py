@@ -95,12 +95,18 @@ class naming:  # used as a function is
             return
         what = f"group {self._group!r} of topic {self._topic!r}" if self._group else f"topic {self._topic!r}"
         if error.code == "topic":
-            text = f"there is no topic {self._topic!r}; its first message makes it, or `create` with settings"
-            raise NoSuchTopic(text, "topic", self._topic, error.server) from None
+            remedy, why = "its first message makes it, or `create` with settings", f"there is no topic {self._topic!r}"
+            raise _explained(NoSuchTopic, why, remedy, error, self._topic) from None
         if error.code == "group":
-            text = f"there is no {what}; `subscribe` makes it"
-            raise NoSuchGroup(text, "group", self._group, error.server) from None
+            raise _explained(NoSuchGroup, f"there is no {what}", "`subscribe` makes it", error, self._group) from None
         if error.code == "there":
             remedy = "`configure` changes its settings" if self._group else "remove it first, or use it as it is"
-            text = f"{what} is there already; {remedy}"
-            raise AlreadyThere(text, "there", self._group or self._topic, error.server) from None
+            whose = self._group or self._topic
+            raise _explained(AlreadyThere, f"{what} is there already", remedy, error, whose) from None
+
+
+def _explained(kind: type[Refused], why: str, remedy: str, error: Refused, detail: str) -> Refused:
+    """Return an error with a remedy in the words of the library; its `text` leaves the remedy to other surfaces."""
+    found = kind(f"{why}; {remedy}", error.code, detail, error.server)
+    found.text = why
+    return found
