@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from itertools import pairwise
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from chp.errors import BadInput
-from chp_client import AsyncClone, Clone, Closed, NoSuchGroup, NoSuchTopic, Refused, Ticket, Topic
+from chp.limits import DEFAULT
+from chp_client import AsyncClone, Clone, Closed, Full, NoSuchGroup, NoSuchTopic, Refused, Ticket, Topic
 from chp_client.agent.tickets import PublishedMessages
 from chp_client.core.events import Ack
 from chp_client.port.ask import QuestionPort
-from chp_client.topics import consumed
+from chp_client.topics import group_watch
 from chp_client.topics.consumed import Consumption
+from chp_client.topics.topic import requests_of
 from chp_server.testing import Pair, TestServer
 from tests.talk import join_all, until
 
@@ -146,7 +151,7 @@ def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(ord
     ticket = Ticket(lambda: "")
     ticket.published = PublishedMessages("orders", None, 1)
     ticket.settle(Ack(0, 1, "replicated"))
-    promise = Consumption(ticket, "billing", lambda: [server.address], lambda: False)
+    promise = Consumption(ticket, "billing", requests_of(orders).writer, lambda: [server.address])
     with pytest.raises(TimeoutError):
         promise.wait(0)
     with orders.consumer("billing") as consumer:
@@ -156,7 +161,7 @@ def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(ord
 
 def test_a_wait_goes_on_over_a_failover(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     # A question ends before the other server serves.
-    monkeypatch.setattr(consumed, "LOOK_S", 0.1)
+    monkeypatch.setattr(group_watch, "LOOK_S", 0.1)
     with Clone(pair.servers) as clone:
         topic = clone.topic("orders")
         topic.subscribe("billing", start="begin")
@@ -188,6 +193,59 @@ def test_a_task_waits_too(server: TestServer) -> None:
                 assert await asyncio.wait_for(ticket.consumed("billing"), WAIT_S) == ticket.ack
 
     asyncio.run(publish())
+
+
+def test_a_task_must_await_it(server: TestServer) -> None:
+    async def publish() -> None:
+        async with AsyncClone([server.address]) as clone:
+            ticket = clone.topic("orders").submit(b"3 apples")
+            with pytest.raises(BadInput, match=r"would block the event loop.*await asyncio\.wait_for"):
+                ticket.consumed("billing").wait(1)
+            # A thread of the program may wait.
+            with pytest.raises(NoSuchGroup):
+                await asyncio.to_thread(ticket.consumed("billing").wait, WAIT_S)
+
+    asyncio.run(publish())
+
+
+def test_one_question_at_a_time_settles_all_waits(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    ask = QuestionPort.ask
+
+    def counted(self: QuestionPort, subtree: str, **options: Any) -> dict[str, Any]:
+        asked.append(monotonic())
+        return ask(self, subtree, **options)
+
+    monkeypatch.setattr(QuestionPort, "ask", counted)
+
+    async def publish() -> None:
+        async with AsyncClone([server.address]) as clone:
+            topic = clone.topic("orders")
+            await topic.subscribe("billing", start="begin")
+            tickets = []
+            for n in range(300):
+                tickets.append(topic.submit(b"3 apples", key=f"k{n % 50}"))
+                if n % 10 == 0:
+                    await tickets[-1]
+            waits = [asyncio.ensure_future(asyncio.wait_for(each.consumed("billing"), WAIT_S)) for each in tickets]
+            async with await topic.consumer("billing") as consumer:
+                while not all(wait.done() for wait in waits):
+                    if (batch := await consumer.take(0.1)) is not None:
+                        await batch.done()
+            assert [await wait for wait in waits] == [each.ack for each in tickets]
+
+    asyncio.run(publish())
+    assert all(after - before >= group_watch.PAUSE_S / 2 for before, after in pairwise(asked))
+
+
+def test_the_waits_of_a_clone_are_bounded(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    monkeypatch.setattr(group_watch, "DEFAULT", replace(DEFAULT, group_waits_max=0))
+    with pytest.raises(Full, match="0 waits for group 'billing' of topic 'orders' go on already"):
+        ticket.consumed("billing").wait(WAIT_S)
+    monkeypatch.setattr(group_watch, "DEFAULT", replace(DEFAULT, watched_groups_max=0))
+    with pytest.raises(Full, match="waits for 0 groups already"):
+        ticket.consumed("billing").wait(WAIT_S)
 
 
 def test_an_older_server_tells_its_lowest_place(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
