@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from threading import Thread
@@ -129,6 +130,83 @@ def test_what_is_not_there_is_told_by_name(orders: Topic, clone: Clone) -> None:
     orders.remove()
     join_all(thread)
     assert len(waiting) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_topic_that_was_made_again_never_had_the_message(orders: Topic, others: int, *, waits: bool) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+
+    def make_again() -> None:
+        orders.remove()
+        orders.subscribe("billing", start="begin")
+        for _ in range(others):
+            orders.publish(b"2 pears", key="alice").wait(WAIT_S)
+
+    found = _ends_after(ticket, "billing", make_again) if waits else None
+    if not waits:
+        make_again()
+        with pytest.raises(NoSuchTopic) as raised:
+            ticket.consumed("billing").wait(WAIT_S)
+        found = raised.value
+    # The question may fall between the two lives.
+    assert isinstance(found, NoSuchTopic) or (waits and isinstance(found, NoSuchGroup))
+    assert waits or "was removed after the messages were published" in found.text
+
+
+def _ends_after(ticket: Ticket, group: str, act: Callable[[], object]) -> BaseException | None:
+    """Return the error of a wait that had asked before `act`; None if it ended well."""
+    ended: list[BaseException | None] = []
+
+    def wait() -> None:
+        try:
+            ticket.consumed(group).wait(WAIT_S)
+            ended.append(None)
+        except Exception as error:
+            ended.append(error)
+
+    with pytest.raises(TimeoutError):
+        ticket.consumed(group).wait(0)
+    thread = Thread(target=wait)
+    thread.start()
+    act()
+    join_all(thread)
+    return ended[0]
+
+
+def test_a_group_that_began_behind_the_message_never_consumes_it(orders: Topic) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+    orders.subscribe("late")
+    with pytest.raises(NoSuchGroup, match="'late' of topic 'orders' began at offset 1, behind the message at offset 0"):
+        ticket.consumed("late").wait(WAIT_S)
+    # A group that began before it has to consume it, also if it was made later.
+    orders.subscribe("thorough", start="begin")
+    with pytest.raises(TimeoutError):
+        ticket.consumed("thorough").wait(0)
+    with orders.consumer("thorough") as consumer:
+        next(consumer).done().wait(WAIT_S)
+    ticket.consumed("thorough").wait(WAIT_S)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_group_that_begins_behind_the_message_ends_the_wait(orders: Topic, *, removed: bool) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+
+    def begin_behind() -> None:
+        if removed:
+            orders.unsubscribe("billing")
+            orders.subscribe("billing")
+        else:
+            orders.reset("billing", "end")
+
+    assert isinstance(_ends_after(ticket, "billing", begin_behind), NoSuchGroup)
+    # It may begin before the message again, and then the message is not consumed.
+    orders.reset("billing", "begin")
+    with pytest.raises(TimeoutError):
+        ticket.consumed("billing").wait(0)
 
 
 def test_a_refused_message_and_a_closed_clone_end_the_wait() -> None:

@@ -10,6 +10,10 @@ the passive has it too, so what was consumed stays so over a failover.
 
 A message that the topic keeps no more, and one that got another offset after a split, is not found. Then all that the
 topic has at that time has to be consumed; or all that it has let go, if the message is known to be among it.
+
+The wait ends in an error if the message can't come to the group: the group began behind it, or the topic was made again
+without it. Of a message that is not found this is told only if the topic has all its messages from offset 0 on, and if
+they are of the message's epoch.
 """
 
 from __future__ import annotations

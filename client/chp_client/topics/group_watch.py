@@ -168,6 +168,11 @@ class GroupWatch:
         if wait.made != facts.get("made"):
             wait.reached.set_exception(self._remade())
             return
+        if (start := facts.get("start", 0)) > wait.first:
+            text = f"group {self._group!r} of topic {self._topic!r} began at offset {start}, behind the message at "
+            text += f"offset {wait.first}, which it gives to no consumer; subscribe or reset it with an earlier start"
+            wait.reached.set_exception(NoSuchGroup(text, "group", self._group))
+            return
         low = [at for slots, at in reached for some, upto in wait.targets or () if slots & some and at < upto]
         wait.last = f"the group is at offset {min(low, default=0)}, see `groups()`"
         if not low:
