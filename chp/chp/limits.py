@@ -48,7 +48,7 @@ class Limits:
     # Unacknowledged sets are kept for resending.
     window_bytes: int = 64 * MIB
     window_batches: int = 4096
-    # A slow watcher may fall behind by this many changes before it is told so.
+    # A slow watcher may fall behind by this many changes, and the largest record, before it is told so.
     watch_queue_max: int = 100_000
     # Batches are held back while a snapshot arrives, and parts until a record is whole.
     join_buffer_bytes: int = 256 * MIB

@@ -58,7 +58,11 @@ class Full(ChpError):
 
 
 class Lagging(ChpError):
-    """The error for a reader that is further behind than its limit."""
+    """The error for a reader that is further behind than its limit. `text` leaves the remedy out."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}; {remedy}" if remedy else text)
+        self.text = text
 
 
 class NotRetained(ChpError):
@@ -71,7 +75,8 @@ class NotRetained(ChpError):
         known = f"; its log begins after {describe(oldest)}" if oldest else ""
         super().__init__(
             f"the records after {describe(after)} are not retained, or are no part of this store's history{known}; "
-            "begin anew from a snapshot, and let the server keep more (--retain-bytes, --retain-s)"
+            "begin anew from a snapshot, and let the server keep more (--retain-bytes and --retain-s; with "
+            "--store memory: --retain-memory-bytes)"
         )
         self.after = Revision(after)
         self.oldest = None if oldest is None else Revision(oldest)
@@ -162,4 +167,9 @@ def refusal(code: str, detail: object) -> Refused:
         shown = ", ".join(f"{key!r} is {f'at {at}' if at else 'not there'}" for key, at in found) or detail
         why = "the named revision is from another active server, which may still hand it over" if conditions else ""
         return Conflict(f"{why or 'nothing was set'}: {shown}; read the entry again and retry", code, detail)
+    if code == "topic":
+        return NoSuchTopic(f"nothing was done: {detail}", code, detail)
+    # The code also refuses messages for a topic made with `require_group`, which has another text.
+    if code == "group" and " has no group " in str(detail):
+        return NoSuchGroup(f"nothing was done: {detail}", code, detail)
     return Refused(f"the server refused the batch ({code}): {detail}", code, detail)

@@ -23,6 +23,7 @@ OTHERS = {
     "gateway/watch.md": {"js"},
     "spark-cluster.md": {"bash"},
     "spark-pipelines.md": {"bash", "yaml"},
+    "spark-lake.md": {"bash"},
     "spark.md": {"bash"},
 }
 

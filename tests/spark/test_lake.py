@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,11 @@ from examples import lake
 from tests.process.cluster import ProcessPair
 from tests.talk import until
 
-from .kills import Job
+from .kills import ROOT, Job
+from .repeating_job import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+PAGE = (ROOT / "docs" / "spark-lake.md").read_text(encoding="utf-8")
 
 
 def rows(table: Path) -> dict[str, bytes]:
@@ -29,6 +35,16 @@ def rows(table: Path) -> dict[str, bytes]:
     found = pq.read_table(whole[-1]).to_pydict()
     assert len(set(found["key"])) == len(found["key"])
     return dict(zip(found["key"], found["value"], strict=True))
+
+
+def run_page(action: str, servers: str, table: Path) -> None:
+    """Run the command of the page that has this action, on these servers and this table."""
+    found = re.findall(rf"^python (-m examples.lake {action} .*)$", PAGE, re.M)
+    assert len(found) == 1
+    words = found[0].replace("tcp://127.0.0.1:5556,tcp://127.0.0.1:5566", servers).replace("lake/rates", str(table))
+    argv, environ = [sys.executable, *words.split()], {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_table_follows_a_subtree_and_is_loaded_back(
@@ -45,13 +61,13 @@ def test_a_table_follows_a_subtree_and_is_loaded_back(
         clone.delete("/rates/b")
         clone.set("/rates/c", b"")
     clone.flush(60)
-    lake.follow(spark, server.address, "/rates/", table, once=True)
+    run_page("follow", server.address, table)
     assert rows(table) == {"/rates/a": b"9", "/rates/c": b""}
     # A batch that Spark runs again writes the same folder.
     number = max(lake.folders(table))
     lake.merge(table, spark.createDataFrame([("/rates/a", b"9", 1, 9)], lake.SCHEMA), number)
     assert rows(table) == {"/rates/a": b"9", "/rates/b": b"2"}, "made of the table before it"
-    lake.load(spark, server.address, "/rates/", table)
+    run_page("load", server.address, table)
     until(lambda: dict(clone) == {"/rates/a": b"9", "/rates/b": b"2", "/other": b"3"})
 
 

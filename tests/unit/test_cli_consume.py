@@ -53,6 +53,7 @@ class StandIn:
     """A topic and its one consumer."""
 
     _writer = SimpleNamespace(tracing=None)
+    made_group = False
 
     def __init__(self, *batches: Given) -> None:
         self.name = self.topic = "orders"
@@ -60,7 +61,8 @@ class StandIn:
 
     def facts(self, timeout: float) -> None: ...
 
-    def consumer(self, group: str, start: Any) -> StandIn:
+    def consumer(self, group: str, start: Any, create: bool) -> StandIn:
+        assert create, "without --no-create"
         self.joined.append((group, start))
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chp.limits import DEFAULT
-from chp_client import State
+from chp_client import Lagging, State
 from chp_client.cli import pair, store
 from chp_client.cli.faults import RefusedByServer
 from chp_client.cli.out import json_line
@@ -43,3 +43,10 @@ def test_a_hand_over_of_which_nothing_is_seen_is_refused(monkeypatch: pytest.Mon
     admin: Any = SimpleNamespace(timeout_s=0.05, ask=lambda server, command: {})
     with pytest.raises(RefusedByServer, match=r"tcp://b:1 did not become active within 0\.05 s"):
         operate.wait_until_active(admin, "tcp://b:1")
+
+
+def test_a_watch_that_lagged_is_told_what_its_command_has() -> None:
+    settings: Any = None
+    remedy = "fell behind; read faster, or begin anew with --from snapshot"
+    with pytest.raises(RefusedByServer, match=remedy), store.explained(settings):
+        raise Lagging("this watch fell behind", "use conflate=True")

@@ -230,10 +230,18 @@ class TestWhereAWatchBegins:
 
     def test_what_comes_while_it_waits_is_bounded(self) -> None:
         talk, queue = self.watched(n(1))
-        for i in range(3):
+        for i in range(4):
             talk.batch(n(5 + i), n(6 + i), {"/f": b"%d" % i})
         with pytest.raises(Lagging):
             self.told(talk, queue)
+
+    def test_a_record_in_parts_that_is_larger_than_the_queue_reaches_an_idle_reader_whole(self) -> None:
+        talk, queue = Talk().joined(n(1)), WatchQueue("", False, 3)
+        talk.core.subscriptions.watch(True)
+        talk.batch(n(1), n(2), {f"/{i}": b"1" for i in range(5)}, more=True)
+        talk.batch(n(6), n(7), {f"/{i}": b"1" for i in range(5, 10)})
+        talk.batch(n(11), n(12), {"/next": b"2"})
+        assert self.told(talk, queue) == [*(f"set /{i}" for i in range(10)), "set /next"]
 
 
 class TestQueue:
@@ -254,8 +262,25 @@ class TestQueue:
         queue = WatchQueue("", False, 3)
         queue.offer(Changed(["/a", "/b"], [b"1", b"2"], 1))
         queue.offer(Changed(["/c", "/d"], [b"1", b"2"], 2))
-        with pytest.raises(Lagging, match=r"4 changes behind.*conflate"):
+        queue.offer(Changed(["/e", "/f"], [b"1", b"2"], 3))
+        with pytest.raises(Lagging, match=r"6 changes behind.*queue_max=.*conflate"):
             next(watch_of(queue))
+
+    def test_one_record_larger_than_the_bound_is_no_lag_and_what_waits_beside_it_is(self) -> None:
+        queue = WatchQueue("", False, 3)
+        # Each segment of a record comes alone.
+        for _ in range(3):
+            queue.offer(Changed(["/a", "/b"], [b"1", b"2"], 1))
+        queue.offer(Changed(["/c"], [b"1"], 2), Changed(["/d", "/e"], [b"1", b"1"], 3))
+        assert len((queue.poll() or Changed([], [], 0)).keys) == 9
+        # The difference after a resync is one whole as well.
+        queue.offer(Changed(["/a", "/b", "/c", "/d"], [b"3"] * 4, [4, 5, 6, 7]))
+        assert len((queue.poll() or Changed([], [], 0)).keys) == 4
+        # A record that was read makes no room for later ones.
+        for i in range(5):
+            queue.offer(Changed(["/a"], [b"4"], 8 + i))
+        with pytest.raises(Lagging, match="5 changes behind"):
+            queue.poll()
 
     def test_conflation_keeps_the_latest_of_each_key_however_slow_the_reader(self) -> None:
         queue = WatchQueue("", True, 3)

@@ -26,7 +26,7 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
         "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
-        "scrub_s", "retain_bytes",
+        "scrub_s", "retain_s", "retain_bytes",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -158,6 +158,8 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
         (["--metrics", "here"], ["metrics = here", "9556"]),
         (["--metrics", "no such:9100"], ["metrics = no such:9100", "HOST:PORT"]),
         (["--retain-bytes", "much"], ["retain_bytes = much", "64MiB"]),
+        (["--retain-bytes", "1.5G"], ["retain_bytes = 1.5G", "a whole number", "K, M, G and T"]),
+        (["--retain-bytes", "8EiB"], ["retain_bytes = 8EiB", "K, M, G and T"]),
         (
             ["--store", "memory:", "--retain-bytes", "1MiB"],
             ["retain_bytes = 1048576 (from --retain-bytes)", "no journal", "give --retain-memory-bytes"],
@@ -187,7 +189,7 @@ def test_an_unknown_variable_is_an_error() -> None:
     [
         ("hartbeat_s = 1", ["hartbeat_s in", "is no setting", "did you mean heartbeat_s?"]),
         ("heartbeat-s = 1", ["did you mean heartbeat_s?"]),
-        ("[server]\nrole = 'alone'", ["server in", "is a table"]),
+        ("[server]\nrole = 'alone'", ["[server] in", "is a table", "keep the settings below it"]),
         ("heartbeat_s = true", ["heartbeat_s = True", "a bool can't be used"]),
         ("sync = ['always']", ["sync", "a list can't be used"]),
         ("role = ", ["is not TOML"]),

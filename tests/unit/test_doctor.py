@@ -61,6 +61,23 @@ def test_a_server_that_can_not_write_is_no_healthy_pair() -> None:
     assert said[-1] == Finding(BAD, f"the pair is degraded: tcp://a:5556: {why}")
 
 
+def test_a_server_that_stands_still_on_a_full_disk_is_named_first_and_nothing_follows_from_its_old_status() -> None:
+    room = {**ROOM, "full": True, "read_only": True, "why": "read-only: disk full", "disk_free": 0}
+    still = {**FACTS, "wall_ms": round(NOW_MS - 41_700), "room": room, "turns": {"longest_ms": 2500.0}}
+    a = ServerStatus("tcp://a:5556", facts=still)
+    b = ServerStatus("tcp://b:5566", facts={**FACTS, "role": "backup", "peer": {**PEER, "alive": False}})
+    said = findings([b, a], {}, NOW_MS, 100.0)
+    assert [each.what for each in said] == [
+        "tcp://a:5556 stands still, as its journal has no room; its status, ACTIVE, is 42 s old",
+        "tcp://b:5566 answers, and is ACTIVE",
+        "the pair is degraded: tcp://a:5556 can't go on, as the disk is full",
+    ]
+    assert (said[0].level, said[-1].level) == (BAD, BAD) and said[0].remedy
+    # With room on the disk the clocks differ: the journal's file was removed.
+    said = found(wall_ms=round(NOW_MS - 41_700), room={**room, "disk_free": 900})
+    assert any("clocks" in each.what for each in said) and not any("stands still" in each.what for each in said)
+
+
 def test_a_port_that_takes_no_connection_is_named() -> None:
     [finding] = [each for each in found([1]) if each.level == BAD]
     assert finding.what == "tcp://a:5556: port 5557 (P+1) is not reachable from here"

@@ -12,6 +12,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.snapshots import PUT_OFF_BYTES, Snapshotter, recover_snapshot
 from chp_server.core.state.journal import Journal
 from chp_server.core.updates.committed import Committed
+from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.store.store_url import open_journal
 
 VALUE = bytes(1 << 20)
@@ -81,4 +82,52 @@ def test_a_turn_with_records_puts_chunks_only_when_many_are_put_off(
     for now in range(47, 57):
         turn(server, snapshotter, journal, now, Segment(["/small"], [VALUE]))
     assert 4 <= len(put) <= 10, "as much as was written beyond what may be put off"
+    journal.close()
+
+
+MIB = 1 << 20
+
+
+def short(server: ServerCore, free: int) -> None:
+    """Tell the core how much of the disk is free."""
+    server.measured(ResourceUsage(disk_free=free))
+
+
+def test_no_snapshot_begins_for_which_the_disk_has_no_room(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    server = ServerCore(CoreConfig(disk_free_min=8 * MIB), b"s" * 16, 0.0)
+    snapshotter = Snapshotter(journal, DEFAULT)
+    for now in range(1, 21):
+        short(server, 23 * MIB)
+        turn(server, snapshotter, journal, now, Segment([f"/{now}"], [VALUE]))
+    assert journal.snapshot_due() and not snapshotter.busy, "16 MiB would leave 7 free"
+    short(server, 30 * MIB)
+    server.begin_turn(20.5, 20.5)
+    snapshotter.step(server)
+    assert not snapshotter.busy, "that is asked again after some seconds"
+    server.begin_turn(30.0, 30.0)
+    snapshotter.step(server)
+    assert snapshotter.busy
+    short(server, 3 * MIB)
+    snapshotter.step(server)
+    assert not snapshotter.busy, "it is abandoned when half of the reserve is used"
+    journal.close()
+
+
+def test_deletes_make_room_on_a_short_disk(tmp_path: Path) -> None:
+    journal = open_journal(f"sqlite:{tmp_path}")
+    journal.load()
+    server = ServerCore(CoreConfig(disk_free_min=8 * MIB), b"s" * 16, 0.0)
+    snapshotter = Snapshotter(journal, DEFAULT)
+    for now in range(1, 13):
+        turn(server, snapshotter, journal, now, Segment([f"/{now}"], [VALUE]))
+    short(server, 7 * MIB)
+    turn(server, snapshotter, journal, 13, Segment(["/1"], [b""], {"d": [0]}))
+    assert not snapshotter.busy, "the journal has about as much as the map"
+    everything = [f"/{n}" for n in range(2, 13)]
+    turn(server, snapshotter, journal, 14, Segment(everything, [b""] * 11, {"d": list(range(11))}))
+    server.begin_turn(20.0, 20.0)
+    snapshotter.step(server)
+    assert snapshotter.busy, "the map is empty now, and the journal is not"
     journal.close()

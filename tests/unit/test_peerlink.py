@@ -134,10 +134,10 @@ def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cor
 
 
 def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:
-    settings = {"heartbeat_s": "x" * 10_000, "retain_bytes": 7, "y" * 10_000: 1}
+    settings = {"heartbeat_s": "x" * 10_000, "retain_bytes": 7, "retain_s": 5.0, "y" * 10_000: 1}
     pair.p.peer_message(forged(pair.b, name="n" * 10_000, settings=settings))
     status = pair.p.status()["peer"]
-    assert status["name"] == "n" * 64 and status["settings_differ"].keys() == {"retain_bytes"}
+    assert status["name"] == "n" * 64 and status["settings_differ"].keys() == {"retain_bytes", "retain_s"}
 
 
 @pytest.mark.parametrize("event", sorted(facts.SAID_BY_OTHERS))

@@ -248,3 +248,14 @@ def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_belie
     now[0] += NO_ROOM_S
     space.look(core, now[0])
     assert not told.seen.read_only and not told.seen.journal_full
+
+
+def test_a_snapshot_leaves_the_reserve_or_makes_room_in_it() -> None:
+    room = ResourceLimits(disk_free_min=100)
+    fits = []
+    for free, size in ((None, 1000), (200, 100), (200, 101), (124, 74), (124, 75), (60, 10), (60, 11), (12, 0)):
+        room.measured(ResourceUsage(disk_free=free))
+        fits.append(room.has_disk_for(size))
+    assert fits == [True, True, False, True, False, True, False, False]
+    room.measured(ResourceUsage(disk_free=124, journal_full=True))
+    assert not room.has_disk_for(0)

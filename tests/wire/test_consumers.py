@@ -369,3 +369,45 @@ def test_of_several_positions_the_highest_of_each_history_is_named() -> None:
     ours, theirs = [[n, b"s", b"o"] for n in (5, 7, 6)], [2, b"s", b"p"]
     assert latest([*ours, theirs]) == [[ours[1], theirs]]
     assert latest([]) == []
+
+
+def test_a_consumer_that_lives_does_not_make_its_group_again() -> None:
+    with TestServer() as server, Clone([server.address]) as clone:
+        orders = clone.topic("orders")
+        orders.publish_many([b"1", b"2"]).wait(10)
+        with orders.consumer("made") as consumer:
+            assert consumer.made_group
+            batch = next(consumer)
+            orders.unsubscribe("made")
+            with pytest.raises(NoSuchGroup, match="topic orders has no group made"):
+                batch.commit({"/total": b"never"}, timeout=10)
+            for _ in range(2):
+                with pytest.raises(NoSuchGroup, match="no group 'made' of topic 'orders'"):
+                    consumer.take(10)
+            assert orders.groups() == [] and "/total" not in clone
+            orders.subscribe("made", start=1)
+            assert next(consumer).values == [b"2"], "who makes the group again says where it begins"
+        asyncio.run(goes_on_without_its_group(server.address))
+        assert [group["name"] for group in orders.groups()] == ["made"]
+        with orders.consumer("ran") as consumer, pytest.raises(NoSuchGroup):
+            consumer.run(lambda _: orders.unsubscribe("ran") if "ran" in str(orders.groups()) else None)
+        with orders.consumer("made") as consumer:
+            assert not consumer.made_group
+            orders.remove()
+            with pytest.raises(NoSuchTopic):
+                consumer.take(10)
+        assert clone.topics() == []
+
+
+async def goes_on_without_its_group(address: str) -> None:
+    """Remove the group of an idle consumer and of one that acknowledges."""
+    async with AsyncClone([address]) as clone:
+        topic = clone.topic("orders")
+        async with await topic.consumer("task") as consumer:
+            batch = await consumer.take(10)
+            assert batch is not None
+            await batch.done()
+            await topic.unsubscribe("task")
+            with pytest.raises(NoSuchGroup):
+                async for _ in consumer:
+                    pytest.fail("a message was given again")

@@ -122,10 +122,37 @@ def test_a_topic_that_a_message_makes_is_told_of_or_refused(run: Run, clone: Clo
     assert clone.topics()[0]["next"] == 2
 
 
+def test_a_group_that_a_consumer_makes_is_told_of_or_refused(run: Run, clone: Clone) -> None:
+    words = "sub", "ordesr", "--group", "billing", "--no-wait"
+    refused = run(*words, "--no-create")
+    assert refused.exit_code == 1 and "there is no topic 'ordesr'; make it with" in refused.stderr
+    assert clone.topics() == []
+    made = run(*words)
+    said = "made topic 'ordesr'\nmade group 'billing' of topic 'ordesr'\n"
+    assert (made.exit_code, made.stdout, made.stderr) == (0, "", said)
+    for more in ([], ["--no-create"]):
+        again = run(*words, *more)
+        assert (again.exit_code, again.stderr) == (0, "")
+    refused = run("sub", "ordesr", "--group", "biling", "--no-create")
+    assert refused.exit_code == 1 and "there is no group 'biling' of topic 'ordesr'; make it with" in refused.stderr
+    assert [group["name"] for group in clone.topic("ordesr").groups()] == ["billing"]
+
+
+def test_a_group_that_is_removed_ends_its_consumer(run: Run, clone: Clone, server: TestServer) -> None:
+    orders = clone.topic("orders")
+    orders.publish_many([b"1", b"2"]).wait(10)
+    remove = f"{sys.executable} -m chp_client topic unsubscribe orders billing --yes --servers {server.address}"
+    result = run("sub", "orders", "--group", "billing", "--exec", remove)
+    assert (result.exit_code, orders.groups()) == (1, [])
+    last = result.stderr.splitlines()[-1]
+    assert "group 'billing' of topic 'orders' was removed; make it again with `chp topic subscribe orders" in last
+
+
 def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone) -> None:
     clone.topic("orders").publish(b"1").wait(10)
     for words, code, text in (
         (("sub", "orders", "--exec", "true"), 2, "--exec needs --group"),
+        (("sub", "orders", "--no-create"), 2, "--no-create needs --group"),
         (("sub", "orders", "--group", "g", "--tries", "3"), 2, "--tries is how often"),
         (("sub", "orders", "--group", "g", "--from", "-3"), 2, "'-3' is not 'begin', 'end' or the first offset"),
         (("topic", "reset", "orders", "none", "--to", "end", "-y"), 1, "there is no group 'none' of topic 'orders'"),

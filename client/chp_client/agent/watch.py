@@ -3,8 +3,9 @@
 The agent puts whole columns into the queue of a watch and goes on. The thread that reads the watch takes them apart.
 After a resync the queue gets the difference, so no net change is missed.
 
-A queue is bounded. A watch that falls more than `queue_max` changes behind ends with `Lagging`. With `conflate` it does
-not: the queue then keeps only the latest change of each key.
+A queue is bounded. A watch that falls more than `queue_max` changes behind ends with `Lagging`. The largest record that
+waits is not counted: a reader can't take a record before it is whole, so one record alone never ends a watch. With
+`conflate` no watch falls behind: the queue then keeps only the latest change of each key.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class WatchQueue:
         self.columns: deque[Changed] = deque()
         self.latest: dict[str, tuple[bytes | None, int, bool]] = {}
         self.waiting = 0
+        # The revision of the newest record here, and its changes so far: it comes as one `Changed` for each segment.
+        self._newest = self._newest_size = 0
+        # The changes of the largest record since the queue was empty.
+        self._largest = 0
         # An AsyncClone sets this to be woken.
         self.on_offer: Callable[[], None] | None = None
         self._lock = Lock()
@@ -135,11 +140,21 @@ class WatchQueue:
         self.latest.update(zip(changed.keys, rows, strict=True))
 
     def _append(self, changed: Changed) -> None:
+        size = len(changed.keys)
+        # The difference after a resync has many revisions, and is one whole too.
+        revision = 0 if isinstance(changed.revisions, list) else changed.revisions
+        if self.waiting == 0:
+            self._newest = self._largest = 0
+        if revision and revision == self._newest:
+            size += self._newest_size
+        self._newest, self._newest_size = revision, size
+        self._largest = max(self._largest, size)
         self.waiting += len(changed.keys)
-        if self.waiting > self.queue_max:
+        if self.waiting - self._largest > self.queue_max:
             self.error = Lagging(
-                f"this watch of {self.prefix!r} fell {self.waiting} changes behind (queue_max is {self.queue_max}); "
-                "watch again with start='snapshot', read faster, or use conflate=True"
+                f"this watch of {self.prefix!r} fell {self.waiting} changes behind; it may be {self.queue_max} behind, "
+                "not counting the largest record",
+                "watch again with start='snapshot', read faster, give a larger queue_max=, or use conflate=True",
             )
             self.columns.clear()
             self.waiting = 0

@@ -174,6 +174,10 @@ def explained(settings: CliSettings, if_heard: str = "") -> Iterator[None]:
 
 
 def _refusal(error: ChpError) -> str:
+    from chp_client.errors import Lagging
+
+    if isinstance(error, Lagging):
+        return f"{error.text}; read faster, or begin anew with --from snapshot"
     if getattr(error, "code", None) != "revision":
         return str(error)
     detail = getattr(error, "detail", None)

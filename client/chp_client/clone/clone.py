@@ -240,7 +240,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
                    that the log of the active retains, deletes too; a revision, the one seen last: first every change
                    after it. If the log does not reach back so far, reading raises `NotRetained`
         conflate   only the latest change of each key, however slow the reader; else it may be `queue_max` (100,000)
-                   changes behind: one more, and reading it raises `Lagging`
+                   changes behind, not counting the largest record: one more, and reading it raises `Lagging`
         on_bad     for a value that the codec can't take: "raise" (`BadValue`, and the next one can be read), "skip" its
                    change, or a callable that is told the key, the bytes and the error and returns what to show
 

@@ -127,8 +127,9 @@ class Batch:
         sets, deletes   keys, as of `Clone.set_many`
         publish         messages by topic
 
-        Raises `Fenced` if somebody else has these messages by now, or they were acknowledged: then nothing of it is
-        done. For conditions on keys, and keys of messages, there is `Clone.transaction`.
+        Raises `Fenced` if somebody else has these messages by now, or they were acknowledged, and `NoSuchGroup` if the
+        group was removed: then nothing of it is done. For conditions on keys, and keys of messages, there is
+        `Clone.transaction`.
         """
         return self.committing(sets, deletes=deletes, publish=publish, timeout=timeout).wait(timeout)
 

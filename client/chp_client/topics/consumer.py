@@ -11,6 +11,9 @@ stopped for longer than its ttl, what it commits then is refused as `Fenced`; it
 If an acknowledgement is refused, all that is not acknowledged is given again. That holds however it was sent, and
 whether or not the application waits for it: the consumer looks at the batches in hand before it hands out the next
 one, and about once a second while none comes.
+
+A consumer makes its group only when it first joins, and only if the group is not there. It does not make a removed
+group again: the new group would have default settings, and would give acknowledged messages again.
 """
 
 from __future__ import annotations
@@ -88,7 +91,10 @@ class Consumer:
         self.fenced = 0
         self._writer, self._servers = writer, servers
         self._ttl_ms, self._before, self._prefetch = ms, ack == "before", prefetch
+        # `_create` is False once the consumer has joined.
         self._start, self._create = start, create
+        # True if the group was not there, and this consumer made it.
+        self.made_group = False
         self._lease: Lease | None = None
         # The batches that were given, and are not known to be acknowledged.
         self._hand: list[Batch] = []
@@ -107,6 +113,7 @@ class Consumer:
         self._left: Iterator[Message] = iter(())  # for `get`
         self._got: tuple[Batch, int] | None = None
         self._join()
+        self._create = False
 
     # -- being a member
 
@@ -121,10 +128,12 @@ class Consumer:
                 return
             except (NoSuchGroup, NoSuchTopic):
                 if not self._create:
-                    self._lease.end()
+                    self._lease.abandon()
+                    self._lease = None
                     raise
                 with suppress(AlreadyThere), naming(self.topic, self.group):
                     self._send(begin(self.topic, self.group, self._start)).wait(PATIENCE_S)
+                    self.made_group = True
             except Refused as refused:
                 if refused.code != "lease" or monotonic() >= until:
                     raise
@@ -155,9 +164,10 @@ class Consumer:
     def take(self, timeout: float | None = None) -> Batch | None:
         """Return the next batch, once the one before is acknowledged or on its way to be; None if none comes in time.
 
-        Raises `StopIteration` after `close`, `NoSuchGroup` and `NoSuchTopic` if it was removed, `Unanswered` if no
-        server has served for half a minute. It does not raise if an acknowledgement was refused: what is still the
-        group's to do is given again, after a pause if there may be no room for it yet.
+        Raises `StopIteration` after `close`, and `Unanswered` if no server has served for half a minute. Raises
+        `NoSuchGroup` or `NoSuchTopic` if the group or topic was removed; a consumer that lives does not make it again.
+        It does not raise if another acknowledgement was refused: what is still the group's to do is given again, after
+        a pause if there may be no room for it yet.
         """
         limit = checks.wait_s(timeout)
         until = None if limit is None else monotonic() + limit

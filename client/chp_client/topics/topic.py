@@ -295,6 +295,8 @@ class Topic(metaclass=PublicNames):
     ) -> Consumer:
         """Become a member of a group, which is made if it is not there; each message goes to one of its members.
 
+        The group is made at most once, now. If it is removed later, the consumer raises `NoSuchGroup`.
+
         start     where a group begins that is made by this: "begin", "end", or the first offset wanted
         ttl       seconds (or a timedelta) for which its process may be stopped or gone before its messages go to others
         ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":

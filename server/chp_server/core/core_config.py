@@ -32,6 +32,7 @@ class CoreConfig:
     slow_peer_s: float = Config.slow_peer_s
     durability: int = 0
     scrub_s: float = Config.scrub_s
+    retain_s: float = Config.retain_s
     retain_bytes: int = Config.retain_bytes
     keys_max: int | None = None
     disk_free_min: int = 0

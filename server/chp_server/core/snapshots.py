@@ -5,6 +5,9 @@ turns: in a turn that wrote records as many bytes as those have, and one chunk i
 writes without a pause doubles the work of a turn at most. Then the image becomes the journal's snapshot, and the rows
 that it covers are deleted.
 
+None is begun for which the disk has no room, and one is abandoned if the disk becomes short. On a short disk a snapshot
+is also begun if the journal has much more than the state, because deletes make room only so.
+
 A passive that has taken over a whole state writes it the same way (`Replace`). Until that is done, its journal still
 tells of the state before. So the passive confirms nothing and hands over nothing (`PairState.replacing`), and all else
 for the journal waits. These are the records that came meanwhile; the active bounds them, as nothing is confirmed. If
@@ -15,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from chp.batch import decode, encode
+from chp.hashmap import Hashmap
 from chp.headers import StateHead, Sync
 from chp.limits import Limits
 from chp.unpacking import WHOLE_STATE
@@ -33,6 +37,12 @@ from .updates.turn import Append, DropAfter, Fill, JournalOp, Remember, Replace,
 SMALL = 3
 # The bytes of a chunk: a turn makes and writes it in half a millisecond.
 CHUNK_BYTES = 1 << 17
+# While there is no room for a snapshot that is due, this is asked again after so long.
+LOOK_S = 5.0
+# On a short disk the journal is to have at most so many times the state, and LITTLE_BYTES.
+SHORT_TIMES, LITTLE_BYTES = 2, 4 << 20
+# The items that are weighed for an estimate, which takes 50 ms; they stand for the rest.
+WEIGHED = 1_000_000
 # Turns with records put off so many bytes of chunks, for turns that have nothing else to do.
 PUT_OFF_BYTES = 1 << 24
 # The name of a meta value: if it is set, this journal is a copy of a store that may live on.
@@ -70,6 +80,9 @@ class Snapshotter:
             if core.turn.now >= self._not_before and (self._shared is not None or self._is_due(core)):
                 self.begin(core)
             return False
+        if self._shared is None and core.committer.room.spares_disk:
+            self.give_up(core.turn.now + LOOK_S)
+            return False
         if not written:
             return self._put_next(core)
         self._owed += written
@@ -101,7 +114,18 @@ class Snapshotter:
         return True
 
     def _is_due(self, core: ServerCore) -> bool:
-        return self._journal.snapshot_due() and not core.committer.room.tight
+        """Return True if a snapshot is due, and the disk has room for it."""
+        room, due = core.committer.room, self._journal.snapshot_due()
+        if not (due or room.short_of_disk):
+            return False
+        stats, number = self._journal.stats(), core.state.number
+        # A snapshot has no more than the last one and what came since.
+        most = int(stats.get("snapshot_bytes", 0)) + int(stats.get("since_snapshot_bytes", 0))
+        if due and room.has_disk_for(most):
+            return True
+        self._not_before = core.turn.now + LOOK_S
+        size = weight_of(core.state.map_so_far)
+        return number > 0 and (due or most > SHORT_TIMES * size + LITTLE_BYTES) and room.has_disk_for(size)
 
     def give_up(self, until: float) -> None:
         """Abandon the snapshot for want of room; the one before stays, and none is begun before `until`."""
@@ -194,6 +218,13 @@ class Snapshotter:
             yield from rest
 
         return bodies()
+
+
+def weight_of(hashmap: Hashmap) -> int:
+    """Return about how many bytes the keys and values of a map take in a snapshot."""
+    some, n = islice(hashmap.values.items(), WEIGHED), len(hashmap.values)
+    weight = sum(len(key) + len(value) + 8 for key, value in some)
+    return weight * n // min(n, WEIGHED) if n else 0
 
 
 def recover_snapshot(commits: Committed, bodies: Iterable[bytes], limits: Limits, now: float, wall_s: float) -> None:

@@ -124,8 +124,9 @@ class Config:
         "bytes of past updates that the journal keeps at most, also if they are younger than retain_s; it keeps less "
         "while the disk is short", "1GiB")
     retain_memory_bytes: int = _setting(_STATE, "BYTES", 16 * MIB, read.size(0),
-        "bytes of the latest updates that memory keeps, for clients and a peer that come back; a server without a "
-        "journal (--store memory:) has no others", "16MiB")
+        "bytes of the latest updates that memory keeps, for clients and a peer that come back; a peer that was away "
+        "for more takes the whole state, and its past for readers of changes begins anew; a server without a journal "
+        "(--store memory:) has no others", "16MiB")
 
     heartbeat_s: float = _setting(_TIME, "SECONDS", 0.25, read.seconds(0.01, 60),
         "time between two heartbeats of the active on each channel, and of the peers to each other (HUGZ, for CHP/1 "

@@ -114,7 +114,10 @@ def size(least: int) -> Reader:
     def parse(text: str) -> object:
         found = _SIZE.match(text)
         if not found:
-            raise ValueError("give a number of bytes, such as 67108864 or 64MiB")
+            raise ValueError(
+                "give a whole number of bytes, such as 67108864 or 64MiB; the units are K, M, G and T, also as KB or "
+                "KiB, and all are powers of 1024"
+            )
         number = int(found["number"]) << 10 * _UNITS[found["unit"][:1].lower().replace("b", "")]
         if number < least:
             raise ValueError(f"give at least {least} bytes")

@@ -100,8 +100,11 @@ def _from_file(name_source: tuple[str, str] | None, problems: list[str]) -> dict
         problems.append(f"config file {name} (from {source}) is not TOML: {error}; write lines of name = value")
         return {}
     for key in table.keys() - BY_NAME.keys():
-        what = "is a table, and settings are not grouped" if isinstance(table[key], dict) else "is no setting"
-        problems.append(f"{key} in {name} {what}; remove it{suggest(key.replace('-', '_'), list(BY_NAME))}")
+        if isinstance(table[key], dict):
+            remedy = "is a table, and settings are not grouped; remove the line, and keep the settings below it"
+            problems.append(f"[{key}] in {name} {remedy}")
+        else:
+            problems.append(f"{key} in {name} is no setting; remove it{suggest(key.replace('-', '_'), list(BY_NAME))}")
     return {key: SettingValue(value, name) for key, value in table.items() if key in BY_NAME}
 
 
@@ -164,7 +167,8 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
     if config.store.startswith("memory:") and config.retain_bytes != Config.retain_bytes:
         found.append(("retain_bytes", "a server with --store memory: has no journal that could keep them; give "
                                       "--retain-memory-bytes, which says what memory keeps"))  # fmt: skip
-    if config.max_memory and config.retain_memory_bytes >= config.max_memory:
+    given = config.retain_memory_bytes != Config.retain_memory_bytes
+    if given and config.max_memory and config.retain_memory_bytes >= config.max_memory:
         found.append(("retain_memory_bytes", f"the server may use max_memory = {config.max_memory} for everything; "
                                              "give less, or raise --max-memory"))  # fmt: skip
     if config.role == "alone" and peer:

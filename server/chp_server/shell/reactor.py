@@ -352,7 +352,7 @@ class Server:
             elif self._space.lacks:
                 self._journal.sync()
                 self._clock.lap("retained records given up")
-            if self._snapshotter.busy or self._journal.snapshot_due():
+            if self._snapshotter.busy or self._journal.snapshot_due() or self._space.tight:
                 if self._snapshotter.step(core):
                     log.info("journal snapshot", number=describe(self._snapshotter.number))
                 self._clock.lap("journal snapshot")

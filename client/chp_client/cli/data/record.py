@@ -48,7 +48,8 @@ def record(
 
     Write the changes of a subtree into DIR, until Ctrl-C. Files appear complete, by rename; Spark and others read DIR
     as plain Parquet. Run again, it goes on after the last number in DIR, as far as the servers retain it (chp-server
-    --retain-bytes, --retain-s); if they don't, it says so and the recording has a row `gap` and a snapshot.
+    --retain-bytes, --retain-s; with --store memory: --retain-memory-bytes). If they don't, it says so, and the
+    recording has a row `gap` and a snapshot.
 
     Examples:
         chp record ticks/ --subtree /ticks/   # all that is there; or goes on

@@ -4,7 +4,8 @@
     warn  the clocks of tcp://b:5566 and of this host are 12.0 s apart: run NTP on both; what is left of ttls ...
     bad   tcp://b:5566: port 5567 (P+1) is not reachable from here: open P to P+2 for clients
 
-Facts that a server of another version lacks are skipped.
+Facts that a server of another version lacks are skipped. A server whose journal has no room stands still, and answers
+with the status that it had then. This is said first, and nothing is concluded from such a status.
 """
 
 from __future__ import annotations
@@ -54,19 +55,41 @@ def findings(
     seen: list[ServerStatus], unreachable: dict[str, list[int]], now_ms: float, took_ms: float
 ) -> list[Finding]:
     """Return the findings on the servers' answers; `unreachable` has the ports of each that take no connection."""
+    still = [view for view in seen if _stands_still(view, now_ms, took_ms)]
     found: list[Finding] = []
+    for view in still:
+        found += _of_still(view, now_ms)
     for view in seen:
-        found += _of_one(view, unreachable.get(view.server, []), now_ms, took_ms)
+        if view in still:
+            found += _ports(view, unreachable.get(view.server, []))
+        else:
+            found += _of_one(view, unreachable.get(view.server, []), now_ms, took_ms, peer_still=bool(still))
     verdict = pair.verdict(seen)
-    found.append(Finding(GOOD if verdict.code == OK else BAD, f"the pair is {verdict.word}: {verdict.why}"))
+    word, why = verdict.word, verdict.why
+    if still:
+        word = "degraded" if verdict.code == OK else word
+        why = f"{' and '.join(view.server for view in still)} can't go on, as the disk is full"
+    found.append(Finding(GOOD if verdict.code == OK and not still else BAD, f"the pair is {word}: {why}"))
     return found
 
 
-def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float) -> Iterator[Finding]:
-    if not view.reachable:
-        yield Finding(BAD, f"{view.server}: {view.problem}", "" if ";" in view.problem else "see its log")
-        return
-    yield Finding(GOOD, f"{view.server} answers, and is {view.state}")
+def _stands_still(view: ServerStatus, now_ms: float, took_ms: float) -> bool:
+    """Return True if a server's status is old, and says that the disk of the journal is full."""
+    told, free, least = view.fact("wall_ms"), view.fact("room.disk_free"), view.fact("room.disk_free_min")
+    # The disk of a PostgreSQL is not measured. With room on the disk a server is read-only for another reason.
+    full = view.fact("room.read_only") and (free is None or least is None or free < least)
+    return bool(full and told is not None and now_ms - told - took_ms > CLOCK_S * 1000)
+
+
+def _of_still(view: ServerStatus, now_ms: float) -> Iterator[Finding]:
+    age_s = (now_ms - view.fact("wall_ms")) / 1000
+    yield Finding(
+        BAD, f"{view.server} stands still, as its journal has no room; its status, {view.state}, is {age_s:.0f} s old",
+        "free some of its data disk, and it goes on by itself",
+    )  # fmt: skip
+
+
+def _ports(view: ServerStatus, closed: list[int]) -> Iterator[Finding]:
     for i in closed:
         port = parse(view.server)[1] + i
         yield Finding(
@@ -74,12 +97,22 @@ def _of_one(view: ServerStatus, closed: list[int], now_ms: float, took_ms: float
             f"{view.server}: port {port} ({PORTS[i]}) is not reachable from here",
             "open P, P+1 and P+2 for clients",
         )
+
+
+def _of_one(
+    view: ServerStatus, closed: list[int], now_ms: float, took_ms: float, *, peer_still: bool
+) -> Iterator[Finding]:
+    if not view.reachable:
+        yield Finding(BAD, f"{view.server}: {view.problem}", "" if ";" in view.problem else "see its log")
+        return
+    yield Finding(GOOD, f"{view.server} answers, and is {view.state}")
+    yield from _ports(view, closed)
     if view.trouble:
         yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations.md on two stores")
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
-    yield from _peer(view)
+    yield from _peer(view, peer_still=peer_still)
 
 
 def _clock(view: ServerStatus, now_ms: float, took_ms: float) -> Iterator[Finding]:
@@ -127,8 +160,8 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
         yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
 
-def _peer(view: ServerStatus) -> Iterator[Finding]:
-    if view.fact("peer.alive") is False:
+def _peer(view: ServerStatus, *, peer_still: bool) -> Iterator[Finding]:
+    if view.fact("peer.alive") is False and not peer_still:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
     version = view.fact("peer.version")
     if version and version != VERSION:

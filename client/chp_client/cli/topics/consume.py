@@ -8,6 +8,9 @@ In a group with `max_deliveries` the message is given back instead, and the pair
 Each message is acknowledged before the next command begins, so that a killed process leaves one message at most to
 others, not a batch. While a message can't be put aside it waits, and a warning says so. A command that the shell can't
 run ends `chp sub` and puts nothing aside: a typing error would empty the topic.
+
+A topic and a group that do not exist are made at the start, which standard error tells. A group that is removed later
+ends `chp sub` with exit code 1.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..faults import PIPE_CLOSED, Misused
+from ..faults import PIPE_CLOSED, Misused, NotFound
 from ..out import Out, json_line
 from ..settings import CliSettings
 from ..text import escape, show_count, show_revision
@@ -51,35 +54,59 @@ class ConsumeOptions:
     tries: int
     count: int | None
     no_wait: bool
+    no_create: bool
 
 
 def consume(topic: Topic, asked: ConsumeOptions) -> None:
-    """Consume as a member of the group until --count, --no-wait or Ctrl-C ends it."""
-    out, left = asked.settings.out, asked.count
+    """Consume as a member of the group until --count, --no-wait or Ctrl-C ends it, or the group is removed."""
+    from chp_client.errors import NoSuchGroup
+
     with member(topic, asked) as consumer:
-        if asked.program is None:
-            out.watch_reader(PIPE_CLOSED)
-        out.note(f"consuming {topic.name} for group {asked.group}; Ctrl-C ends it")
-        while left is None or left > 0:
-            batch = consumer.take(QUIET_S if asked.no_wait else None)
-            if batch is None:
-                return
-            if batch.missed:
-                out.note(f"{show_count(batch.missed)} messages are not kept any more")
-            done = take(consumer, batch, asked, left)
-            left = None if left is None else left - done
+        try:
+            _consume(consumer, topic, asked)
+        except NoSuchGroup:
+            remedy = f"make it again with `chp topic subscribe {topic.name} {asked.group} --from OFFSET`"
+            raise NotFound(f"group {asked.group!r} of topic {topic.name!r} was removed; {remedy}") from None
+
+
+def _consume(consumer: Consumer, topic: Topic, asked: ConsumeOptions) -> None:
+    out, left = asked.settings.out, asked.count
+    if asked.program is None:
+        out.watch_reader(PIPE_CLOSED)
+    out.note(f"consuming {topic.name} for group {asked.group}; Ctrl-C ends it")
+    while left is None or left > 0:
+        batch = consumer.take(QUIET_S if asked.no_wait else None)
+        if batch is None:
+            return
+        if batch.missed:
+            out.note(f"{show_count(batch.missed)} messages are not kept any more")
+        done = take(consumer, batch, asked, left)
+        left = None if left is None else left - done
 
 
 @contextmanager
 def member(topic: Topic, asked: ConsumeOptions) -> Iterator[Consumer]:
     """Give a consumer; a missing pair is reported after --timeout, not after a consumer's patience."""
-    from chp_client.errors import NoSuchTopic
+    from chp_client.errors import NoSuchGroup, NoSuchTopic
 
-    timeout_s = asked.settings.timeout_s
-    with suppress(NoSuchTopic):
-        # The consumer makes a missing topic.
+    timeout_s, is_new = asked.settings.timeout_s, False
+    try:
         topic.facts(timeout_s)
-    consumer = topic.consumer(asked.group, start=asked.start)
+    except NoSuchTopic as error:
+        if asked.no_create:
+            remedy = "make it with `chp topic create`, or leave out --no-create"
+            raise NotFound(f"{error.text}; {remedy}") from None
+        # The consumer makes a missing topic.
+        is_new = True
+    try:
+        consumer = topic.consumer(asked.group, start=asked.start, create=not asked.no_create)
+    except NoSuchGroup as error:
+        remedy = f"make it with `chp topic subscribe {topic.name} {asked.group}`, or leave out --no-create"
+        raise NotFound(f"{error.text}; {remedy}") from None
+    if is_new and consumer.made_group:
+        click.echo(f"made topic {topic.name!r}", err=True)
+    if consumer.made_group:
+        click.echo(f"made group {asked.group!r} of topic {topic.name!r}", err=True)
     try:
         yield consumer
     finally:

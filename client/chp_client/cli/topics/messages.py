@@ -129,6 +129,9 @@ def _lines() -> Iterator[bytes]:
     metavar="NAME",
     help="Share the topic with the other members of this group, which is made if it does not exist.",
 )
+@click.option(
+    "--no-create", is_flag=True, help="With --group: refuse if TOPIC or the group does not exist, instead of making it."
+)
 @click.option("--exec", "program", metavar="COMMAND", help="With --group: run it in a shell for each message.")
 @at_least_1("--tries", most=100, help="With --exec: how often.  [default: 5]")
 def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) -> None:
@@ -137,7 +140,8 @@ def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) 
     Print each message in order, over failovers, until Ctrl-C. In a pipe a line is the message as it came. With --json
     it has offset, key, headers, revision and time too, and deliveries if a message failed before.
 
-    With --group each message goes to one member of the group, and is acknowledged when it is printed.
+    With --group each message goes to one member of the group, and is acknowledged when it is printed. A topic or group
+    that does not exist is made at the start, which standard error tells. Exit code 1 if it is removed later.
 
     With --exec nothing is printed: COMMAND has the message as its input (with --json, as that prints it), and in its
     environment CHP_TOPIC, CHP_GROUP, CHP_KEY, CHP_OFFSET, CHP_REVISION and CHP_HEADERS (JSON). A message is
@@ -150,9 +154,12 @@ def sub(settings: CliSettings, topic: str, start: str | int | None, **how: Any) 
         chp sub orders --from 17 --count 1       # one message
         chp sub orders --json | jq -r .key
         chp sub orders --group billing --exec ./handle
+        chp sub orders --group billing --no-create    # the group must exist
     """
     if how["program"] is not None and how["group"] is None:
         raise Misused("--exec needs --group NAME, which keeps what is done; `chp sub | ...` keeps nothing")
+    if how["no_create"] and how["group"] is None:
+        raise Misused("--no-create needs --group NAME; without it `chp sub` makes nothing")
     if how["tries"] is not None and how["program"] is None:
         raise Misused("--tries is how often --exec COMMAND is run; give that too")
     with topic_of(settings, topic) as found:

@@ -155,9 +155,9 @@ class Backlogs:
         if isinstance(header, headers.Records):
             more = log.on_records(header, items)
             if log.size > self._bytes_max:
-                text = f"more than {self._bytes_max} bytes of changes since {log.after}; watch with start='snapshot'"
                 self.under_way.remove(log)
-                return 0, Lagging(text)
+                text = f"more than {self._bytes_max} bytes of changes since {describe(log.after)}"
+                return 0, Lagging(text, "watch with start='snapshot'")
             return more, None
         log.todo.pop(0)
         log.id, log.server, log.due_at, log.reached = 0, -1, float("-inf"), log.after

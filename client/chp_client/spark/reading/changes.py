@@ -144,7 +144,8 @@ class Retained:
         if self._options["failOnDataLoss"]:
             raise DataLoss(
                 f"{what}. Start with a new checkpoint (startingOffsets=snapshot loses nothing still held), or go on "
-                "with what there is: failOnDataLoss=false. Servers keep more with --retain-bytes and --retain-s"
+                "with what there is: failOnDataLoss=false. Servers keep more with --retain-bytes and --retain-s, those "
+                "with --store memory: with --retain-memory-bytes"
             )
         log.warning("%s; going on with the oldest changes there are", what)
         return oldest(facts)

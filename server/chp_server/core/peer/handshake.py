@@ -78,7 +78,7 @@ class Handshake:
             "heartbeat_s": config.heartbeat_s, "peer_timeout_s": config.peer_timeout_s,
             "replica_timeout_s": config.replica_timeout_s, "arbiter": config.has_arbiter,
             "pending_bytes_max": committed.limits.pending_bytes_max, "retain_bytes": config.retain_bytes,
-            "retain_memory_bytes": committed.limits.log_bytes_max,
+            "retain_s": config.retain_s, "retain_memory_bytes": committed.limits.log_bytes_max,
         }  # fmt: skip
 
     def tell(self, *, room: bool) -> list[bytes]:

@@ -210,7 +210,10 @@ class Feeds:
             while page.waits:
                 yield None
             if not page.records:
-                raise BadInput(f"the records after {describe(after)} are not retained any more; raise --retain-bytes")
+                raise BadInput(
+                    f"the records after {describe(after)} are not retained any more; raise --retain-bytes, or with "
+                    "--store memory: --retain-memory-bytes"
+                )
             for record in page.records:
                 if record.first > until:
                     return

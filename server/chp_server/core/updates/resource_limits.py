@@ -111,6 +111,22 @@ class ResourceLimits:
         """
         return self._short(margins=True)
 
+    @property
+    def short_of_disk(self) -> bool:
+        """True if the server is tight because of its disk, and may still write."""
+        free, kept = self._seen.disk_free, self._disk_free_min
+        return free is not None and free < kept + kept // 4 and not self.read_only
+
+    def has_disk_for(self, size: int) -> bool:
+        """Return True if a snapshot of the journal of so many bytes may be written.
+
+        It leaves the reserve. If the reserve is used already, the snapshot may use a part of it.
+        """
+        free, kept = self._seen.disk_free, self._disk_free_min
+        if self.short_of_disk and not self._seen.journal_full:
+            return free is not None and free - size >= kept // SPARING_SHARE
+        return not self.tight and (free is None or free - size >= kept)
+
     def why_not(self, size: int = 0) -> str:
         """Return why there is no room for `size` more bytes, with the figures and the remedy; "" if there is."""
         return self._short(size) or (self.tight if self.full else "")
