@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
 from threading import Condition, Event, Lock, Thread
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -116,13 +116,15 @@ class GroupWatch:
     def _run(self) -> None:
         pause_s = PAUSE_S
         while waits := self._due():
-            asked_at = monotonic()
+            asked_at, worked_s = monotonic(), thread_time()
             closed = self._closed()
             self._look(waits)
             for wait in waits:
                 if closed and not wait.reached.done():
                     wait.reached.set_exception(Closed("the Clone was closed; ask by another Clone's `groups()`"))
                 wait.asked.set()
+            # A pause is as long as the work at least, so many waits take at most half of a core.
+            worked_s = thread_time() - worked_s
             pause_s = min(pause_s * GROWTH, PAUSE_S_MAX)
             with self._changed:
                 for wait in waits:
@@ -131,7 +133,7 @@ class GroupWatch:
                         pause_s = PAUSE_S
                 if self._changed.wait_for(lambda: self._fresh or not self._waits, pause_s):
                     pause_s = PAUSE_S
-            Event().wait(max(0.0, asked_at + PAUSE_S - monotonic()))
+            Event().wait(max(worked_s, asked_at + PAUSE_S - monotonic()))
 
     def _due(self) -> list[GroupWait]:
         """Return the waits. If there are none, the thread ends, and the next wait begins another."""
@@ -147,6 +149,9 @@ class GroupWatch:
             with naming(self._topic, self._group):
                 facts = self._facts()
                 self._search([wait for wait in waits if wait.targets is None], facts)
+                reached = _positions(facts["places"])
+                for wait in waits:
+                    self._judge(wait, facts, reached)
         except Unanswered as error:
             # A failover takes some seconds, and the next question may find the new active.
             for wait in waits:
@@ -155,17 +160,15 @@ class GroupWatch:
             for wait in waits:
                 if not wait.reached.done():
                     wait.reached.set_exception(error)
-        else:
-            reached = [(unpack_slots(slots), at) for slots, at in facts["places"]]
-            for wait in waits:
-                self._judge(wait, facts, reached)
 
-    def _judge(self, wait: GroupWait, facts: dict[str, Any], reached: list[Target]) -> None:
+    def _judge(self, wait: GroupWait, facts: dict[str, Any], reached: dict[int, int]) -> None:
         """Settle a wait if its messages are consumed, or can't be any more."""
         if wait.reached.done():
             return
-        wait.made = wait.made or facts.get("made")
-        if wait.made != facts.get("made"):
+        # A server of an older version tells no `made`.
+        made = facts.get("made", wait.made)
+        wait.made = wait.made or made
+        if wait.made != made:
             wait.reached.set_exception(self._remade())
             return
         if (start := facts.get("start", 0)) > wait.first:
@@ -173,7 +176,7 @@ class GroupWatch:
             text += f"offset {wait.first}, which it gives to no consumer; subscribe or reset it with an earlier start"
             wait.reached.set_exception(NoSuchGroup(text, "group", self._group))
             return
-        low = [at for slots, at in reached for some, upto in wait.targets or () if slots & some and at < upto]
+        low = [reached[slots] for slots, upto in wait.targets or () if reached[slots] < upto]
         wait.last = f"the group is at offset {min(low, default=0)}, see `groups()`"
         if not low:
             wait.reached.set_result(None)
@@ -279,6 +282,17 @@ class _Walk:
             else:
                 low, galloping = batch.offset + len(batch), False
         return low
+
+
+def _positions(places: list[list[Any]]) -> dict[int, int]:
+    """Return the position of each slot, which is a set of one, and the lowest of all slots."""
+    positions = {ALL_SLOTS: min(at for _, at in places)}
+    for packed, at in places:
+        slots = unpack_slots(packed)
+        while slots:
+            slot = slots & -slots
+            positions[slot], slots = at, slots ^ slot
+    return positions
 
 
 def _revision(wait: GroupWait) -> Revision:
