@@ -193,6 +193,10 @@ class Limits:
     topic_marks_max: int = 1000
     # Each group is some hundred bytes of every state, and of the answer about its topic.
     groups_max: int = 1000
+    # The waits of one Clone for a group: each is some 3 kB, so these are about 300 MB.
+    group_waits_max: int = 100_000
+    # The groups that one Clone waits for at the same time: each has a thread of the client.
+    watched_groups_max: int = 256
     # A message that failed so often fails for good.
     deliveries_max: int = 1000
     # The longest time for which a message that failed is held back: an operator sees its effect within an hour.

@@ -107,7 +107,7 @@ class NoSuchTopic(Refused):
 
 
 class NoSuchGroup(Refused):
-    """The error for a group that does not exist."""
+    """The error for a group that does not exist, or that began behind the message that it should consume."""
 
 
 class NoSuchMessage(Refused):

@@ -146,6 +146,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_slots_keep_their_offsets_when_they_change_hands_and_when_who_had_them_leaves": "T-23",
         "test_what_may_be_said_of_groups": "T-37",
         "test_the_places_of_a_group_are_told_once_the_passive_has_them": "T-86",
+        "test_the_start_of_a_group_stays_over_a_takeover_and_in_a_state": "T-91",
         "test_a_member_of_several_gets_about_a_page_of_its_own_slots": "T-29",
         "test_members_share_by_slots_in_order_and_each_gets_his_part_once": "T-32 T-46",
         "test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are": "T-33 T-34 T-35 T-36",

@@ -194,6 +194,7 @@ def test_the_places_of_a_group_are_told_once_the_passive_has_them() -> None:
         turns = pair.turns["P"]
         found: list[Any] = [decode(m[-1])[0] for turn in turns for _, messages in turn.promises for m in messages]
         turns.clear()
+        assert all(header.facts["start"] == 0 for header in found)
         return [(header.facts["next"], header.facts["places"]) for header in found]
 
     pair.put("P", session, 1, {}, group=["t", "g", {"start": 0}])
@@ -213,6 +214,26 @@ def test_the_places_of_a_group_are_told_once_the_passive_has_them() -> None:
     pair.turn("P")
     refused: list[Any] = [decode(m[-1])[0] for _, messages in pair.turns["P"][-1].replies for m in messages]
     assert [header.code for header in refused] == ["group"]
+
+
+def test_the_start_of_a_group_stays_over_a_takeover_and_in_a_state() -> None:
+    pair = Cores()
+    pair.put("PB", ONE, 1, {}, publish=[["t", 3, packb([None, [b"1", b"2", b"3"]])]])
+    for n, group in enumerate(("first", "late", "moved"), 2):
+        pair.put("PB", ONE, n, {}, group=["t", group, {"start": 0 if group == "first" else -1}])
+    pair.put("PB", ONE, 5, {}, group=["t", "moved", {"start": 1, "again": True}])
+    pair.run(0.5)
+    again = Topics(DEFAULT)
+    again.load(unpackb(packb(pair.p.state.topics.to_list()), "a state"))
+    for topics in (pair.b.state.topics, again):
+        starts = {group.name: group.start for group in topics.by_name["t"].groups.values()}
+        assert starts == {"first": 0, "late": 3, "moved": 1}
+    # A state of an older server has none, and an older server takes the groups alone.
+    told = again.to_list()
+    assert told[1][0].pop() == {"late": 3, "moved": 1}
+    older = Topics(DEFAULT)
+    older.load(unpackb(packb(told), "a state"))
+    assert [group.start for group in older.by_name["t"].groups.values()] == [0, 0, 0]
 
 
 def test_members_share_by_slots_in_order_and_each_gets_his_part_once() -> None:

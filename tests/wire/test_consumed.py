@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from chp.errors import BadInput
-from chp_client import AsyncClone, Clone, Closed, NoSuchGroup, NoSuchTopic, Refused, Ticket, Topic
+from chp.limits import DEFAULT
+from chp_client import AsyncClone, Clone, Closed, Full, NoSuchGroup, NoSuchTopic, Refused, Ticket, Topic
 from chp_client.agent.tickets import PublishedMessages
 from chp_client.core.events import Ack
 from chp_client.port.ask import QuestionPort
-from chp_client.topics import consumed
+from chp_client.topics import group_watch
 from chp_client.topics.consumed import Consumption
+from chp_client.topics.topic import requests_of
 from chp_server.testing import Pair, TestServer
 from tests.talk import join_all, until
 
@@ -126,6 +132,83 @@ def test_what_is_not_there_is_told_by_name(orders: Topic, clone: Clone) -> None:
     assert len(waiting) == 1
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_topic_that_was_made_again_never_had_the_message(orders: Topic, others: int, *, waits: bool) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+
+    def make_again() -> None:
+        orders.remove()
+        orders.subscribe("billing", start="begin")
+        for _ in range(others):
+            orders.publish(b"2 pears", key="alice").wait(WAIT_S)
+
+    found = _ends_after(ticket, "billing", make_again) if waits else None
+    if not waits:
+        make_again()
+        with pytest.raises(NoSuchTopic) as raised:
+            ticket.consumed("billing").wait(WAIT_S)
+        found = raised.value
+    # The question may fall between the two lives.
+    assert isinstance(found, NoSuchTopic) or (waits and isinstance(found, NoSuchGroup))
+    assert waits or "was removed after the messages were published" in found.text
+
+
+def _ends_after(ticket: Ticket, group: str, act: Callable[[], object]) -> BaseException | None:
+    """Return the error of a wait that had asked before `act`; None if it ended well."""
+    ended: list[BaseException | None] = []
+
+    def wait() -> None:
+        try:
+            ticket.consumed(group).wait(WAIT_S)
+            ended.append(None)
+        except Exception as error:
+            ended.append(error)
+
+    with pytest.raises(TimeoutError):
+        ticket.consumed(group).wait(0)
+    thread = Thread(target=wait)
+    thread.start()
+    act()
+    join_all(thread)
+    return ended[0]
+
+
+def test_a_group_that_began_behind_the_message_never_consumes_it(orders: Topic) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+    orders.subscribe("late")
+    with pytest.raises(NoSuchGroup, match="'late' of topic 'orders' began at offset 1, behind the message at offset 0"):
+        ticket.consumed("late").wait(WAIT_S)
+    # A group that began before it has to consume it, also if it was made later.
+    orders.subscribe("thorough", start="begin")
+    with pytest.raises(TimeoutError):
+        ticket.consumed("thorough").wait(0)
+    with orders.consumer("thorough") as consumer:
+        next(consumer).done().wait(WAIT_S)
+    ticket.consumed("thorough").wait(WAIT_S)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_group_that_begins_behind_the_message_ends_the_wait(orders: Topic, *, removed: bool) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    ticket.wait(WAIT_S)
+
+    def begin_behind() -> None:
+        if removed:
+            orders.unsubscribe("billing")
+            orders.subscribe("billing")
+        else:
+            orders.reset("billing", "end")
+
+    assert isinstance(_ends_after(ticket, "billing", begin_behind), NoSuchGroup)
+    # It may begin before the message again, and then the message is not consumed.
+    orders.reset("billing", "begin")
+    with pytest.raises(TimeoutError):
+        ticket.consumed("billing").wait(0)
+
+
 def test_a_refused_message_and_a_closed_clone_end_the_wait() -> None:
     with TestServer() as server, Clone([server.address]) as clone:
         topic = clone.topic("small")
@@ -146,7 +229,7 @@ def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(ord
     ticket = Ticket(lambda: "")
     ticket.published = PublishedMessages("orders", None, 1)
     ticket.settle(Ack(0, 1, "replicated"))
-    promise = Consumption(ticket, "billing", lambda: [server.address], lambda: False)
+    promise = Consumption(ticket, "billing", requests_of(orders).writer, lambda: [server.address])
     with pytest.raises(TimeoutError):
         promise.wait(0)
     with orders.consumer("billing") as consumer:
@@ -156,7 +239,7 @@ def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(ord
 
 def test_a_wait_goes_on_over_a_failover(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     # A question ends before the other server serves.
-    monkeypatch.setattr(consumed, "LOOK_S", 0.1)
+    monkeypatch.setattr(group_watch, "LOOK_S", 0.1)
     with Clone(pair.servers) as clone:
         topic = clone.topic("orders")
         topic.subscribe("billing", start="begin")
@@ -188,6 +271,59 @@ def test_a_task_waits_too(server: TestServer) -> None:
                 assert await asyncio.wait_for(ticket.consumed("billing"), WAIT_S) == ticket.ack
 
     asyncio.run(publish())
+
+
+def test_a_task_must_await_it(server: TestServer) -> None:
+    async def publish() -> None:
+        async with AsyncClone([server.address]) as clone:
+            ticket = clone.topic("orders").submit(b"3 apples")
+            with pytest.raises(BadInput, match=r"would block the event loop.*await asyncio\.wait_for"):
+                ticket.consumed("billing").wait(1)
+            # A thread of the program may wait.
+            with pytest.raises(NoSuchGroup):
+                await asyncio.to_thread(ticket.consumed("billing").wait, WAIT_S)
+
+    asyncio.run(publish())
+
+
+def test_one_question_at_a_time_settles_all_waits(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    ask = QuestionPort.ask
+
+    def counted(self: QuestionPort, subtree: str, **options: Any) -> dict[str, Any]:
+        asked.append(monotonic())
+        return ask(self, subtree, **options)
+
+    monkeypatch.setattr(QuestionPort, "ask", counted)
+
+    async def publish() -> None:
+        async with AsyncClone([server.address]) as clone:
+            topic = clone.topic("orders")
+            await topic.subscribe("billing", start="begin")
+            tickets = []
+            for n in range(300):
+                tickets.append(topic.submit(b"3 apples", key=f"k{n % 50}"))
+                if n % 10 == 0:
+                    await tickets[-1]
+            waits = [asyncio.ensure_future(asyncio.wait_for(each.consumed("billing"), WAIT_S)) for each in tickets]
+            async with await topic.consumer("billing") as consumer:
+                while not all(wait.done() for wait in waits):
+                    if (batch := await consumer.take(0.1)) is not None:
+                        await batch.done()
+            assert [await wait for wait in waits] == [each.ack for each in tickets]
+
+    asyncio.run(publish())
+    assert all(after - before >= group_watch.PAUSE_S / 2 for before, after in pairwise(asked))
+
+
+def test_the_waits_of_a_clone_are_bounded(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = orders.publish(b"3 apples", key="alice")
+    monkeypatch.setattr(group_watch, "DEFAULT", replace(DEFAULT, group_waits_max=0))
+    with pytest.raises(Full, match="0 waits for group 'billing' of topic 'orders' go on already"):
+        ticket.consumed("billing").wait(WAIT_S)
+    monkeypatch.setattr(group_watch, "DEFAULT", replace(DEFAULT, watched_groups_max=0))
+    with pytest.raises(Full, match="waits for 0 groups already"):
+        ticket.consumed("billing").wait(WAIT_S)
 
 
 def test_an_older_server_tells_its_lowest_place(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,11 @@ class Ticket:
 
         `ticket.consumed("billing").wait(timeout)` returns the acknowledgement of the messages, and `await` does so in a
         task of asyncio. A message is consumed when a consumer has acknowledged it, and also when it was put aside as a
-        dead letter: the group gives it to no consumer again. Raises `TimeoutError` when the time is over,
-        `NoSuchGroup`, `NoSuchTopic` and `Closed`. It needs the right to read the topic.
+        dead letter: the group gives it to no consumer again. A group that began behind the message raises
+        `NoSuchGroup`, and a topic that was made again raises `NoSuchTopic`, unless the new topic has let messages go or
+        began after a failover. Raises `TimeoutError` when the time is over,
+        `NoSuchGroup`, `NoSuchTopic`, `Closed`, and `Full` for more waits than a Clone may have. It needs the right to
+        read the topic.
         """
         if self.consuming is None or self.published is None:
             raise BadInput("only a ticket of `publish` or `publish_many` has messages that a group consumes")

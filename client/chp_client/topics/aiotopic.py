@@ -62,7 +62,9 @@ class AsyncTopic(metaclass=PublicNames):
 
         `await ticket.consumed("billing")` waits until a group has consumed it; see `Ticket.consumed`.
         """
-        return self._topic.publish(value, key, headers=headers)
+        ticket = self._topic.publish(value, key, headers=headers)
+        ticket.consuming = self._requests.consuming_in_tasks
+        return ticket
 
     async def schedule(
         self,

@@ -96,7 +96,11 @@ class TopicRequests:
 
     def consuming(self, ticket: Ticket, group: str) -> Consumption:
         """Return the promise that a group has consumed the messages of a ticket."""
-        return Consumption(ticket, group, self.servers, lambda: self.writer.closed)
+        return Consumption(ticket, group, self.writer, self.servers)
+
+    def consuming_in_tasks(self, ticket: Ticket, group: str) -> Consumption:
+        """Return this promise for a ticket of an `AsyncClone`, whose wait must not block the event loop."""
+        return Consumption(ticket, group, self.writer, self.servers, of_tasks=True)
 
     def receive(
         self, group: str, member: bytes, *, most: int, wait_s: float, stopped: Callable[[], bool]

@@ -112,7 +112,8 @@ class TopicReaders:
             # passive, as the answer to a set does.
             number = self._committed.state.number
             self._committer.acks.owe(number)
-            self.owed.append((number, *key, {**facts, "places": topic.groups[name].places_told()}))
+            group = topic.groups[name]
+            self.owed.append((number, *key, {**facts, "places": group.places_told(), "start": group.start}))
 
     def tell(self, upto: int) -> None:
         """Send the places of groups at number `upto` or before: everything up to that number has been acknowledged."""

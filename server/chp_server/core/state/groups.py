@@ -108,6 +108,8 @@ class Group:
     untimed: int = 0
     # The group is removed after it had no member for so many seconds; None: it stays.
     expire_after_s: int | None = None
+    # The offset at which the group began, or was last begun anew; also 0 if an older server did not note it.
+    start: int = 0
 
     def floor(self) -> int:
         """Return the offset below which all messages are acknowledged."""
@@ -135,6 +137,7 @@ class Group:
         """Put all slots at an offset; each stays with its member."""
         held = {member: self.slots_of(member) for member in self.places} or {NOBODY: ALL_SLOTS}
         self.places = {member: {offset: slots} if slots else {} for member, slots in held.items()}
+        self.start = offset
         self.failures.clear()
         self.dead.clear()
         self.changes += 1

@@ -333,7 +333,7 @@ class Topics:
             self.made,
             [
                 [t.name, t.id, t.settings.to_map(), t.first, t.next, t.bytes, t.wall_ms, list(t.marks),
-                 [group.to_list() for group in t.groups.values()]]
+                 [group.to_list() for group in t.groups.values()], *_starts_of(t)]
                 for t in topics
             ],
         ]  # fmt: skip
@@ -344,6 +344,9 @@ class Topics:
         for name, topic_id, settings, first, after, size, wall_ms, marks, *groups in topics:
             made = TopicLog(name, topic_id, Settings.of(settings), first, after, size, wall_ms, deque(marks))
             made.groups |= {group.name: group for group in map(Group.of, groups[0] if groups else ())}
+            # A server of an older version tells no starts.
+            for group, start in groups[1].items() if len(groups) > 1 else ():
+                made.groups[group].start = start
             self.by_name[name] = made
         self.groups.loaded()
 
@@ -360,3 +363,12 @@ class Topics:
             )
             for group in topic.groups.values():
                 group.check(topic.next)
+
+
+def _starts_of(topic: TopicLog) -> list[dict[str, int]]:
+    """Return a map of the groups that began above offset 0, with their starts; nothing if there are none.
+
+    It stands behind the groups, where a server of an older version passes over it.
+    """
+    starts = {group.name: group.start for group in topic.groups.values() if group.start}
+    return [starts] if starts else []
