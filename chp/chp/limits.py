@@ -211,6 +211,8 @@ class Limits:
     scheduled_max: int = 1_000_000
     # All their bytes, with 300 for each.
     scheduled_bytes_max: int = 512 * MIB
+    # The longest delay of a scheduled message, a hundred years: any longer one is a mistake in the unit.
+    delay_s_max: float = 100 * 366 * 86_400.0
     # A turn publishes so many that are due: about 10 ms.
     fired_max: int = 1000
     # The latest messages are kept in memory for the passive; all are in the journal.

@@ -107,6 +107,13 @@ def check_topic(name: object) -> str:
     return name
 
 
+def check_group(name: object) -> str:
+    """Return the name of a group itself; raise `BadInput` if it can't be one."""
+    if type(name) is not str or not NAME.fullmatch(name):
+        raise BadInput(f"a group's name is 1 to 200 of A-Z a-z 0-9 . _ -, not {name!r:.80}")
+    return name
+
+
 def check_name(name: object) -> str:
     """Return the name of a scheduled message itself; raise `BadInput` if it can't be one."""
     if type(name) is not str or not NAME.fullmatch(name):

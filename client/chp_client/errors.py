@@ -172,4 +172,5 @@ def refusal(code: str, detail: object) -> Refused:
     # The code also refuses messages for a topic made with `require_group`, which has another text.
     if code == "group" and " has no group " in str(detail):
         return NoSuchGroup(f"nothing was done: {detail}", code, detail)
-    return Refused(f"the server refused the batch ({code}): {detail}", code, detail)
+    kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(code, Refused)
+    return kind(f"the server refused the batch ({code}): {detail}", code, detail)

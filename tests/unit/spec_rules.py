@@ -111,6 +111,7 @@ HELD: dict[str, dict[str, str]] = {
     },
     "tests/unit/test_schedule.py": {
         "test_what_is_refused_changes_nothing": "M-1 M-2 M-5 M-6 M-16",
+        "test_a_transaction_moves_a_message_under_its_name": "M-5",
         "test_a_message_is_published_when_its_delay_is_over_and_not_before": "M-3 M-7",
         "test_a_message_may_have_a_time_of_the_clock_and_one_that_is_over_is_published_at_once": "M-4",
         "test_a_repeated_message_comes_each_time_and_what_was_missed_comes_once": "M-8",

@@ -106,6 +106,18 @@ def test_a_transaction_cancels_one_and_schedules_another_or_does_nothing(pair: P
     assert pair.waiting() == ["b"] and pair.p.state.map.values["/k"] == b"1"
 
 
+def test_a_transaction_moves_a_message_under_its_name(pair: Pair) -> None:
+    pair.say(schedule=[entry("a", -1000, unless="/old")])
+    moved = entry("a", -4000, unless="/new", value=b"moved")
+    assert pair.say({"/new": b"1"}, cancel=[["t", "a"]], schedule=[moved])[0] == "ack"
+    pair.run(2.0)
+    assert pair.waiting() == pair.waiting("B") == ["a"] and pair.messages() == 0
+    assert list(pair.p.state.topics.schedule.unless) == ["/new"]
+    pair.run(2.5)
+    assert pair.waiting() == pair.waiting("B") == [] and pair.messages() == pair.messages("B") == 1
+    assert pair.say(cancel=[["t", "a"]], schedule=[moved])[0] == "name", "it was published, so it is not moved"
+
+
 @pytest.mark.parametrize("change", [{"/order": b"paid"}, {"/order": None}])
 def test_a_change_of_its_key_drops_a_message(pair: Pair, change: dict[str, bytes | None]) -> None:
     pair.say({"/order": b"new"}, schedule=[entry("remind", -2000, unless="/order"), entry("other", -2000, unless="/x")])
@@ -321,6 +333,10 @@ def test_the_user_with_most_is_refused_when_the_table_is_full() -> None:
     put("bob", *map(str, range(1, 5)))
     with pytest.raises(Refusal, match="scheduled_max"):
         put("bob", "more")
+    schedule.check({"cancel": [["t", "bob.0"]]}, "bob")
+    schedule.check({"cancel": [["t", "bob.0"]], "schedule": [entry("bob.0", 9)]}, "bob")
+    with pytest.raises(Refusal, match="scheduled_max"):
+        schedule.check({"cancel": [["t", "bob.0"]], "schedule": [entry("bob.0", 9), entry("bob.more", 9)]}, "bob")
     schedule.check_all()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from chp_client import AsyncClone, BadInput, Clone, Message, NoSuchGroup, Refused
+from chp_client import AlreadyThere, AsyncClone, BadInput, Clone, Message, NoSuchGroup, Refused
 from chp_server.testing import Pair
 from tests import talk
 from tests.talk import WAIT_S, join_all, until
@@ -115,9 +115,23 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
             ({"retry_after_s": 1.0}, "give max_deliveries too"),
             ({"lag_alarm_s": 0}, "lag_alarm_s is a whole number from 1 to 2,147,483,648, or left out, not 0"),
             ({"lag_alarm_s": 0.5}, "lag_alarm_s is a whole number"),
+            ({"expire_after_s": -1}, "expire_after_s is a whole number from 1"),
+            ({"expire_after_s": float("nan")}, "not nan"),
+            ({"ack_timeout_s": "1d"}, "not '1d'"),
         ):
-            with pytest.raises((BadInput, Refused), match=says):
+            with pytest.raises(BadInput, match=says):
                 topic.subscribe("g", **bad)
+        with pytest.raises(BadInput, match="not 0"):
+            topic.configure("g", ack_timeout_s=0)
+        with pytest.raises(BadInput, match="take both off"):
+            topic.configure("g", max_deliveries=None, retry_after_s=1)
+        for option, given, says in (
+            ("--retry-after", "2s", "give --max-deliveries too"),
+            ("--expire-after", "0.1s", "give whole seconds"),
+            ("--ack-timeout", "1500ms", "give whole seconds"),
+        ):
+            wrong = run("topic", "subscribe", "settings", "g", option, given)
+            assert wrong.exit_code == 2 and says in wrong.stderr
         assert [each["name"] for each in clone.topics() if each["name"] == "settings"] == [], "nothing half done"
         with pytest.raises(NoSuchGroup):
             topic.publish(b"1").wait(WAIT_S)
@@ -160,6 +174,20 @@ def test_settings_of_a_group_are_made_changed_and_refused(pair: Pair) -> None:
         told = asyncio.run(change())
         assert (told["max_deliveries"], told["retry_after_s"], told["lag_alarm_s"]) == (3, None, 5)
         assert told["expire_after_s"] == 60
+
+
+def test_errors_of_groups_name_a_remedy(pair: Pair) -> None:
+    with Clone(pair.servers, subtree=None) as clone:
+        topic = clone.topic("remedies")
+        topic.subscribe("g", max_deliveries=2, retry_after_s=1)
+        with pytest.raises(Refused, match="take retry_after_s off too"):
+            topic.configure("g", max_deliveries=None)
+        with pytest.raises(AlreadyThere, match="`configure` changes its settings"):
+            topic.subscribe("g")
+        with pytest.raises(NoSuchGroup, match="`subscribe` makes it"):
+            topic.unsubscribe("h")
+        with pytest.raises(BadInput, match="a group's name"):
+            topic.subscribe("g/h")
 
 
 def test_by_http(pair: Pair) -> None:
@@ -210,6 +238,10 @@ def test_by_http(pair: Pair) -> None:
             "?retry_after_s=5000",
         ):
             assert client.post(f"{path}/settings{query}").status_code == 400, query
+        assert client.put("/v1/topics/web/groups/h?retry_after_s=1").status_code == 400
+        client.put("/v1/topics/needy", json={"require_group": True}).raise_for_status()
+        lonely = client.post("/v1/topics/needy/messages", content=b"x")
+        assert lonely.status_code == 404 and lonely.json()["detail"].endswith("PUT /v1/topics/TOPIC/groups/GROUP first")
         assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
 
 

@@ -67,6 +67,36 @@ def test_a_transaction_schedules_unless_a_key_changes(clone: Clone[bytes]) -> No
     assert refused.value.code == "name" and clone["/orders/7"] == b"paid"
 
 
+def test_a_transaction_raises_the_errors_of_the_methods_outside_of_it(clone: Clone[bytes]) -> None:
+    clone.topic("t").schedule(b"1", delay_s=FAR_S, name="taken").wait(WAIT_S)
+    with pytest.raises(AlreadyThere, match="taken already"), clone.transaction() as t:
+        t.schedule("t", b"2", delay_s=FAR_S, name="taken")
+    with pytest.raises(NoSuchMessage, match="no scheduled message gone"), clone.transaction() as t:
+        t.cancel("t", "gone")
+    with pytest.raises(NoSuchMessage):
+        _ = t.done
+    assert [each.name for each in clone.topic("t").scheduled()] == ["taken"]
+
+
+def test_a_transaction_moves_a_message_and_names_no_message_twice(clone: Clone[bytes]) -> None:
+    topic = clone.topic("t")
+    topic.schedule(b"1", delay_s=FAR_S, name="rep").wait(WAIT_S)
+    with clone.transaction() as t:
+        t.cancel("t", "rep")
+        t.schedule("t", b"moved", delay_s=2 * FAR_S, name="rep")
+        with pytest.raises(BadInput, match="'rep' of topic 't' twice"):
+            t.schedule("t", b"x", delay_s=1, name="rep")
+        with pytest.raises(BadInput, match="schedules 'rep' of topic 't' itself"):
+            t.cancel("t", "rep")
+    (waits,) = topic.scheduled()
+    assert waits.size == 5 and waits.due - datetime.now(UTC) > timedelta(seconds=1.5 * FAR_S)
+    with clone.transaction() as t:
+        t.cancel("t", "rep")
+        with pytest.raises(BadInput, match="cancels 'rep' of topic 't' twice"):
+            t.cancel("t", "rep")
+    assert topic.scheduled() == []
+
+
 @pytest.mark.parametrize(
     ("when", "says"),
     [
@@ -78,7 +108,7 @@ def test_a_transaction_schedules_unless_a_key_changes(clone: Clone[bytes]) -> No
         ({"delay_s": 1e12}, "hundred years"),
         ({"at": datetime(2026, 1, 1)}, "time zone"),
         ({"at": datetime(2026, 1, 1, tzinfo=UTC)}, "ago; publish the message"),
-        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, "hundred years"),
+        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, "more than a hundred years away"),
         ({"delay_s": 1, "every_s": 0.5}, "every_s=0.5"),
         ({"delay_s": 1, "name": "a/b"}, "name of a scheduled message"),
         ({"delay_s": 1, "unless_changed": ""}, "key is empty"),
@@ -125,7 +155,7 @@ def test_http_schedules_lists_and_cancels(pair: Pair) -> None:
         assert client.post(f"{path}?delay_s=3600&name={first['name']}", content=b"x").status_code == 409
         for query, says in (
             ("", "delay_s or at"), ("delay_s=x", "number of seconds"), ("at=soon", "no time"), ("delay=1", "delay"),
-            ("at=2020-01-01T00:00:00Z", "ago"),
+            ("at=2020-01-01T00:00:00Z", "ago"), ("at=2060-01-01T00:00:00", "at='2060-01-01T00:00:00' has no time zone"),
         ):  # fmt: skip
             answer = client.post(f"{path}?{query}", content=b"x")
             assert answer.status_code == 400 and says in answer.json()["detail"], answer.text
@@ -146,5 +176,14 @@ def test_the_command_line_schedules_lists_and_cancels(server: TestServer) -> Non
     assert chp("cancel", "t", "n").exit_code == 0
     gone = chp("cancel", "t", "n")
     assert gone.exit_code == 1 and "chp topic scheduled" in gone.output
-    assert chp("schedule", "t", "text").exit_code == 2
-    assert chp("schedule", "t", "text", "--at", "tomorrow").exit_code == 2
+    for least_and_most in ("0s", "36600d"):
+        assert chp("schedule", "limits", "x", "--in", least_and_most).exit_code == 0
+    for words, says in (
+        ((), "give one of --in and --at"),
+        (("--in", "1h", "--at", "2060-01-31T09:00:00Z"), "give one of --in and --at"),
+        (("--at", "tomorrow"), "give a time such as 2027-01-31T09:00:00Z"),
+        (("--in", "1h", "--every", "500ms"), "--every is 1s or more"),
+        (("--in", "36601d"), "to a hundred years"),
+    ):
+        wrong = chp("schedule", "t", "text", *words)
+        assert wrong.exit_code == 2 and says in wrong.output, wrong.output

@@ -106,9 +106,27 @@ def test_groups_are_shown_and_moved(run: Run, clone: Clone) -> None:
     assert billing["oldest"].endswith("Z")
     assert "group billing  position 1, lag 2, since 2" in shown and "host:\\x1b1  256 slots" in shown
     assert run("topic", "reset", "orders", "billing", "--to", "end", "--yes").exit_code == 0
-    assert run("topic", "groups", "orders").stdout.splitlines()[-1] == "group billing  position 3, lag 0, 0 members"
+    assert (
+        run("topic", "groups", "orders").stdout.splitlines()[-1]
+        == "group billing  position 3, lag 0, 0 members, ack_timeout 30 s"
+    )
     assert run("topic", "unsubscribe", "orders", "billing", "--yes").exit_code == 0
     assert [group["name"] for group in orders.groups()] == ["audit"]
+
+
+def test_settings_of_groups_and_scheduled_messages_are_shown(run: Run, clone: Clone) -> None:
+    given = ("--max-deliveries", "5", "--retry-after", "1500ms", "--ack-timeout", "30s")
+    assert run("topic", "subscribe", "jobs", "g", *given, "--lag-alarm", "1m", "--expire-after", "2h").exit_code == 0
+    assert run("topic", "subscribe", "jobs", "plain").exit_code == 0
+    for _ in range(2):
+        clone.topic("jobs").schedule(b"x", delay_s=3600).wait(10)
+    says = "max_deliveries 5, retry_after 1.5 s, ack_timeout 30 s, lag_alarm 60 s, expire_after 7,200 s"
+    for words in (("groups", "jobs"), ("show", "jobs")):
+        shown = run("topic", *words).stdout
+        assert shown.count(says) == shown.count("max_deliveries") == 1, shown
+    assert "scheduled 2\n" in shown and json.loads(run("topic", "show", "jobs", "--json").stdout)["scheduled"] == 2
+    gone = json.loads(run("topic", "rm", "jobs", "-y", "--json").stdout)
+    assert gone == {"removed": "jobs", "scheduled": 2}
 
 
 def test_a_topic_that_a_message_makes_is_told_of_or_refused(run: Run, clone: Clone) -> None:

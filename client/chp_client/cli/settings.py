@@ -37,7 +37,7 @@ from ..mount_table import Mounts
 from ..starts import key_start, topic_start
 from .faults import USAGE, Misused
 from .out import Out
-from .text import read_duration, read_revision
+from .text import read_delay, read_duration, read_revision
 
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
@@ -209,13 +209,25 @@ def _topic_start(text: str) -> str | int:
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("give a time such as 2027-01-31T09:00:00Z, or use --in with a duration") from None
     if found.tzinfo is None:
         raise ValueError("give a time zone too, such as 2027-01-31T09:00:00Z")
     return found
 
 
+def _whole_seconds(text: str) -> int:
+    seconds = read_duration(text)
+    if seconds != int(seconds):
+        raise ValueError("a fraction of a second can't be kept here; give whole seconds, such as 30, 5m, 2h or 1d")
+    return int(seconds)
+
+
 DURATION = _Word("duration", read_duration)
+DELAY = _Word("duration", read_delay)
+WHOLE_SECONDS = _Word("duration", _whole_seconds)
 REVISION = _Word("revision", read_revision)
 SERVERS = _Word("servers", read_pairs)
 KEY_START = _Word("start", key_start)
@@ -225,10 +237,12 @@ TIME = _Word("time", _time)
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def duration(*names: str, help: str, default: str | None = None) -> Callable[[Any], Any]:
-    """Return an option whose value is a duration."""
+def duration(*names: str, help: str, default: str | None = None, whole: bool = False) -> Callable[[Any], Any]:
+    """Return an option whose value is a duration, with `whole` in whole seconds."""
     shown = f"{help}  [default: {default}]" if default else help
-    return click.option(*names, type=DURATION, default=default, metavar="DURATION", help=shown)
+    return click.option(
+        *names, type=WHOLE_SECONDS if whole else DURATION, default=default, metavar="DURATION", help=shown
+    )
 
 
 def at_least_1(*names: str, help: str, default: int | None = None, most: int | None = None) -> Callable[[Any], Any]:

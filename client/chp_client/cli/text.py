@@ -78,6 +78,15 @@ def read_revision(text: str) -> Revision:
     return Revision(text)
 
 
+def read_delay(text: str) -> float:
+    """Return the seconds of a duration as `read_duration` does, from 0 to a hundred years."""
+    found = _DURATION.match(text.strip().lower())
+    seconds = float(found["number"]) * _UNIT_S[found["unit"]] if found else math.nan
+    if not 0 <= seconds <= DEFAULT.delay_s_max:
+        raise ValueError("give seconds from 0 to a hundred years, such as 30, 500ms, 5m, 2h or 1d")
+    return seconds
+
+
 def read_duration(text: str) -> float:
     """Return the seconds of `30`, `0.5`, `500ms`, `5m`, `2h`, `1d`; ValueError otherwise."""
     found = _DURATION.match(text.strip().lower())

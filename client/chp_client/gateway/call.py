@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from starlette.requests import Request
 
 from chp.access import TOPICS
-from chp.topics import check_topic
+from chp.topics import check_group, check_topic
 
 from ..checks import held_key
 from ..core.events import State
@@ -61,7 +61,7 @@ class Call:
     @property
     def group(self) -> str:
         """The name of the group."""
-        return check_topic(self.request.path_params["group"])
+        return check_group(self.request.path_params["group"])
 
     def header(self, name: str) -> str:
         """Return a header of the request, or ""."""

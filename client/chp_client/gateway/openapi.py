@@ -73,7 +73,7 @@ SETTINGS = obj({}, keep=KEEP, max_messages=WHOLE, max_bytes=WHOLE, max_age_s=WHO
                require_group=FLAG, expire_after_s=WHOLE)  # fmt: skip
 TOPIC = obj(
     {"name": STRING, "first": WHOLE, "next": WHOLE, "bytes": WHOLE, "groups": WHOLE},
-    settings=SETTINGS, wall_ms=WHOLE, made=STRING,
+    settings=SETTINGS, wall_ms=WHOLE, made=STRING, scheduled=WHOLE,
 )  # fmt: skip
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 MESSAGE = obj(

@@ -71,7 +71,8 @@ def _refused(error: Refused) -> Problem:
         revisions = {key: str(revision) for key, revision in error.revisions.items()}
         return Problem(412, "revision", str(error), revisions=revisions)
     if error.code in ("topic", "group"):
-        return Problem(404, "absent", f"{error}; PUT it first")
+        path = "/v1/topics/TOPIC" + ("/groups/GROUP" if error.code == "group" else "")
+        return Problem(404, "absent", f"{str(error).partition('; ')[0]}; PUT {path} first")
     if error.code == "name":
         return Problem(404, "absent", str(error))
     if error.code in ("lease", "member"):

@@ -21,7 +21,7 @@ from ..starts import TopicStart
 from .aioconsumer import AsyncConsumer
 from .groups import KEEP, Keep, naming
 from .reader import PATIENCE_S, MessageBatch
-from .schedule import Scheduled, ScheduledMessage, naming_message
+from .schedule import Scheduled, ScheduledMessage
 from .topic import Topic, requests_of
 
 AHEAD = 4  # batches
@@ -84,14 +84,12 @@ class AsyncTopic(metaclass=PublicNames):
             value, key, delay_s=delay_s, at=at, every_s=every_s, name=name, unless_changed=unless_changed,
             headers=headers,
         )  # fmt: skip
-        with naming_message():
-            await self._waits(timeout).done(lambda: made.ticket)
+        await self._waits(timeout).done(lambda: made.ticket)
         return made
 
     async def cancel(self, name: str, timeout: float | None = None) -> Ack:
         """Drop a scheduled message; see `Topic.cancel`."""
-        with naming_message():
-            return await self._waits(timeout).done(partial(self._requests.cancellation, name))
+        return await self._waits(timeout).done(partial(self._requests.cancellation, name))
 
     async def scheduled(
         self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S

@@ -9,7 +9,7 @@ from typing import Any
 from chp import columns
 from chp.errors import BadInput
 from chp.limits import DEFAULT
-from chp.topics import check_topic
+from chp.topics import check_group
 
 from .. import checks
 from ..errors import AlreadyThere, NoSuchGroup, NoSuchTopic, Refused
@@ -18,7 +18,7 @@ from ..port.ask import QuestionPort
 
 def begin(topic: str, group: str, start: int, **settings: Any) -> dict[str, Any]:
     """The column that makes a group, or moves it."""
-    return {columns.GROUP: [topic, check_topic(group), {"start": start, **settings}]}
+    return {columns.GROUP: [topic, check_group(group), {"start": start, **settings}]}
 
 
 class Keep(Enum):
@@ -31,8 +31,21 @@ class Keep(Enum):
 KEEP = Keep.KEEP
 
 
+# The settings that are whole numbers, and the highest number of each.
+WHOLE = {
+    "max_deliveries": DEFAULT.deliveries_max, "ack_timeout_s": 1 << 31, "lag_alarm_s": 1 << 31,
+    "expire_after_s": 1 << 31,
+}  # fmt: skip
+
+
 def counting(**settings: Any) -> dict[str, Any]:
-    """Return the settings of a group as they travel; raise `BadInput` for a time that can't be one."""
+    """Return the settings of a group as they travel; raise `BadInput` for a number that can't be one."""
+    for name, most in WHOLE.items():
+        given = settings.get(name)
+        if given is not None and (type(given) is not int or not 0 < given <= most):
+            raise BadInput(f"{name} is a whole number from 1 to {most:,}, or left out, not {given!r:.40}")
+    if settings.get("retry_after_s") is not None and settings.get("max_deliveries", 1) is None:
+        raise BadInput("retry_after_s is for a group that counts deliveries; take both off, or give max_deliveries")
     if "retry_after_s" in settings:
         after_s = settings.pop("retry_after_s")
         if after_s is not None and (type(after_s) not in (int, float) or not 0.001 <= after_s <= DEFAULT.retry_s_max):
@@ -43,12 +56,12 @@ def counting(**settings: Any) -> dict[str, Any]:
 
 def change(topic: str, group: str, **settings: Any) -> dict[str, Any]:
     """The column that changes settings of a group that exists."""
-    return {columns.GROUP: [topic, check_topic(group), {"change": True, **settings}]}
+    return {columns.GROUP: [topic, check_group(group), {"change": True, **settings}]}
 
 
 def end(topic: str, group: str) -> dict[str, Any]:
     """The column that removes it."""
-    return {columns.GROUP: [topic, check_topic(group), None]}
+    return {columns.GROUP: [topic, check_group(group), None]}
 
 
 def groups_of(servers: Sequence[str], topic: str, timeout: float) -> list[dict[str, Any]]:
@@ -82,9 +95,18 @@ class naming:  # used as a function is
             return
         what = f"group {self._group!r} of topic {self._topic!r}" if self._group else f"topic {self._topic!r}"
         if error.code == "topic":
-            text = f"there is no topic {self._topic!r}"
-            raise NoSuchTopic(text, "topic", self._topic, error.server) from None
+            remedy, why = "its first message makes it, or `create` with settings", f"there is no topic {self._topic!r}"
+            raise _explained(NoSuchTopic, why, remedy, error, self._topic) from None
         if error.code == "group":
-            raise NoSuchGroup(f"there is no {what}", "group", self._group, error.server) from None
+            raise _explained(NoSuchGroup, f"there is no {what}", "`subscribe` makes it", error, self._group) from None
         if error.code == "there":
-            raise AlreadyThere(f"{what} is there already", "there", self._group or self._topic, error.server) from None
+            remedy = "`configure` changes its settings" if self._group else "remove it first, or use it as it is"
+            whose = self._group or self._topic
+            raise _explained(AlreadyThere, f"{what} is there already", remedy, error, whose) from None
+
+
+def _explained(kind: type[Refused], why: str, remedy: str, error: Refused, detail: str) -> Refused:
+    """Return an error with a remedy in the words of the library; its `text` leaves the remedy to other surfaces."""
+    found = kind(f"{why}; {remedy}", error.code, detail, error.server)
+    found.text = why
+    return found

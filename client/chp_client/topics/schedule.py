@@ -10,25 +10,22 @@ The servers keep the time: a message is published by whichever server is active 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from chp.errors import BadInput
 from chp.keys import check_key
+from chp.limits import DEFAULT
 from chp.topics import Headers, check_name, check_topic, pack_messages
 
 from .. import checks
 from ..agent.tickets import Ticket
 from ..agent.writer import Writer
 from ..core.events import Ack
-from ..errors import AlreadyThere, NoSuchMessage, Refused
 from ..port.ask import QuestionPort
 
-# A delay, or the time between two publications, is a hundred years at most.
-DELAY_S_MAX = 100 * 366 * 86_400.0
 # A message that is repeated more often belongs to a program that publishes it.
 EVERY_S_MIN = 1.0
 NAME_BYTES = 8
@@ -58,8 +55,7 @@ class Scheduled:
 
     def wait(self, timeout: float | None = None) -> Ack:
         """Wait until the pair has it; `AlreadyThere` if the topic has a scheduled message of that name."""
-        with naming_message():
-            return self.ticket.wait(timeout)
+        return self.ticket.wait(timeout)
 
     def __repr__(self) -> str:
         return f"<Scheduled {self.name!r} of topic {self.topic!r}>"
@@ -94,7 +90,8 @@ def _when(delay_s: float | timedelta | None, at: datetime | None) -> int:
     late_s = datetime.now(UTC).timestamp() - ms / 1000
     if late_s > 0:
         raise BadInput(f"at={at.isoformat()} was {late_s:.1f} s ago; publish the message, or give a time to come")
-    _seconds("at", -late_s, 0.0)
+    if -late_s > DEFAULT.delay_s_max:
+        raise BadInput(f"at={at.isoformat()} is more than a hundred years away; give an earlier time")
     return ms
 
 
@@ -104,7 +101,7 @@ def _every(every_s: float | timedelta | None) -> int:
 
 def _seconds(name: str, given: object, least: float) -> float:
     value = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= DELAY_S_MAX:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= DEFAULT.delay_s_max:
         raise BadInput(f"{name}={given!r:.60} is not a number of seconds from {least:g} to a hundred years")
     return float(value)
 
@@ -134,15 +131,3 @@ def _told(row: list[Any]) -> ScheduledMessage:
     name, due_ms, every_ms, unless, key, size = row
     due = datetime.fromtimestamp(due_ms / 1000, UTC)
     return ScheduledMessage(name, due, every_ms / 1000 or None, unless, key or None, size)
-
-
-@contextmanager
-def naming_message() -> Iterator[None]:
-    """Turn the codes of refusals that name a scheduled message into errors of their own."""
-    try:
-        yield
-    except Refused as error:
-        kind = {"there": AlreadyThere, "name": NoSuchMessage}.get(error.code)
-        if kind is None:
-            raise
-        raise kind(error.text, error.code, error.detail, error.server) from None

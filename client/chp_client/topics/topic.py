@@ -21,7 +21,7 @@ from chp.batch import Segment
 from chp.errors import BadInput
 from chp.keys import check_key
 from chp.limits import DEFAULT
-from chp.topics import Headers, Settings, check_topic, column_of_headers, pack_messages
+from chp.topics import Headers, Settings, check_group, check_topic, column_of_headers, pack_messages
 
 from .. import checks
 from ..agent.tickets import PublishedMessages, Ticket
@@ -34,7 +34,7 @@ from .consumed import Consumption
 from .consumer import CREDIT, TTL_S, Consumer
 from .groups import KEEP, Keep, begin, change, counting, end, groups_of, naming
 from .reader import PATIENCE_S, MessageBatch, ReadPosition, batches
-from .schedule import Scheduled, ScheduledMessage, cancellation, entry, naming_message, scheduled_of
+from .schedule import Scheduled, ScheduledMessage, cancellation, entry, scheduled_of
 from .stateless_member import ReceivedBatch, receive
 
 
@@ -59,6 +59,8 @@ class TopicRequests:
 
     def subscription(self, group: str, start: TopicStart, **settings: Any) -> Ticket:
         """Make a group, or have it begin anew."""
+        if settings.get("retry_after_s") is not None and settings.get("max_deliveries") is None:
+            raise BadInput("retry_after_s is for a group that counts deliveries; give max_deliveries too")
         given = counting(**{name: value for name, value in settings.items() if value is not None})
         return self.put(begin(self.name, group, topic_start(start), **given))
 
@@ -212,8 +214,7 @@ class Topic(metaclass=PublicNames):
 
     def cancel(self, name: str, timeout: float | None = None) -> Ack:
         """Drop a scheduled message, and wait until it is gone; `NoSuchMessage` if there is none of that name."""
-        with naming_message():
-            return self._requests.cancellation(name).wait(timeout)
+        return self._requests.cancellation(name).wait(timeout)
 
     def scheduled(
         self, limit: int = 100, after: str | None = None, *, timeout: float = PATIENCE_S
@@ -256,7 +257,11 @@ class Topic(metaclass=PublicNames):
             return self._requests.removal().wait(timeout)
 
     def facts(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
-        """first (the oldest offset), next (that of the next message), bytes, wall_ms, settings; `NoSuchTopic`."""
+        """Return the facts of the topic; `NoSuchTopic` if there is no such topic.
+
+        They are first (the oldest offset), next (that of the next message), bytes, wall_ms, settings, groups (their
+        number) and scheduled (how many messages wait for their time; an older server does not tell it).
+        """
         checks.wait_s(timeout)
         with naming(self.name), QuestionPort(self._requests.servers(), timeout) as port:
             return port.ask("", topic=self.name, facts=True)
@@ -307,7 +312,7 @@ class Topic(metaclass=PublicNames):
 
         Use it as a context manager, or call `close`. Raises `Refused` with the code "full" for the 257th member.
         """
-        check_topic(group)
+        check_group(group)
         return Consumer(
             self._requests.writer, self._requests.servers(), self.name, group,
             start=topic_start(start), ttl=ttl, ack=ack, prefetch=prefetch, name=name,

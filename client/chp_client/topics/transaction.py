@@ -67,8 +67,9 @@ class Transaction:
         self._sets: dict[str, tuple[bytes | None, int | None]] = {}
         self._expected: dict[str, int] = {}
         self._published: dict[str, list[Outgoing]] = {}
-        self._scheduled: list[list[Any]] = []
-        self._cancelled: list[list[str]] = []
+        # Each by topic and name.
+        self._scheduled: dict[tuple[str, str], list[Any]] = {}
+        self._cancelled: dict[tuple[str, str], list[str]] = {}
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
@@ -142,18 +143,31 @@ class Transaction:
     ) -> str:
         """Have the pair publish a message later, and return its name; the arguments are those of `Topic.schedule`.
 
-        What the transaction itself writes is no change of the key `unless_changed`.
+        What the transaction itself writes is no change of the key `unless_changed`. After a `cancel` of the same name
+        this moves a message that waits.
         """
         row = entry(
             self._writer, topic, value, key, name=name, delay_s=delay_s, at=at, every_s=every_s,
             unless_changed=unless_changed, headers=headers,
         )  # fmt: skip
-        self._scheduled.append(row)
-        return str(row[1])
+        place = topic, str(row[1])
+        if place in self._scheduled:
+            raise BadInput(f"the transaction schedules {place[1]!r} of topic {topic!r} twice; give each its own name")
+        self._scheduled[place] = row
+        return place[1]
 
     def cancel(self, topic: str, name: str) -> None:
-        """Drop a scheduled message. All is done only if it is still there, so it was not published before."""
-        self._cancelled.append(cancellation(topic, name))
+        """Drop a scheduled message. All is done only if it is still there, so it was not published before.
+
+        A `schedule` of the same name may follow: the message has another time or value then, in one step.
+        """
+        row = cancellation(topic, name)
+        if (topic, name) in self._scheduled:
+            what = f"the transaction schedules {name!r} of topic {topic!r} itself"
+            raise BadInput(f"{what}; leave that out, or cancel before you schedule to replace a message that waits")
+        if (topic, name) in self._cancelled:
+            raise BadInput(f"the transaction cancels {name!r} of topic {topic!r} twice; cancel it once")
+        self._cancelled[topic, name] = row
 
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
@@ -233,9 +247,9 @@ class Transaction:
         if published:
             found[columns.PUBLISH] = [_packed(topic, messages) for topic, messages in published.items()]
         if self._scheduled:
-            found[columns.SCHEDULE] = self._scheduled
+            found[columns.SCHEDULE] = list(self._scheduled.values())
         if self._cancelled:
-            found[columns.CANCEL] = self._cancelled
+            found[columns.CANCEL] = list(self._cancelled.values())
         if acks:
             found[columns.ACK] = [[*whose, moves, *latest(positions.get(whose, []))] for whose, moves in acks.items()]
         if nacks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from chp.limits import DEFAULT
 from ..data.write import confirm
 from ..faults import Misused
 from ..out import Out
-from ..settings import TIME, TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
+from ..settings import DELAY, TIME, TOPIC_START, YES, CliSettings, at_least_1, command, duration, group
 from ..store import topic_errors, topic_of, writing
 from ..text import counted, escape, show_count
 from .messages import HEADER, headers_of
@@ -33,7 +34,11 @@ OFF = {
 def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a group's settings to a command."""
     options = (
-        duration("--ack-timeout", help="A member that acknowledges nothing for so long loses its messages to others."),
+        duration(
+            "--ack-timeout",
+            help="A member that acknowledges nothing for so long loses its messages to others.",
+            whole=True,
+        ),
         at_least_1(
             "--max-deliveries",
             most=DEFAULT.deliveries_max,
@@ -42,8 +47,12 @@ def with_group_settings(function: Callable[..., Any]) -> Callable[..., Any]:
         duration(
             "--retry-after", help="With --max-deliveries: how long a message waits that failed; then twice as long."
         ),
-        duration("--lag-alarm", help="The servers' log and metrics tell when the oldest message is older than this."),
-        duration("--expire-after", help="Remove the group when it had no member for so long."),
+        duration(
+            "--lag-alarm",
+            help="The servers' log and metrics tell when the oldest message is older than this.",
+            whole=True,
+        ),
+        duration("--expire-after", help="Remove the group when it had no member for so long.", whole=True),
     )
     for option in reversed(options):
         function = option(function)
@@ -102,9 +111,9 @@ def _when(wall_ms: int) -> str:
 )
 @at_least_1("--max-messages", help="The most messages it has.")
 @click.option("--max-bytes", metavar="BYTES", help="The most bytes: 1000000, 500M, 10G.")
-@duration("--max-age", help="The greatest age of a message: 12h, 7d.")
+@duration("--max-age", help="The greatest age of a message: 12h, 7d.", whole=True)
 @click.option("--require-group", is_flag=True, help="Take messages only while it has a group.")
-@duration("--expire-after", help="Remove it when it was not used for so long.")
+@duration("--expire-after", help="Remove it when it was not used for so long.", whole=True)
 def create(
     settings: CliSettings, name: str, keep: str, max_bytes: str | None, require_group: bool, **bounds: Any
 ) -> None:
@@ -118,12 +127,11 @@ def create(
         chp topic create ticks --keep size --max-bytes 10G   # then the oldest go
         chp topic create audit --keep time --max-age 7d
     """
-    age, most, size = bounds["max_age"], bounds["max_messages"], _bytes(max_bytes)
-    age_s, unused_s = (None if each is None else max(1, round(each)) for each in (age, bounds["expire_after"]))
+    most, size = bounds["max_messages"], _bytes(max_bytes)
     with topic_of(settings, name) as found:
         found.create(
-            keep, max_messages=most, max_bytes=size, max_age_s=age_s, require_group=require_group,
-            expire_after_s=unused_s, timeout=settings.timeout_s,
+            keep, max_messages=most, max_bytes=size, max_age_s=bounds["max_age"], require_group=require_group,
+            expire_after_s=bounds["expire_after"], timeout=settings.timeout_s,
         )  # fmt: skip
     settings.out.done({"created": name}, f"created {name}")
 
@@ -142,13 +150,15 @@ def _bytes(text: str | None) -> int | None:
 def show(settings: CliSettings, name: str) -> None:
     """Show a topic and its groups.
 
-    Show its offsets, what it keeps, when its last message came, and its groups with their members.
+    Show its offsets, what it keeps, when its last message came, how many messages wait for their time, and its groups
+    with their settings and members.
 
     Examples:
         chp topic show orders --json
     """
     with topic_of(settings, name) as found:
-        told, groups = _told(found.facts(settings.timeout_s)), list(map(_group, found.groups(settings.timeout_s)))
+        facts, groups = found.facts(settings.timeout_s), list(map(_group, found.groups(settings.timeout_s)))
+    told = _told(facts) | {name: facts[name] for name in ("scheduled",) if name in facts}
     shown = {key: show_count(value) if type(value) is int else value for key, value in told.items()}
     shown.pop("settings")
     shown["keeps"] = " ".join(f"{key}={value}" for key, value in told["settings"].items()) or "all"
@@ -164,16 +174,23 @@ def show(settings: CliSettings, name: str) -> None:
 def remove(settings: CliSettings, name: str, yes: bool) -> None:
     """Remove a topic with all its messages.
 
-    The topic NAME is gone for all publishers and readers.
+    The topic NAME is gone for all publishers and readers. Its scheduled messages are dropped.
 
     Examples:
         chp topic rm orders --yes
     """
     if not yes:
         confirm(f"topic {name} would be removed", f"Remove topic {name} with all its messages?")
+    from chp_client.errors import Refused
+
+    waiting = 0
     with topic_of(settings, name) as found:
+        # A user that may remove a topic need not have the right to read it.
+        with suppress(Refused):
+            waiting = found.facts(settings.timeout_s).get("scheduled", 0)
         found.remove(settings.timeout_s)
-    settings.out.done({"removed": name}, f"removed {name}")
+    more = f", and dropped {counted(waiting, 'scheduled message')}" if waiting else ""
+    settings.out.done({"removed": name, "scheduled": waiting}, f"removed {name}{more}")
 
 
 # -- scheduled messages
@@ -182,9 +199,9 @@ def remove(settings: CliSettings, name: str, yes: bool) -> None:
 @command(topic, mounts=True)
 @NAME
 @click.argument("value")
-@duration("--in", "delay_s", help="Publish it after this time: 30m, 2h, 7d.")
+@click.option("--in", "delay_s", type=DELAY, metavar="DURATION", help="Publish it after this time: 30m, 2h, 7d.")
 @click.option("--at", type=TIME, metavar="TIME", help="Or at this time: 2027-01-31T09:00:00+01:00.")
-@duration("--every", "every_s", help="And again each time after so long.")
+@click.option("--every", "every_s", type=DELAY, metavar="DURATION", help="And again each time after so long.")
 @click.option("--unless-changed", metavar="KEY", help="Drop it if this key of the map changes before.")
 @click.option("--name", "message_name", metavar="NAME", help="The name for `cancel`; else a random one.")
 @click.option("--key", help="The key of the message.")
@@ -200,6 +217,12 @@ def schedule(
         chp topic schedule reminders 'order 7' --in 30m --unless-changed /orders/7
         chp topic schedule reports daily --at 2027-01-31T09:00:00Z --every 1d --name daily
     """
+    from chp_client.topics.schedule import EVERY_S_MIN
+
+    if (when["delay_s"] is None) == (when["at"] is None):
+        raise Misused("give one of --in and --at: when the message is to be published")
+    if when["every_s"] is not None and when["every_s"] < EVERY_S_MIN:
+        raise Misused(f"--every is {EVERY_S_MIN:g}s or more, not {when['every_s']:g}s")
     data, carried = value.encode(errors="surrogateescape"), headers_of(headers)
     with topic_of(settings, name) as found:
         made = found.schedule(data, name=message_name, headers=carried, timeout=settings.timeout_s, **when)
@@ -274,8 +297,10 @@ def _group_text(out: Out, told: dict[str, Any]) -> str:
     since = f", since {told['oldest']}" if told["oldest"] else ""
     n = counted(len(told["members"]), "member")
     facts = f"position {show_count(told['position'])}, lag {show_count(told['lag'])}{since}, {n}"
-    if told["expire_after_s"]:
-        facts += f", removed after {told['expire_after_s']:,} s without a member"
+    if told["max_deliveries"]:
+        facts += f", max_deliveries {told['max_deliveries']:,}"
+    times = ("retry_after_s", "ack_timeout_s", "lag_alarm_s", "expire_after_s")
+    facts += "".join(f", {name.removesuffix('_s')} {told[name]:,} s" for name in times if told[name])
     if told["failing"]:
         facts += (
             f", {counted(told['failing'], 'slot')} failing, {told['deliveries']} of {told['max_deliveries']} deliveries"
@@ -321,19 +346,16 @@ def subscribe(settings: CliSettings, name: str, group: str, start: str | int, **
         chp topic subscribe orders report --expire-after 7d   # it goes after a week without a consumer
         chp topic subscribe orders mail --max-deliveries 5 --retry-after 2s   # then TOPIC.GROUP.dead has the message
     """
+    if how["retry_after"] is not None and how["max_deliveries"] is None:
+        raise Misused("--retry-after is for a group that counts deliveries; give --max-deliveries too")
     with topic_of(settings, name) as found:
         found.subscribe(group, start, **_settings(how), timeout=settings.timeout_s)
     settings.out.done({"subscribed": group, "topic": name}, f"made group {group} of topic {name}")
 
 
 def _settings(how: dict[str, Any]) -> dict[str, Any]:
-    names = ("ack_timeout", "lag_alarm", "expire_after")
-    whole = {name: None if how[name] is None else max(1, round(how[name])) for name in names}
-    return {
-        **{f"{name}_s": value for name, value in whole.items()},
-        "max_deliveries": how["max_deliveries"],
-        "retry_after_s": how["retry_after"],
-    }
+    times = ("ack_timeout", "lag_alarm", "expire_after", "retry_after")
+    return {"max_deliveries": how["max_deliveries"], **{f"{name}_s": how[name] for name in times}}
 
 
 @command(topic, mounts=True)
@@ -356,6 +378,8 @@ def configure(settings: CliSettings, name: str, group: str, off: tuple[str, ...]
     removed = {OFF[each]: None for each in off}
     if both := given.keys() & removed.keys():
         raise Misused(f"--off {next(iter(both))!r}: it was given a value too; give one of both")
+    if "retry_after_s" in given and "max_deliveries" in removed:
+        raise Misused("--retry-after is for a group that counts deliveries; leave out --off max-deliveries")
     if not given and not removed:
         raise Misused(
             "no setting; give --max-deliveries, --retry-after, --ack-timeout, --lag-alarm, --expire-after or --off"

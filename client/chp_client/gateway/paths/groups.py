@@ -26,7 +26,7 @@ from ...errors import Refused
 from ...starts import topic_start
 from ...topics import stateless_member
 from ...topics.aiotopic import AsyncTopic
-from ...topics.groups import begin, change, counting, end
+from ...topics.groups import WHOLE, begin, change, counting, end
 from ...topics.stateless_member import Receipt, ReceivedBatch
 from ...topics.topic import requests_of
 from ..answers import json_answer
@@ -60,7 +60,7 @@ async def show_group(call: Call) -> Response:
     name = call.group
     found = next((each for each in await _groups(call.topic) if each["name"] == name), None)
     if found is None:
-        raise Problem(404, "absent", f"topic {call.topic_name} has no group {name}; PUT it")
+        raise Problem(404, "absent", f"topic {call.topic_name} has no group {name}; PUT it with this path")
     return json_answer(found)
 
 
@@ -75,8 +75,10 @@ async def make_group(call: Call) -> Response:
     """Answer PUT /v1/topics/{topic}/groups/{group}: make it, beginning at `start`."""
     fields = call.fields
     await call.no_body()
-    start = _start(fields.get("start", "end"))
-    return await write_columns(call, begin(call.topic_name, call.group, start, **_settings(call)), b"", 201)
+    start, settings = _start(fields.get("start", "end")), _settings(call)
+    if settings.get("retry_after_ms") is not None and settings.get("max_deliveries") is None:
+        raise Problem(400, "bad-query", "retry_after_s is for a group that counts deliveries; give max_deliveries too")
+    return await write_columns(call, begin(call.topic_name, call.group, start, **settings), b"", 201)
 
 
 async def change_group(call: Call) -> Response:
@@ -91,10 +93,8 @@ async def change_group(call: Call) -> Response:
 def _settings(call: Call) -> dict[str, Any]:
     """Return the settings of a group that a query has; a setting that is empty there is none."""
     fields = call.fields
-    bounds = dict.fromkeys(("ack_timeout_s", "lag_alarm_s", "expire_after_s"), 1 << 31)
-    bounds["max_deliveries"] = DEFAULT.deliveries_max
     found: dict[str, Any] = {
-        name: number(fields, name, 1, most) if fields[name] else None for name, most in bounds.items() if name in fields
+        name: number(fields, name, 1, most) if fields[name] else None for name, most in WHOLE.items() if name in fields
     }
     if "retry_after_s" in fields:
         after_s = _seconds(fields, "retry_after_s", 0.0, DEFAULT.retry_s_max) if fields["retry_after_s"] else None

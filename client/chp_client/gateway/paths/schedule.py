@@ -88,7 +88,10 @@ def _time(fields: dict[str, str]) -> datetime | None:
         return None
     try:
         # A plus sign in a query is a blank.
-        return datetime.fromisoformat(text.replace(" ", "+"))
+        found = datetime.fromisoformat(text.replace(" ", "+"))
     except ValueError:
         text = f"at={text[:40]!r} is no time such as 2027-01-31T09:00:00Z"
         raise Problem(400, "bad-query", text) from None
+    if found.tzinfo is None:
+        raise Problem(400, "bad-query", f"at={text[:40]!r} has no time zone; give one, as in 2027-01-31T09:00:00Z")
+    return found

@@ -228,7 +228,7 @@ def absent_is_404() -> Iterator[None]:
     try:
         yield
     except NoSuchTopic as error:
-        raise Problem(404, "absent", f"{error}; PUT it, or publish a message into it") from None
+        raise Problem(404, "absent", f"{error.text}; PUT /v1/topics/TOPIC makes it, or its first message") from None
 
 
 def _settings(body: bytes) -> dict[str, Any]:

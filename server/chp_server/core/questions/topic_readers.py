@@ -98,7 +98,9 @@ class TopicReaders:
     def _tell_facts(self, key: tuple[bytes, int], topic: TopicLog, name: Any) -> None:
         """Answer with the facts of a topic; with the places of a group too if one is named."""
         # A topic that is removed and made again has another id.
-        facts = {**topic.facts(), "made": f"{self._committed.state.store.hex()}.{topic.id}"}
+        state = self._committed.state
+        scheduled = len(state.topics.schedule.by_topic.get(topic.name, ()))
+        facts = {**topic.facts(), "made": f"{state.store.hex()}.{topic.id}", "scheduled": scheduled}
         if name is None:
             self._answer(key[0], headers.Reply(key[1], facts))
         elif type(name) is not str or name not in topic.groups:

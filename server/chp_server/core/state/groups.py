@@ -31,7 +31,7 @@ from chp.dead_letters import cut
 from chp.errors import BadFrame, BadInput
 from chp.fair import QUARTER
 from chp.limits import DEFAULT, Limits
-from chp.topics import ALL_SLOTS, check_topic, pack_slots, unpack_slots
+from chp.topics import ALL_SLOTS, check_group, check_topic, pack_slots, unpack_slots
 
 from .leases import LeaseOwner, LeaseTable
 from .verdicts import Refusal
@@ -458,13 +458,15 @@ class Groups:
         if told.change:
             told = changed(self._group(topic, name), settings)
         if told.retry_after_ms is not None and told.max_deliveries is None:
-            raise BadInput("retry_after_s is for a group that counts deliveries; give max_deliveries too")
+            gone = settings.get("max_deliveries", told) is None
+            remedy = "take retry_after_s off too" if gone else "give max_deliveries too"
+            raise BadInput(f"retry_after_s is for a group that counts deliveries; {remedy}")
         start = told.start
         if told.change:
             return
         if told.again:
             self._group(topic, name)
-        elif check_topic(name) in groups:
+        elif check_group(name) in groups:
             raise Refusal("there", f"group {name} of topic {topic} is there already")
         elif len(groups) >= self._limits.groups_max and not self._has_share_left(groups, user):
             raise Refusal("full", f"topic {topic} has {len(groups):,} groups, as many as it may have; remove one")

@@ -1,7 +1,8 @@
 """Scheduled messages: topics hold them back until their time (SPEC.md, section 35).
 
     KVSET with "schedule"      [[topic, name, when, every, unless, messages], ...]: keep these messages
-    KVSET with "cancel"        [[topic, name], ...]: drop them; refused as a whole if one is not there
+    KVSET with "cancel"        [[topic, name], ...]: drop them; refused as a whole if one is not there. "schedule"
+                               beside it may give a message the name that "cancel" frees
     record with "scheduled"    [ms, [[topic, name, due, every, unless, messages, user], ...]] stands in the place of
                                "schedule": the time of the record, and the time when each message is due
     record with "fired"        [[topic, name, next due or 0], ...]: these were published, or dropped
@@ -16,7 +17,7 @@ All times are by the active's wall clock, in milliseconds. Users share the table
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
@@ -117,17 +118,24 @@ class Schedule:
         """Raise `Refusal` or `BadInput` if a client's batch may not schedule or cancel these messages."""
         if {columns.STAGE, columns.COMMIT, columns.TOPIC} & extras.keys():
             raise BadFrame("'schedule' and 'cancel' can't be used with 'stage', 'commit' or 'topic'; send two batches")
-        self._check_cancelled(extras.get(columns.CANCEL, ()))
-        self._check_scheduled(extras.get(columns.SCHEDULE, ()), user)
+        going = self._check_cancelled(extras.get(columns.CANCEL, ()))
+        self._check_scheduled(extras.get(columns.SCHEDULE, ()), user, going)
 
-    def _check_cancelled(self, places: Sequence[list[str]]) -> None:
+    def _check_cancelled(self, places: Sequence[list[str]]) -> dict[Place, ScheduledMessage]:
+        """Return the messages that a batch cancels. Their names and their room are free for what it schedules."""
         if len(set(map(tuple, places))) < len(places):
             raise BadFrame("'cancel' names a message twice; name it once")
+        going: dict[Place, ScheduledMessage] = {}
         for topic, name in places:
-            if self.get(check_topic(topic), check_name(name)) is None:
+            found = self.get(check_topic(topic), check_name(name))
+            if found is None:
                 raise Refusal("name", f"topic {topic} has no scheduled message {name}; it was published, or dropped")
+            going[topic, name] = found
+        return going
 
-    def _check_scheduled(self, entries: Sequence[list[Any]], user: str) -> None:
+    def _check_scheduled(
+        self, entries: Sequence[list[Any]], user: str, going: Mapping[Place, ScheduledMessage]
+    ) -> None:
         taken: set[Place] = set()
         size = 0
         for topic, name, _, _, unless, body in entries:
@@ -135,19 +143,22 @@ class Schedule:
             if place in taken:
                 raise BadFrame(f"'schedule' has the name {name!r:.60} twice; each message of a topic has its own")
             taken.add(place)
-            if self.get(*place) is not None:
-                raise Refusal("there", f"topic {topic} has a scheduled message {name} already")
+            if place not in going and self.get(*place) is not None:
+                remedy = "take another name, or cancel that one in the same batch"
+                raise Refusal("there", f"topic {topic} has a scheduled message {name} already; {remedy}")
             if unless is not None:
                 check_key(unless)
             size += len(body)
-        self._check_room(len(taken), size, user)
+        size -= sum(len(message.body) for message in going.values())
+        more = len(taken) - sum(message.user == user for message in going.values())
+        self._check_room(more, size, user, len(taken) - len(going))
 
-    def _check_room(self, more: int, size: int, user: str) -> None:
+    def _check_room(self, more: int, size: int, user: str, more_of_all: int) -> None:
         limits = self._limits
-        if self.bytes + size > limits.scheduled_bytes_max:
+        if size > 0 and self.bytes + size > limits.scheduled_bytes_max:
             most = f"and {limits.scheduled_bytes_max:,} may be (scheduled_bytes_max)"
             raise Refusal("full", f"{self.bytes:,} bytes of messages are scheduled, {most}; cancel some, or wait")
-        if self.count + more <= limits.scheduled_max:
+        if more <= 0 or self.count + more_of_all <= limits.scheduled_max:
             return
         # A user below its share may go on. So all users together have at most twice the bound.
         share = limits.scheduled_max // max(1, len(self._of_user.keys() | {user}))
