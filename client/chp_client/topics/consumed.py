@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any
 
 from chp.errors import BadInput
-from chp.topics import check_topic
+from chp.topics import check_group
 
 from ..agent.tickets import Ticket
 from ..agent.writer import Writer
@@ -52,7 +52,7 @@ class Consumption:
         of_tasks: bool = False,
     ) -> None:
         assert ticket.published is not None, "a ticket of published messages"
-        self._ticket, self._group, self._of_tasks = ticket, check_topic(group), of_tasks
+        self._ticket, self._group, self._of_tasks = ticket, check_group(group), of_tasks
         self._published, self._writer, self._servers = ticket.published, writer, servers
 
     def wait(self, timeout: float | None = None) -> Ack:
@@ -99,7 +99,7 @@ class Consumption:
         return waiting, watch_group(self._writer, self._servers, self._published.topic, self._group, waiting)
 
     def _overdue(self, limit: float | None, waiting: GroupWait) -> TimeoutError:
-        return TimeoutError(f"{self} were not acknowledged within {limit or 0:g} s; {waiting.last}")
+        return TimeoutError(f"within {limit or 0:g} s no acknowledgement of {self} came; {waiting.last}")
 
     def __str__(self) -> str:
         published = self._published
