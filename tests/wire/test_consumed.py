@@ -38,7 +38,7 @@ def orders(clone: Clone) -> Topic:
 
 def test_a_message_is_consumed_when_it_is_acknowledged_and_not_before(orders: Topic) -> None:
     ticket = orders.publish(b"3 apples", key="alice")
-    with pytest.raises(TimeoutError, match=r"the message of this ticket .* within 0.3 s; the group is at offset 0"):
+    with pytest.raises(TimeoutError, match=r"within 0.3 s no acknowledgement .*; the group is at offset 0"):
         ticket.consumed("billing").wait(OVER_S)
     with orders.consumer("billing") as consumer:
         batch = next(consumer)
