@@ -219,6 +219,9 @@ class Limits:
     messages_kept_bytes: int = 16 * MIB
     # A message to a reader, or a batch, has about this many bytes.
     messages_page_bytes: int = MIB // 4
+    # The first page for one of several members has this many messages at most. A slow member keeps them for long, and
+    # small pages make the server read what memory no longer has.
+    first_page_messages: int = 512
     # This many readings of topics may go on at the same time, as many as snapshots.
     readings_max: int = 1024
     readings_of_one_max: int = 64

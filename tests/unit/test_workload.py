@@ -12,13 +12,17 @@ from chp.topics import ALL_SLOTS, slots_of, unpack_slots
 from chp_server.core.questions.group_coordinator import GroupCoordinator
 from chp_server.core.questions.workload import Workload, moves, shares, weights_of
 from chp_server.core.state.groups import Group
-from chp_server.core.state.pace import FIRST, Pace
+from chp_server.core.state.pace import Pace
 
 from .group_talk import GroupTalk, Hand
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 STEP_S = 0.1
 TTL_S = 4.0
+
+# Small pages, so that few messages show what becomes of many.
+FIRST = 32
+LIMITS = replace(DEFAULT, first_page_messages=FIRST)
 
 
 # -- the decision
@@ -206,7 +210,7 @@ def drained(talk: GroupTalk, messages: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("rates", [(1000.0, 1000.0, 100.0), (100.0, 100.0, 10.0)])
 def test_three_members_of_which_one_is_ten_times_slower_do_what_each_of_them_can(rates: tuple[float, ...]) -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     workers = [Worker(talk, rate) for rate in rates]
     n = round(30 * sum(rates))
     publish(talk, [f"k{i % 997}" for i in range(n)])
@@ -218,7 +222,7 @@ def test_three_members_of_which_one_is_ten_times_slower_do_what_each_of_them_can
 
 
 def test_one_hot_key_stays_with_one_member_and_starves_no_other_key() -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     workers = [Worker(talk, 100.0) for _ in range(3)]
     slot = 1 << slots_of(["hot"], 0, 1)[0]
     other = [key for key in (f"k{i}" for i in range(600)) if 1 << slots_of([key], 0, 1)[0] != slot]
@@ -240,7 +244,7 @@ def test_one_hot_key_stays_with_one_member_and_starves_no_other_key() -> None:
 
 
 def test_no_slot_moves_twice_within_the_ttl() -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     # Who is slow changes each second.
     workers = [Worker(talk, 50.0, 6.0) for _ in range(3)]
     publish(talk, [f"k{i % 997}" for i in range(5000)])
@@ -266,7 +270,7 @@ def test_no_slot_moves_twice_within_the_ttl() -> None:
 
 
 def test_what_a_member_has_in_hand_stays_with_it() -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     slow, fast = Worker(talk, 2.0), Worker(talk, 1000.0)
     publish(talk, [f"k{i % 997}" for i in range(500)])
     talk.turn(STEP_S)
@@ -281,7 +285,7 @@ def test_what_a_member_has_in_hand_stays_with_it() -> None:
 
 
 def test_a_successor_keeps_the_shares_and_moves_nothing_before_the_ttl_is_over() -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     workers = [Worker(talk, rate) for rate in (100.0, 100.0, 10.0)]
     publish(talk, [f"k{i % 997}" for i in range(4000)])
     go_on(workers, lambda: workers[2].slots.bit_count() < 40)
@@ -307,7 +311,7 @@ def keys_of(talk: GroupTalk, hand: Hand, n: int) -> list[str]:
 
 @pytest.mark.parametrize("held", [True, False])
 def test_slots_that_wait_for_a_message_that_failed_do_not_move(held: bool) -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     talk.group("t", "g", max_deliveries=100, retry_after_ms=3_600_000)
     one, two = talk.member(), talk.member()
     first, *others = keys_of(talk, one, 300)
@@ -327,7 +331,7 @@ def test_slots_that_wait_for_a_message_that_failed_do_not_move(held: bool) -> No
 
 @pytest.mark.parametrize("ttl_s", [12.0, 1000.0])
 def test_a_member_whose_lease_was_not_refreshed_gets_no_slots_by_work(ttl_s: float) -> None:
-    talk = GroupTalk()
+    talk = GroupTalk(LIMITS)
     slow, other = Worker(talk, 1.0, 1000.0), Worker(talk, 100.0, ttl_s)
     publish(talk, keys_of(talk, slow.hand, 200))
     talk.turn(7.5)
@@ -338,7 +342,7 @@ def test_a_member_whose_lease_was_not_refreshed_gets_no_slots_by_work(ttl_s: flo
 
 
 def test_a_lone_member_and_one_that_asks_for_a_page_at_a_time_get_pages_of_any_length() -> None:
-    talk = GroupTalk(replace(DEFAULT, messages_page_bytes=1000))
+    talk = GroupTalk(replace(LIMITS, messages_page_bytes=1000))
     publish(talk, [f"k{i % 997}" for i in range(500)])
     one = talk.member()
     talk.turn(0.1)

@@ -159,7 +159,7 @@ class GroupCoordinator:
         before = self._of.get((which, member))
         if before is not None:
             self._streams.pop(before.key, None)
-        pace = Pace(now) if before is None else before.pace
+        pace = Pace(now, size=limits.first_page_messages) if before is None else before.pace
         stream = Member(key, which, topic.id, member, credit, now, group.resets, pace, room=credit)
         stream.user, stream.plain = user, options.get("chp", HEADERS_SINCE) < HEADERS_SINCE
         stream.follow(group)

@@ -7,7 +7,8 @@ taken, and sees which positions have moved.
              about once a second, and is the mean of that and of the rate before. It falls only while the member has
              messages in hand: otherwise the member was idle for a while.
     size     how many messages a page has at most. It doubles when the member took a full page in little time, or waits
-             for the next page. It halves when a page took the member long: what is in hand cannot move to a faster one.
+             for the next page, and grows more after a page that took hardly any time. It halves when a page took the
+             member long: what is in hand cannot move to a faster one.
 
 A member may take much and acknowledge it all later, so the two differ. Pure.
 """
@@ -19,10 +20,12 @@ from dataclasses import dataclass, field
 
 from .groups import Places
 
-# The messages of the first page, and of any page at most.
-FIRST, SIZE_MAX = 32, 1 << 16
+# The messages of a page at most.
+SIZE_MAX = 1 << 16
 # A page has about the work of this time, in seconds.
 PAGE_S = 0.5
+# A page that a member did in so small a part of half of that time lets the next one be so many times as large.
+QUICK = 8
 # A member that acknowledged nothing for this long is slower than it was, in seconds.
 SILENT_S = 1.0
 
@@ -36,7 +39,7 @@ class Pace:
     rate: float | None = None
     # (slots, the offset below which their messages are, the number of messages) of each page in hand, the oldest first.
     pages: list[tuple[int, int, float]] = field(default_factory=list)
-    size: int = FIRST
+    size: int = 32
     # (the number of messages, the time when they were given) of each page on its way, for which no grant came yet.
     _coming: deque[tuple[int, float]] = field(default_factory=deque)
     # The messages that were taken last, and the time of that.
@@ -92,7 +95,7 @@ class Pace:
     def _fit(self, n: int, took_s: float, *, was_there: bool) -> None:
         """Size the next pages by one of so many messages; the member had another page meanwhile if it `was_there`."""
         if 2 * n >= self.size and (not self._coming or took_s < PAGE_S / 2):
-            self.size = min(2 * self.size, SIZE_MAX)
+            self.size = min((QUICK if took_s < PAGE_S / 2 / QUICK else 2) * self.size, SIZE_MAX)
         elif was_there and self._coming and took_s > PAGE_S:
             self.size = max(1, self.size // 2)
 
