@@ -21,7 +21,7 @@ from tests.talk import until
 from .kills import ROOT, Job
 from .repeating_job import QUICK_JAVA
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 PAGE = (ROOT / "docs" / "spark-lake.md").read_text(encoding="utf-8")
 
 
@@ -71,7 +71,6 @@ def test_a_table_follows_a_subtree_and_is_loaded_back(
     until(lambda: dict(clone) == {"/rates/a": b"9", "/rates/b": b"2", "/other": b"3"})
 
 
-@pytest.mark.long
 def test_a_table_is_right_after_kills_of_the_driver_and_of_the_active(tmp_path: Path) -> None:
     """At the end the table equals the store, with one row a key, and the number of each row is that of its key."""
     chance, table = random.Random(1), tmp_path / "lake"
