@@ -221,6 +221,10 @@ class Disk:
     def shorten(self, n: int) -> None:
         """Drop the last rows, as if the log was restored from an earlier backup."""
         del self.rows[max(0, len(self.rows) - n) :]
+        if self.snapshot_number > max((row.last for row in self.rows), default=0):
+            # The next row does not follow on these. The journals check that, and readers begin after the hole.
+            self.rows.clear()
+            self._begin = self.snapshot_number
         self._last = self.number
 
     def wipe(self) -> None:
