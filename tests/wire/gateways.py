@@ -16,7 +16,7 @@ from tests.talk import join_all
 
 
 class RunningGateway:
-    """A running gateway to `servers`, or to the mounts of a text.
+    """A running gateway to `servers`, to the mounts of a text, or with "" to the servers that a client file names.
 
     `stop` ends it as SIGTERM does, and `client` is an HTTP client of it.
     """
@@ -26,7 +26,7 @@ class RunningGateway:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         named = servers if isinstance(servers, str) else ",".join(servers)
-        given = ["--servers", named, "--listen", f"127.0.0.1:{self.port}", *flags]
+        given = [*(["--servers", named] if named else []), "--listen", f"127.0.0.1:{self.port}", *flags]
         self.servers = servers
         self.server = server_of(arguments().parse_args(given), limits)
         self.gateway: Gateway = self.server.config.app.gateway  # type: ignore[union-attr]

@@ -9,19 +9,23 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from chp.access import token_hash
 from chp_client import Clone
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, put, taken
 from chp_client.gateway.shared import fanout
 from chp_client.mount_table import Mounts
 from chp_server.testing import Pair
-from tests.talk import PATIENT, WAIT_S, until
+from tests.talk import PATIENT, WAIT_S, run, until
 from tests.unit.test_websocket import masked, sets
+from tests.wire import keys
 from tests.wire.gateways import RunningGateway
+from tests.wire.node import Program, node
 from tests.wire.test_gateway_watch import events
 from tests.wire.test_gateway_websocket import Stranger
 
@@ -254,6 +258,22 @@ def test_a_websocket_is_of_one_mount(gateway: RunningGateway, table: Mounts) -> 
     assert int.from_bytes(closed[:2], "big") == 1008 and b"is of another mount" in closed
 
 
+@node
+def test_a_clone_in_javascript_is_of_one_mount(gateway: RunningGateway, tmp_path: Path) -> None:
+    program = Program(
+        tmp_path,
+        f"""
+        const clone = await Clone.open("{gateway.url}", {{ mount: "/rates/EUR/", subtree: "/rates/EUR/" }});
+        await clone.set("/rates/EUR/js", "1");
+        console.log(JSON.stringify(clone.keys().sort()));
+        clone.close();
+        """,
+    )
+    with program:
+        assert program.hear() == ["/rates/EUR/CHF", "/rates/EUR/USD", "/rates/EUR/js"]
+    assert gateway.client.delete("/v1/keys/rates/EUR/js").status_code == 200
+
+
 def test_readiness_is_the_worst_of_the_mounts_and_the_others_go_on(table: Mounts) -> None:
     # No server is there.
     away = Mounts({**table.servers, "/away/": ["tcp://127.0.0.1:9"]})
@@ -283,3 +303,54 @@ def test_a_part_of_the_keys_needs_only_its_mounts(table: Mounts) -> None:
         assert narrow.client.get("/v1/keys/a").json()["code"] == "bad-key"
         assert narrow.client.get("/v1/keys", params={"prefix": "/stock/"}).status_code == 400
         assert narrow.client.post("/v1/topics/x/messages", content=b"1").status_code == 200
+
+
+MAPPED = """
+[mounts]
+"/" = {root}
+"/rates/" = {rates}
+[topics]
+"ticks.*" = "/rates/"
+"""
+
+
+def test_each_pair_has_tokens_and_rules_for_its_mount_and_the_file_says_where_topics_are(tmp_path: Path) -> None:
+    user = keys.new_pair()
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(keys.pair_with_keys(tmp_path / name, ("gate", user), **PATIENT)) for name in ("a", "b")
+        ]
+        file = keys.client_file(tmp_path / "gate.toml", user, {**keys.known(both[0]), **keys.known(both[1])})
+        table = MAPPED.format(root=both[0].servers, rates=both[1].servers).replace("'", '"')
+        file.write_text(file.read_text() + table)
+
+        def access(*words: str) -> str:
+            done = run("access", *words, "--client-file", str(file))
+            assert done.exit_code == 0, done.output
+            return done.stdout.strip()
+
+        for mount, allowed in (("/", "read"), ("/rates/", "write")):
+            for command in (("admin", "access", "status"), ("read", ""), ("write", "")):
+                access("grant", "gate", *command, "--mount", mount)
+            access("grant", "ann", allowed, "", "--mount", mount)
+        token = access("token", "ann")
+        narrow = access("token", "ann", "--mount", "/rates/")
+        missing = run("access", "token", "bob", "--client-file", str(file))
+        assert missing.exit_code == 2 and "mount /: there is no user 'bob'" in missing.output
+        with RunningGateway("", "--client-file", str(file)) as running:
+
+            def status(shown: str, method: str, path: str) -> int:
+                headers = {"Authorization": f"Bearer {shown}"}
+                return running.client.request(method, path, headers=headers, content=b"1").status_code
+
+            until(lambda: status(token, "GET", "/v1/keys/none") == 404)
+            until(lambda: status(narrow, "PUT", "/v1/keys/rates/x") == 200)
+            assert status(token, "PUT", "/v1/keys/x") == 403 == status(narrow, "GET", "/v1/keys/none")
+            assert status(token, "PUT", "/v1/keys/rates/x") == 200
+            assert status(token, "GET", "/v1/keys/rates/x") == 403 == status(token, "GET", "/v1/pair")
+            assert status(token, "POST", "/v1/topics/ticks.a/messages") == 200
+            assert status(token, "POST", "/v1/topics/other/messages") == 403 and status("x", "GET", "/v1/pair") == 401
+            with Clone(client_file=file, subtree=None) as clone:
+                assert "ticks.a" in [facts["name"] for facts in clone.mounts["/rates/"].topics()]
+            access("token", "ann", "--revoke", token_hash(narrow)[:16], "--mount", "/rates/")
+            until(lambda: status(narrow, "PUT", "/v1/keys/rates/x") == 401)

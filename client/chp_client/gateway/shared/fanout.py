@@ -52,10 +52,10 @@ QUIET_S = 1.0
 
 def events(changes: Changes, mount: GatewayMount) -> Iterator[tuple[int, bytes]]:
     """Yield the number of each record, and its event. Keys of mounts inside this one are left out."""
-    expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
+    nested, expired = mount.nested, list(map(set(changes.expiries).__contains__, range(len(changes))))
     rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
     for revision, record in groupby(rows, key=itemgetter(0)):
-        shown_rows = [_row(*row) for _, *row in record if not row[0].startswith(mount.nested)]
+        shown_rows = [_row(*row) for _, *row in record if not (nested and row[0].startswith(nested))]
         if shown_rows:
             yield int(revision), _event(str(revision), mount.prefix, shown_rows)
 

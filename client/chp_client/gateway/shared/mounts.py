@@ -17,6 +17,7 @@ from typing import NamedTuple
 from chp import addresses
 from chp.access import TOPICS
 from chp.errors import BadInput, BadKey
+from chp.numbers import describe
 
 from ...agent.names import only_ipv6
 from ...clone.aio import AsyncClone
@@ -38,6 +39,7 @@ class GatewayMount:
     def __init__(self, prefix: str, servers: Sequence[str], subtrees: Sequence[str], nested: tuple[str, ...]) -> None:
         # The prefix is "" if there is one pair. `servers` may be a client file, which has the keys of the servers.
         self.prefix, self.servers, self.subtrees = prefix, servers, tuple(subtrees)
+        self._named = prefix and positions.named(prefix, 0).removesuffix(describe(0))
         # The mounts inside this one. The pair may have keys there too, which are not shown.
         self.nested = nested
         self.clone = AsyncClone(servers, subtrees=[*subtrees, MARKERS], name=f"gateway{prefix and ' '}{prefix}")
@@ -55,7 +57,7 @@ class GatewayMount:
     @property
     def position(self) -> str:
         """The position of the copy."""
-        return positions.named(self.prefix, self.clone.revision)
+        return f"{self._named}{describe(self.clone.revision)}"
 
     def what(self, text: str) -> str:
         """Return a text about this pair; it begins with the mount if there are several pairs."""
