@@ -118,7 +118,15 @@ def test_what_a_pair_has_of_another_mount_is_not_shown(gateway: RunningGateway, 
         with Clone(table.servers["/"], "/.gateway/") as markers:
             markers.wait_until_synced(WAIT_S)
             assert own["keys"] == len(found) + len(markers)
-        before.delete_many(["/rates/old", "/zz"]).wait(WAIT_S)
+        # A reader hears nothing of it either.
+        with gateway.client.stream("GET", "/v1/watch", params={"prefix": "/"}) as stream:
+            lines = stream.iter_lines()
+            while "event: current" not in next(lines):
+                pass
+            before.delete_many(["/rates/old", "/zz"]).wait(WAIT_S)
+            while "changes" not in (said := next(lines)):
+                pass
+            assert json.loads(said.partition(" ")[2])["changes"] == [{"key": "/zz", "deleted": True}]
 
 
 def test_rows_of_two_mounts_are_refused_with_both_names(gateway: RunningGateway) -> None:
