@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
-GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS, MOVE = range(14)
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS = range(13)
+MOVE = 13
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
     "MESSAGES", "ACCESS", "MOVE",
@@ -324,8 +325,9 @@ class ReplicaFacts(NamedTuple):
 
 def replica_facts(given: dict[str, Any]) -> ReplicaFacts:
     """Read the map that a replica sent. Raise `BadFrame` if a field is missing or is no number."""
-    fields = [given.get(name) for name in ("hops", "age", "readers", "cpu")]
-    if any(type(field) is not int or field < 0 for field in fields):
+    named = map(given.get, ("hops", "age", "readers", "cpu"))
+    fields = [field for field in named if type(field) is int and field >= 0]
+    if len(fields) < len(ReplicaFacts._fields):
         raise BadFrame("a replica tells hops, age, readers and cpu, which are four numbers")
     return ReplicaFacts(*fields)
 
