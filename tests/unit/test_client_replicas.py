@@ -358,6 +358,18 @@ def test_the_age_of_the_actives_word_makes_the_copy_older() -> None:
     assert talk.core.state is State.SYNCED
 
 
+def test_the_lag_at_a_replica_is_the_age_there_and_the_way_of_batches() -> None:
+    talk = Servers(max_lag_s=1.0).reading(loads={2: load(1)})
+    talk.beat(3, load=load(age=300), wall=10**12)
+    assert talk.core.freshness.lag_s == pytest.approx(0.3) and talk.lags == [], "its own clock says nothing"
+    talk.batch(n(5), n(6), {"/b": b"2"}, server=3, wall=1_000)
+    talk.now += 0.2
+    talk.batch(n(6), n(7), {"/b": b"3"}, server=3, wall=1_000)
+    assert talk.core.freshness.lag_s == pytest.approx(0.2)
+    talk.beat(3, n(7), load=load(age=1100))
+    assert talk.lags == [pytest.approx(1.1)]
+
+
 @pytest.mark.parametrize("bad", [{}, {"hops": 1}, {**load(), "cpu": -1}, {**load(), "readers": "9"}])
 def test_a_replica_tells_four_numbers(bad: dict[str, Any]) -> None:
     with pytest.raises(BadFrame, match="four numbers"):

@@ -313,7 +313,11 @@ class ClientCore:
             self.stats["stale_messages"] += 1
             return
         link.heard_at = channel.heard_at = now
-        if self.freshness.measure(header.wall_ms, now):
+        if link.replica is not None and isinstance(header, headers.Heartbeat):
+            late = self.freshness.measure_age(link.replica.age_ms / 1000)
+        else:
+            late = self.freshness.measure(header.wall_ms, now)
+        if late:
             self._lagging(channel)
         self.copy_channels.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
