@@ -38,7 +38,10 @@ class State(IntEnum):
 
 
 class Greeting(NamedTuple):
-    """The answer of a server to a subscription: what it is; `server` is new each time it starts."""
+    """The answer of a server to a subscription: what it is; `server` is new each time it starts.
+
+    A replica adds what `replica` of `Heartbeat` says.
+    """
 
     version: int
     state: int
@@ -46,6 +49,7 @@ class Greeting(NamedTuple):
     heartbeat_ms: int
     server: bytes
     name: str
+    replica: dict[str, Any] | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `GREETING ACTIVE 1.7`."""
@@ -85,6 +89,8 @@ class Heartbeat(NamedTuple):
     """A sign of life of the active; the number of `keys` and `revsum` are the channel's fingerprint at `channel_last`.
 
     `digest` covers what the channel carried after the number `since`. Both are 0 from a server that sends no digest.
+    A replica adds a map: the `hops` to the pair, the `age` in ms of the active's last word, its `readers`, and the
+    share of a core that it uses in thousandths (`cpu`).
     """
 
     state: int
@@ -96,6 +102,7 @@ class Heartbeat(NamedTuple):
     wall_ms: int
     since: int = 0
     digest: int = 0
+    replica: dict[str, Any] | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `HEARTBEAT 1.9 channel 1.7`."""
