@@ -28,10 +28,11 @@ def test_a_replica_has_the_numbers_the_bodies_and_the_digests_of_the_pair() -> N
             session = chance.choice(SESSIONS)
             nos[session] += 1
             key = chance.choice(["/a/x", "/a/y", "/b/x", "/c"])
-            more = {"t": chance.randrange(100, 400)} if chance.random() < 0.3 else {}
-            pair.put(
-                "P", session, nos[session], {key: None if chance.random() < 0.2 else b"v" * chance.randrange(9)}, **more
-            )
+            items = {key: None if chance.random() < 0.2 else b"v" * chance.randrange(9)}
+            if chance.random() < 0.3:
+                pair.put("P", session, nos[session], items, t=chance.randrange(100, 400))
+            else:
+                pair.put("P", session, nos[session], items)
         if chance.random() < 0.2:
             pair.cores["P"].collect([b"/a/plain", bytes(8), chance.randbytes(16), b"", b"old"])
         pair.run(0.05)

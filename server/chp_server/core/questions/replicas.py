@@ -68,6 +68,8 @@ class Replicas:
     def __init__(self, turn: CurrentTurn, committed: Committed, pages: FeedPages) -> None:
         self._turn, self._committed, self._pages = turn, committed, pages
         self._streams: dict[bytes, ReplicaStream] = {}
+        # The run of this server, if it is a replica: it must not follow what follows it.
+        self.server = b""
         # What a replica tells of itself; a server of the pair tells nothing.
         self.load: Callable[[], dict[str, Any] | None] = lambda: None
         # True if records are being read from the journal.

@@ -184,7 +184,7 @@ class Requests:
         at, below = Position.of(options.get("at")), options.get("below", [])
         if type(below) is not list or not all(type(each) is bytes for each in below):
             raise BadFrame("the 'below' of a replica lists the servers that follow it")
-        if pair.server in below:
+        if self.replicas.server in below:
             self._answer(identity, headers.Refused(request_id, "loop", pair.config.name))
             return
         seen = epoch_of(at.number) if at.store == state.store != b"" else 0

@@ -48,6 +48,7 @@ class ReplicaCore(ServerCore):
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
         self.pair.load = requests.replicas.load = self.load
+        requests.replicas.server = server
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class Committed:
         for i, segment in enumerate(record.segments):
             if bodies is not None:
                 self.channels.writer = writers[i]
-            self.apply(segment, bodies and bodies[i], record.first, made, deferred=deferred)
+            self.apply(segment, None if bodies is None else bodies[i], record.first, made, deferred=deferred)
             self.counts["updates"] += len(segment.keys)
             self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
