@@ -315,8 +315,8 @@ def with_schedules(made: Plan) -> Plan:
 def with_replicas(made: Plan) -> Plan:
     """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
 
-    The simulated lines of a replica carry no questions of a client's own, so its clients are no members of groups. Plans
-    with rules, mistakes or splits stay as they are.
+    The simulated lines of a replica carry no questions of a client's own, so its clients are no members of groups.
+    Plans with rules, mistakes or splits stay as they are.
     """
     begin = made.commands[0]
     if begin == "keyed" or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):

@@ -15,7 +15,7 @@ class CoreConfig:
     primary: bool = True
     has_peer: bool = False
     # True for a replica, which follows a pair and commits nothing.
-    replica: bool = False
+    replica: bool = Config.replica
     has_arbiter: bool = False
     name: str = ""
     # The secret of this run, which only the peer is told.
@@ -45,7 +45,6 @@ class CoreConfig:
         return cls(
             primary=config.role != "backup",
             has_peer=config.peer is not None,
-            replica=config.replica,
             has_arbiter=config.arbiter is not None,
             secret=secret,
             audited=config.audit is not None,

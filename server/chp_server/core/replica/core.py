@@ -115,7 +115,7 @@ class ReplicaCore(ServerCore):
             self._step_to(active=upstream.in_sync)
         elif upstream.greets and pair.active:
             self._greet()
-        upstream.greets = False
+        upstream.greets, self.link.ends = False, upstream.ends
         self._deadlines.set(LINK, upstream.next_at())
         return super().end_turn()
 
