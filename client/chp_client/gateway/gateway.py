@@ -32,8 +32,6 @@ from .slices import Slices
 if TYPE_CHECKING:
     from .channels.connection import WebSocketConnection
 
-# Pages of topics that are read at once. Each has a thread and a socket.
-READING_MAX = 16
 # The order of the keys is brought up to date this often while no page is asked for.
 FOLLOW_S = 1.0
 # The rules are asked for this often. A revoked right ends with the next answer.
@@ -66,7 +64,6 @@ class Gateway:
         # The open WebSockets.
         self.lines: FairTable[WebSocketConnection, None] = FairTable(self.limits.lines)
         self.closing = asyncio.Event()
-        self.reading = asyncio.Semaphore(READING_MAX)
         self.receivers = ThreadPoolExecutor(self.limits.receiving, "receiving")
         self._receiving = 0
         # The context of the sockets that WebSockets have to the pair.
@@ -77,7 +74,7 @@ class Gateway:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Connect to all pairs for as long as the gateway serves."""
-        self.mounts = GatewayMounts(self.servers, self.subtrees)
+        self.mounts = GatewayMounts(self.servers, self.subtrees, self.limits.requests)
         if self.keyed and isinstance(self.servers, Mounts):
             self.callers = MountedCallers(self.ways, self.servers, [each.prefix for each in self.mounts])
         async with self.mounts.open():

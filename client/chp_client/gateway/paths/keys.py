@@ -144,9 +144,10 @@ async def show_page(call: Call) -> Response:
 async def show_versions(call: Call) -> Response:
     """Answer GET /v1/versions: the versions of a key in the log of the servers, the newest first."""
     gateway, most = call.gateway, number(call.fields, "limit", VERSIONS, VERSIONS_MAX)
-    async with gateway.reading:
+    mount = gateway.mounts.of_key(call.named_key)
+    async with mount.reading:
         try:
-            found = await gateway.mounts.of_key(call.named_key).clone.history(call.named_key, most, LOG_S)
+            found = await mount.clone.history(call.named_key, most, LOG_S)
         except NotRetained as error:
             raise Problem(503, "busy", f"the log moves on faster than it is read: {error}", retry_s=RETRY_S) from None
     return json_answer({"key": call.named_key, "versions": [_version_json(each) for each in reversed(found)]})

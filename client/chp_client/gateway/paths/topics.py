@@ -25,15 +25,15 @@ from chp.keys import check_key
 from chp.topics import Headers, Settings, check_headers, column_of_headers, pack_messages
 
 from ...core.events import Ack
-from ...errors import NoSuchTopic
+from ...errors import NoSuchTopic, Unanswered
 from ...starts import TopicStart
 from ...topics.aiotopic import AsyncTopic, reading
 from ...topics.reader import Message, MessageBatch
 from ..answers import json_answer, shown
 from ..call import Call
-from ..problems import Problem
+from ..problems import RETRY_S, Problem
 from ..request_fields import number, only
-from ..shared.mounts import GatewayMounts
+from ..shared.mounts import GatewayMount, GatewayMounts
 from ..shared.rows import BYTES_MAX, NDJSON, ROWS_MAX, BatchRows, bad_row, read_lines
 from ..shared.writes import WriteResult, marker_of
 from ..slices import Steps
@@ -65,11 +65,18 @@ async def list_topics(call: Call) -> Response:
 
 
 async def _topics(mounts: GatewayMounts) -> list[dict[str, Any]]:
-    """Return the facts of the topics of all mounts, by name. Raise the error of the first pair that does not answer."""
-    told = await asyncio.gather(*(each.clone.topics(FACTS_S) for each in mounts))
+    """Return the facts of the topics of all mounts, by name. Raise `Problem` if one of the pairs does not answer."""
+    told = await asyncio.gather(*map(_topics_of, mounts))
     found = [each for mount, facts in zip(mounts, told, strict=True) for each in facts
              if mounts.has_topic(mount, each["name"])]  # fmt: skip
     return sorted(found, key=lambda facts: str(facts["name"])) if mounts.several else found
+
+
+async def _topics_of(mount: GatewayMount) -> list[dict[str, Any]]:
+    try:
+        return await mount.clone.topics(FACTS_S)
+    except Unanswered as error:
+        raise Problem(503, "unanswered", mount.what(f"{error}; ask again"), retry_s=RETRY_S) from None
 
 
 async def show_topic(call: Call) -> Response:
@@ -110,12 +117,14 @@ async def publish(call: Call) -> Response:
             rows = BatchRows(gateway.subtrees)
             rows.extras = {columns.PUBLISH: [packed(call.topic_name, keys, values, headers)]}
             done = await mount.writes.write(rows, marker)
-        elif many:
-            names = [key or "" for key in keys] if named else None
-            done = _result(await call.topic.publish_many(values, names, headers=headers))
         else:
-            # Messages that others publish meanwhile travel with it.
-            done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
+            with mount.writes.waiting():
+                if many:
+                    names = [key or "" for key in keys] if named else None
+                    done = _result(await call.topic.publish_many(values, names, headers=headers))
+                else:
+                    # Messages that others publish meanwhile travel with it.
+                    done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
@@ -163,7 +172,7 @@ async def read_topic(call: Call) -> Response:
         return await _read_events(call)
     most, after = number(call.fields, "max", PAGE, call.gateway.limits.page), _offset(call.fields.get("after"))
     with absent_is_404():
-        async with call.gateway.reading:
+        async with call.gateway.mounts.of_topic(call.topic_name).reading:
             found = await _page(call.topic, after, most)
     return json_answer({"messages": found, "next": found[-1]["offset"] if found else after})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -32,11 +33,24 @@ from .pair_view import PairView
 from .rows import BatchRows
 from .writes import MARKERS, Writes
 
+# Pages of topics and versions that are read at once of one pair. Each has a thread and a socket.
+READING_MAX = 16
+# Threads for questions to pairs: those that asyncio has by itself on four cores, and more for each mount that is away.
+THREADS, THREADS_A_MOUNT = 8, 4
+
 
 class GatewayMount:
     """The part of a gateway that is of one pair."""
 
-    def __init__(self, prefix: str, servers: Sequence[str], subtrees: Sequence[str], nested: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        servers: Sequence[str],
+        subtrees: Sequence[str],
+        nested: tuple[str, ...],
+        most: Callable[[State], int] | None = None,
+    ) -> None:
+        """Begin to follow a pair. `most` returns how many writes may wait for it while its copy is in a state."""
         # The prefix is "" if there is one pair. `servers` may be a client file, which has the keys of the servers.
         self.prefix, self.servers, self.subtrees = prefix, servers, tuple(subtrees)
         self._named = prefix and positions.named(prefix, 0).removesuffix(describe(0))
@@ -44,7 +58,9 @@ class GatewayMount:
         self.nested = nested
         self.clone = AsyncClone(servers, subtrees=[*subtrees, MARKERS], name=f"gateway{prefix and ' '}{prefix}")
         self.keys = KeysInOrder(self.clone)
-        self.writes = Writes(self.clone, internals(self.clone), self.keys.written)
+        clone, room = self.clone, None if most is None else lambda: most(clone.state)
+        self.writes = Writes(clone, internals(clone), self.keys.written, room)
+        self.reading = asyncio.Semaphore(READING_MAX)
         self.pair = PairView(servers)
         # For each server, True if it is reached by IPv6.
         self.ipv6: list[bool] = []
@@ -80,14 +96,20 @@ class Touched(NamedTuple):
 class GatewayMounts:
     """The mounts of one gateway, by prefix, in the order of the table."""
 
-    def __init__(self, servers: Sequence[str] | Mounts, subtrees: Sequence[str]) -> None:
-        """Begin to follow the pairs. The loop has to run."""
+    def __init__(self, servers: Sequence[str] | Mounts, subtrees: Sequence[str], requests: int) -> None:
+        """Begin to follow the pairs. The loop has to run. `requests` is the bound of requests that wait."""
         self._table = servers if isinstance(servers, Mounts) else None
         self._made: dict[str, GatewayMount] = {}
         if isinstance(servers, Mounts):
-            for prefix, parts in _held(servers, subtrees).items():
+            held = _held(servers, subtrees)
+
+            def most(state: State) -> int:
+                """Return a bound that leaves room for the other mounts while a pair is slow or away."""
+                return max(1, requests // (2 if state is State.SYNCED else 2 * len(held)))
+
+            for prefix, parts in held.items():
                 nested = servers.nested(prefix)
-                self._made[prefix] = GatewayMount(prefix, servers.servers[prefix], parts, nested)
+                self._made[prefix] = GatewayMount(prefix, servers.servers[prefix], parts, nested, most)
         else:
             self._made[""] = GatewayMount("", servers, subtrees, ())
         only = next(iter(self._made.values())) if self._table is None else None
@@ -98,6 +120,10 @@ class GatewayMounts:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Close all of them at the end, at the same time."""
+        if self._table is not None:
+            # A question to a pair that is away holds up a thread, and not the questions to the others.
+            threads = ThreadPoolExecutor(THREADS + THREADS_A_MOUNT * len(self._made))
+            asyncio.get_running_loop().set_default_executor(threads)
         try:
             for each in self:
                 await each.look_up()
