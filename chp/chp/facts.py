@@ -282,7 +282,7 @@ COUNTS = {
 }
 # fmt: on
 MEASURES = (
-    Measure("chp_active", "gauge", "1 while this server serves"),
+    Measure("chp_active", "gauge", "1 while this server is the active one of its pair"),
     Measure("chp_events_total", "counter", "what the server counted since it started", ("kind",)),
     Measure("chp_turn_seconds", "histogram", "processor time of a turn: one above 50 ms is too long"),
     Measure("chp_sync_seconds", "histogram", "how long a turn waits until its journal is durable"),

@@ -89,7 +89,8 @@ class MetricsServer:
         status = self.status
         if not status:
             return
-        yield _family("chp_active", status["state"] == "active")
+        # Alarms add up the active servers of a pair. A replica that serves readers is none of them.
+        yield _family("chp_active", status["state"] == "active" and status.get("role") != "replica")
         yield from _gauges(status)
         yield _family("chp_events_total", {(kind,): count for kind, count in sorted(status["counts"].items())})
         if self.turns[0]:
