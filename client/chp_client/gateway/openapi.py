@@ -51,6 +51,7 @@ TOOK = obj({"count": WHOLE, "p50_ms": NUMBER, "p99_ms": NUMBER})
 SERVER = obj(
     {"server": STRING, "state": STRING}, **{name: each for name, each in facts("").items() if name != "state"},
     mount=STRING, problem=STRING, turns=TURNS, room=obj({}, **facts("room")), syncs_ms=SYNCS,
+    replica=obj({}, **facts("replica")), replicas=array(obj({}, **facts("replicas[]"))),
 )  # fmt: skip
 MOUNT = obj(
     {"mount": STRING, "state": STRING, "number": REF, "active": {"type": ["string", "null"]}},

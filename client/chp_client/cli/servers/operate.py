@@ -197,8 +197,8 @@ def clients(settings: CliSettings) -> None:
 
     A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones tell it by
     themselves, half a second after they have joined and each 5 s from then on (more seldom if there are hundreds). A
-    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing. Of several mounts the clients of all
-    pairs are shown.
+    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing. A replica knows its own readers: name
+    it beside the pair, and VIA has its name. Of several mounts the clients of all pairs are shown.
 
     Examples:
         chp clients
@@ -225,14 +225,27 @@ def _clients_of(mount: str, settings: CliSettings) -> list[dict[str, Any]] | Fau
     """Return the clients of one pair, or the reason why it does not tell them."""
     try:
         with naming_mount(mount), asking(settings) as admin:
-            return list(_all_clients(admin, active_one(admin, "who is connected").server))
+            return list(_of_all_servers(admin))
     except Fault as fault:
         return fault
 
 
 CLIENT_HEAD = (
-    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD", "HOLDS",
+    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "VIA", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD",
+    "HOLDS",
 )  # fmt: skip
+
+
+def _of_all_servers(admin: Admin) -> Iterator[dict[str, Any]]:
+    """Yield the clients of the active server, then those of each named replica."""
+    seen = look_for_active(admin)
+    replicas = [v for v in seen if v.is_replica and v.state == "ACTIVE"]
+    if any(not v.is_replica for v in seen):
+        for client in _all_clients(admin, active_one(admin, "who is connected").server):
+            yield {**client, "via": ""}
+    for replica in replicas:
+        for client in _all_clients(admin, replica.server):
+            yield {**client, "via": str(replica.fact("name") or replica.server)}
 
 
 def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
@@ -248,8 +261,8 @@ def _client_row(client: dict[str, Any]) -> list[str]:
     texts = [escape(client[name]) or "-" for name in ("name", "program", "host")]
     return [
         *mount, *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-",
-        escape(client["state"]), show_count(client["keys"]), show_latency(client["lag_ms"] / 1000), waits,
-        show_duration(client["heard_s"]),
+        escape(client["via"]) or "-", escape(client["state"]),
+        show_count(client["keys"]), show_latency(client["lag_ms"] / 1000), waits, show_duration(client["heard_s"]),
         " ".join(escape(each) or "everything" for each in client["subtrees"]) or "nothing, it only writes",
     ]  # fmt: skip
 

@@ -148,7 +148,7 @@ export function drawPair({ servers, gateway }) {
 }
 
 function measure(servers, gateway) {  // of the last second, at the active server; of several pairs at the slowest
-  const found = servers.filter((server) => server.state === "active").map(measureOne);
+  const found = servers.filter((server) => server.state === "active" && server.role !== "replica").map(measureOne);
   const turns = found.map((each) => each.turn).filter((turn) => turn !== null), syncs = found.map((each) => each.sync).filter((sync) => sync !== null);
   const turn = turns.length ? Math.max(...turns) : charts.turn.at(-1) ?? 0, sync = syncs.length ? Math.max(...syncs) : null;
   keep(charts.turn, turn);
@@ -173,6 +173,9 @@ function drawServer(server) {
     ["number", `${server.epoch}.${server.sequence}`],
     ["keys", count(server.keys)],
     ["in sync", server.in_sync ? "yes" : server.waits_for ? `no: ${server.waits_for}` : "no", server.in_sync ? "" : "warn"],
+    server.replica && ["replica", `${server.replica.hops} from the pair, ${millis(server.replica.age)} old`],
+    server.replica && ["readers", `${count(server.replica.readers)}, ${Math.round(server.replica.cpu / 10)} % of a core`],
+    server.replicas && ["replicas", server.replicas.map((each) => `${each.name}: ${count(each.readers)} readers`).join(", ")],
     [`${server.state} for`, span(server.since_s)],
     ["running for", span(server.uptime_s)],
     turns?.turns && ["longest turn", `${millis(turns.longest_ms)}${long ? `, ${long} above 50 ms` : ""}`],
