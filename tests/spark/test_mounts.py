@@ -113,8 +113,8 @@ def test_what_is_of_one_pair_refuses_several(mounts: str, other: TestServer) -> 
     ("replicas", "said"),
     [
         ("", r"server '' is not tcp"),
-        ("tcp://c:5556,tcp://c:5556", "it names a replica twice"),
-        (",".join(f"tcp://c:{5000 + i}" for i in range(17)), "it names 17 replicas, more than 16"),
+        ("tcp://c:5556,tcp://c:5556", "server tcp://c:5556 is given twice"),
+        (",".join(f"tcp://c:{5000 + i}" for i in range(17)), "17 servers are given, more than 16"),
     ],
 )
 def test_replicas_that_can_not_be(replicas: str, said: str) -> None:

@@ -28,8 +28,6 @@ from .. import checks, mount_table
 from ..clientfile import ClientFile
 from ..mount_table import Mounts
 
-# A list of replicas is as long as one that a Clone takes.
-REPLICAS_MAX = 16
 # Spark hands these to a sink too.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
@@ -57,16 +55,11 @@ class Option:
 def _servers(text: str) -> list[str] | Mounts:
     if mount_table.is_text(text):
         return Mounts.of_text(text)
+    return _addresses(text)
+
+
+def _addresses(text: str) -> list[str]:
     return [snapshot_port for snapshot_port, _, _ in checks.endpoints_of(text)]
-
-
-def _replicas(text: str) -> list[str]:
-    found = [address for word in text.split(",") for address, _, _ in checks.endpoints_of(word)]
-    if len(found) > REPLICAS_MAX:
-        raise ValueError(f"it names {len(found)} replicas, more than {REPLICAS_MAX}")
-    if len(set(found)) < len(found):
-        raise ValueError("it names a replica twice")
-    return found
 
 
 def _client_file(text: str) -> ClientFile:
@@ -179,12 +172,12 @@ def _moment(text: str) -> dt.datetime:
 
 
 OPTIONS = (
-    Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair"),
+    Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair; its replicas may follow"),
     Option(
         "clientFile", "all", _client_file, None, "a path",
         "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
     ),
-    Option("replicas", "read, stream", _replicas, None, "tcp://host:port,...", "replicas of the pair, which are read in place of `servers`; with `clientFile` some of its servers"),
+    Option("replicas", "read, stream", _addresses, None, "tcp://host:port,...", "replicas of the pair, which are read in place of `servers`; with `clientFile` some of its servers"),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
     Option("topic", "all", _topic, None, "name", "messages of a topic, in place of keys: `value` is one, with a `key` or none"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
