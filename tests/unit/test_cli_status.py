@@ -359,7 +359,7 @@ def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
 
 def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = [{"name": "r1", "hops": 1, "readers": 12, "lag": 3, "silent_s": 0.2}]
-    answers = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}
+    answers: dict[str, Answer] = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}
     found = {title: cells for title, *cells in status.rows(look(answers, monkeypatch=monkeypatch))}
     assert found["replica"] == ["-", "-", "1 hop, 40.0 ms old, 12 readers, 3 % of a core"]
     assert found["replicas"] == ["r1: 12 readers, 3 behind", "-", "-"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def scraped(address: str) -> set[str]:
 
 
 @contextmanager
-def follower(pair: Pair, **settings: str) -> Iterator[str]:
+def follower(pair: Pair, **settings: Any) -> Iterator[str]:
     """Run a replica of the pair, and yield its address."""
     with TestServer(replica=True, upstream=",".join(pair.servers), name="r1", **settings) as replica:
         yield replica.address
