@@ -24,7 +24,7 @@ from chp_client.port import admission
 from chp_client.port.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
-A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
+A, B, R = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566", "tcp://127.0.0.1:5576"
 
 CONNECT = socket.create_connection
 
@@ -337,6 +337,33 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
 def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", name="x\x1b[2J")}, monkeypatch=monkeypatch)
     assert ["role, name", r"primary, x\x1b[2J"] in status.rows(seen)
+
+
+def replica(state: str = "active", **facts: Any) -> AdminReply:
+    """Return the answer of a replica."""
+    told = {"hops": 1, "age": 40, "readers": 12, "cpu": 31, **facts}
+    return says(R, state, role="replica", name="r1", peer=None, in_sync=state == "active", replica=told)
+
+
+def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
+    a, b = says(A, "active"), says(B, "passive")
+    assert judged(a, b, replica()) == (0, "healthy", "one active, one passive, in sync; 1 replicas follow")
+    assert judged(a, b, replica("passive"))[1:] == (
+        "degraded", f"{R} does not hear the pair, or is catching up; the pair itself is healthy",
+    )  # fmt: skip
+    assert judged(a, b, gone(R))[1:] == ("degraded", f"{R} is away: a replica? The pair itself is in sync")
+    assert judged(replica(), gone(A))[0] == faults.NO_SERVER, "a replica is no server that could be active"
+    assert judged(replica())[1:] == ("healthy", f"{R} serves readers; name the pair's servers to see the pair")
+    assert [v.active for v in pair.views({R: replica()}, named=True)] == [False]
+
+
+def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = [{"name": "r1", "hops": 1, "readers": 12, "lag": 3, "silent_s": 0.2}]
+    answers: dict[str, Answer] = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}
+    found = {title: cells for title, *cells in status.rows(look(answers, monkeypatch=monkeypatch))}
+    assert found["replica"] == ["-", "-", "1 hop, 40.0 ms old, 12 readers, 3 % of a core"]
+    assert found["replicas"] == ["r1: 12 readers, 3 behind", "-", "-"]
+    assert found["peer"][2] == "-" and found["role, name"][2] == "replica, r1"
 
 
 @pytest.mark.parametrize(

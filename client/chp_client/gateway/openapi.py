@@ -45,6 +45,7 @@ TOOK = obj({"count": WHOLE, "p50_ms": NUMBER, "p99_ms": NUMBER})
 SERVER = obj(
     {"server": STRING, "state": STRING}, **{name: each for name, each in facts("").items() if name != "state"},
     problem=STRING, turns=TURNS, room=obj({}, **facts("room")), syncs_ms=SYNCS,
+    replica=obj({}, **facts("replica")), replicas=array(obj({}, **facts("replicas[]"))),
 )  # fmt: skip
 OWN = obj(
     {"state": STRING, "number": REF, "keys": WHOLE, "write": FLAG, "hand_over": FLAG, "readers": WHOLE},

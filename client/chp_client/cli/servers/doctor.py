@@ -37,6 +37,10 @@ CLOCK_S = 2.0
 LITTLE = 0.9
 # A longer turn holds up every client.
 TURN_MS = 1000
+# The active's last word is older at a replica that lost it: heartbeats come each second at the most.
+AGE_MS = 5000
+# A replica that uses this much of a core, in thousandths, is overloaded. It reports each second.
+BUSY_CPU, SILENT_S = 800, 10.0
 PORTS = ("P", "P+1", "P+2")
 PEER_REMEDY = (
     "start it, and let both reach each other's P+3; with keys, the server.pub of each is the peer.pub of the other"
@@ -112,6 +116,7 @@ def _of_one(
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
+    yield from _replica(view)
     yield from _peer(view, peer_still=peer_still)
 
 
@@ -160,6 +165,25 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
         yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
 
+def _replica(view: ServerStatus) -> Iterator[Finding]:
+    age, cpu = view.fact("replica.age"), view.fact("replica.cpu")
+    if age is not None and age > AGE_MS:
+        yield Finding(
+            BAD, f"the replica {view.server} heard the active {age / 1000:.1f} s ago", "mend its way to --upstream"
+        )
+    if cpu is not None and cpu >= BUSY_CPU:
+        yield Finding(
+            WARN, f"the replica {view.server} uses {cpu / 10:.0f} % of a core", "start another replica, and name it"
+        )
+    for each in view.facts.get("replicas") or ():
+        if each["silent_s"] > SILENT_S:
+            yield Finding(
+                WARN,
+                f"the replica {each['name']} of {view.server} reported {each['silent_s']:.0f} s ago",
+                "see its log",
+            )
+
+
 def _peer(view: ServerStatus, *, peer_still: bool) -> Iterator[Finding]:
     if view.fact("peer.alive") is False and not peer_still:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
@@ -191,8 +215,8 @@ def unreachable_ports(server: str) -> list[int]:
 def doctor(settings: CliSettings) -> int:
     """Find what is wrong with a pair, and the remedy.
 
-    Look at both servers from here: answers, ports, versions, clocks, settings, disk, memory. Exit code 0 if nothing is
-    bad, else 1.
+    Look at both servers, and at the replicas that are named, from here: answers, ports, versions, clocks, settings,
+    disk, memory. Exit code 0 if nothing is bad, else 1.
 
     Examples:
         chp doctor

@@ -196,21 +196,35 @@ def clients(settings: CliSettings) -> None:
 
     A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones tell it by
     themselves, half a second after they have joined and each 5 s from then on (more seldom if there are hundreds). A
-    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing.
+    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing. A replica knows its own readers: name
+    it beside the pair, and VIA has its name.
 
     Examples:
         chp clients
         chp clients --json | jq -r 'select(.lag_ms > 1000).program'
     """
     with asking(settings) as admin:
-        found = list(_all_clients(admin, active_one(admin, "who is connected").server))
+        found = list(_of_all_servers(admin))
     none = "no client has reported that it is connected"
     settings.out.table(found, lambda each: each, _client_row, head=CLIENT_HEAD, empty=none)
 
 
 CLIENT_HEAD = (
-    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD", "HOLDS",
+    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "VIA", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD",
+    "HOLDS",
 )  # fmt: skip
+
+
+def _of_all_servers(admin: Admin) -> Iterator[dict[str, Any]]:
+    """Yield the clients of the active server, then those of each named replica."""
+    seen = look_for_active(admin)
+    replicas = [v for v in seen if v.is_replica and v.state == "ACTIVE"]
+    if any(not v.is_replica for v in seen):
+        for client in _all_clients(admin, active_one(admin, "who is connected").server):
+            yield {**client, "via": ""}
+    for replica in replicas:
+        for client in _all_clients(admin, replica.server):
+            yield {**client, "via": str(replica.fact("name") or replica.server)}
 
 
 def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
@@ -224,7 +238,8 @@ def _client_row(client: dict[str, Any]) -> list[str]:
     waits = f"{show_count(client['batches'])} ({show_bytes(client['bytes'])})" if client["batches"] else "-"
     texts = [escape(client[name]) or "-" for name in ("name", "program", "host")]
     return [
-        *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-", escape(client["state"]),
+        *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-",
+        escape(client["via"]) or "-", escape(client["state"]),
         show_count(client["keys"]), show_latency(client["lag_ms"] / 1000), waits, show_duration(client["heard_s"]),
         " ".join(escape(each) or "everything" for each in client["subtrees"]) or "nothing, it only writes",
     ]  # fmt: skip

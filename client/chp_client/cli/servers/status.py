@@ -1,4 +1,4 @@
-"""`chp status` and `chp top`: both servers at a glance, once or live.
+"""`chp status` and `chp top`: both servers and replicas at a glance, once or live.
 
 `pair.py` has the meaning of each fact and of a missing one. A rate is the difference of a counter between two looks, so
 `status` looks twice, a moment apart; `--no-rates` looks once.
@@ -73,10 +73,11 @@ class Look:
         for view in self.views:
             explain(view, answers[view.server], with_key=self.admin.with_key)
             self._note(view, now)
-        active = next((view.server for view in self.views if view.active), None)
-        if self._asks_clients and active is not None:
-            told = self.admin.ask_some([active], "clients")[active]
-            self.clients = told.facts["clients"] if isinstance(told, AdminReply) else []
+        serve = [view.server for view in self.views if view.state == "ACTIVE"]
+        if self._asks_clients and serve:
+            told = self.admin.ask_some(serve, "clients").values()
+            pages = [each.facts["clients"] for each in told if isinstance(each, AdminReply)]
+            self.clients = [client for page in pages for client in page]
 
     def _note(self, view: ServerStatus, now: float) -> None:
         counts = view.counts()
@@ -93,7 +94,7 @@ class Look:
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
 @click.option("--epochs", is_flag=True, help="The last 50 epochs instead: when each began, who opened it, because.")
 def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
-    """Show both servers at a glance.
+    """Show both servers at a glance, and the replicas that are named.
 
     Show role, epoch and sequence, in sync, clients, rates, lag, pending, journal. Exit code: 0 healthy, 1 degraded,
     2 nobody active, 3 no server answers, 4 denied. Of several mounts each is shown, and the highest exit code counts.
@@ -208,7 +209,30 @@ def _sync(v: ServerStatus, look: Look) -> str:
     return shown + (", throttled by the passive" if v.fact("throttled") else "")
 
 
+def _replica(v: ServerStatus, look: Look) -> str:
+    """Return the place and the load of a replica."""
+    hops, age, readers, cpu = (v.fact(f"replica.{name}") for name in ("hops", "age", "readers", "cpu"))
+    if hops is None:
+        return "-"
+    far = "1 hop" if hops == 1 else f"{hops} hops"
+    load = f"{show_count(readers)} readers, {(cpu or 0) / 10:.0f} % of a core"
+    return f"{far}, {show_latency((age or 0) / 1000)} old, {load}"
+
+
+def _replicas(v: ServerStatus, look: Look) -> str:
+    """Return the replicas that follow a server, with their readers and what they lack."""
+    found = v.facts.get("replicas")
+    told = [
+        f"{escape(str(each['name']))}: {show_count(each['readers'])} readers"
+        + (f", {show_count(each['lag'])} behind" if each["lag"] else "")
+        for each in (found if isinstance(found, list) else ())
+    ]
+    return "; ".join(told) or "-"
+
+
 def _peer(v: ServerStatus, look: Look) -> str:
+    if v.is_replica:
+        return "-"
     if not v.has_peer:
         return "none, as configured"
     alive, name = v.fact("peer.alive"), escape(v.fact("peer.name") or "?")
@@ -282,6 +306,8 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
     ("peer", _peer),
+    ("replica", _replica),
+    ("replicas", _replicas),
     ("compared", _contents),
     ("in state, up", _since),
     ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.fact("insecure") else "-"),
@@ -340,7 +366,7 @@ def client_lines(look: Look) -> list[str]:
 @duration("--interval", default="1s", help="The time between looks.")
 @at_least_1("--count", help="End after so many looks.")
 def top(settings: CliSettings, interval: float, count: int | None) -> None:
-    """Show both servers live, with rates.
+    """Show both servers live, with rates, and the replicas that are named.
 
     Ctrl-C ends it. A pipe gets a block of lines for each look.
 

@@ -146,7 +146,7 @@ export function drawPair({ servers, gateway }) {
 }
 
 function measure(servers, gateway) {  // of the last second, at the active server
-  const active = servers.find((server) => server.state === "active"), turns = active?.turns;
+  const active = servers.find((server) => server.state === "active" && server.role !== "replica"), turns = active?.turns;
   const before = means.get(active?.server), n = turns && before ? turns.turns - before.turns : 0;
   const turn = n > 0 ? (1000 * (turns.seconds - before.seconds)) / n : charts.turn.at(-1) ?? 0, sync = active?.syncs_ms?.last ?? null;
   if (active) means.set(active.server, turns);
@@ -166,6 +166,9 @@ function drawServer(server) {
     ["number", `${server.epoch}.${server.sequence}`],
     ["keys", count(server.keys)],
     ["in sync", server.in_sync ? "yes" : server.waits_for ? `no: ${server.waits_for}` : "no", server.in_sync ? "" : "warn"],
+    server.replica && ["replica", `${server.replica.hops} from the pair, ${millis(server.replica.age)} old`],
+    server.replica && ["readers", `${count(server.replica.readers)}, ${Math.round(server.replica.cpu / 10)} % of a core`],
+    server.replicas && ["replicas", server.replicas.map((each) => `${each.name}: ${count(each.readers)} readers`).join(", ")],
     [`${server.state} for`, span(server.since_s)],
     ["running for", span(server.uptime_s)],
     turns?.turns && ["longest turn", `${millis(turns.longest_ms)}${long ? `, ${long} above 50 ms` : ""}`],

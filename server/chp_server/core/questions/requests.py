@@ -293,9 +293,12 @@ class Requests:
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
-        """Return True if `after` is in our history, and the log has all records after it."""
-        committed = self._committed
-        return after > 0 and committed.state.is_ours(after, proof) and committed.log.reaches(after)
+        """Return True if `after` is in our history, and the log has all records after it.
+
+        A server that took over a whole state has no record yet, and none is missing after its own number.
+        """
+        state, log = self._committed.state, self._committed.log
+        return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
