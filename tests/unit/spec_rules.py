@@ -26,6 +26,18 @@ HELD: dict[str, dict[str, str]] = {
         "test_keys_and_values_of_exactly_the_maximum_and_one_more": "C-67",
         "test_a_subscriber_to_everything_drops_what_is_chp2_by_its_number": "C-69",
     },
+    "tests/unit/test_replica.py": {
+        "test_a_replica_has_the_numbers_the_bodies_and_the_digests_of_the_pair": "D-1 D-2 D-10 D-11 D-12",
+        "test_a_replica_that_lost_its_stream_goes_on_by_records": "D-9",
+        "test_a_replica_takes_the_whole_state_if_the_records_that_it_lacks_are_gone": "D-9 D-10",
+        "test_a_silent_upstream_makes_a_replica_passive_and_its_heartbeats_stop": "D-3 D-4",
+        "test_a_replica_follows_the_successor_and_its_clients_resume": "D-14",
+        "test_a_reader_that_is_ahead_waits_and_resumes": "D-5",
+        "test_a_set_and_its_acknowledgement_go_through": "D-6 D-7",
+        "test_questions_of_the_active_go_through": "D-8",
+        "test_replicas_stand_in_a_row_and_tell_hops_and_age": "D-13",
+        "test_the_ninth_hop_is_refused": "D-15",
+    },
     "tests/wire/test_garbage.py": {
         "test_four_actives_of_garbage_do_not_pass_for_a_peer": "C-3",
         "test_a_malformed_set_is_counted_and_later_sets_are_published": "C-64",

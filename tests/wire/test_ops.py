@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def scraped(address: str) -> set[str]:
 
 
 @contextmanager
-def follower(pair: Pair, **settings: str) -> Iterator[str]:
+def follower(pair: Pair, **settings: Any) -> Iterator[str]:
     """Run a replica of the pair, and yield its address."""
     with TestServer(replica=True, upstream=",".join(pair.servers), name="r1", **settings) as replica:
         yield replica.address
@@ -156,13 +157,13 @@ def test_prometheus_takes_the_alerts() -> None:
 
 def test_the_units_do_not_restart_what_needs_a_person() -> None:
     person = [str(int(code)) for code in MEANING if Exit.USAGE <= code <= Exit.JOURNAL_DAMAGED]
-    server, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "gateway"))
-    assert f"RestartPreventExitStatus={' '.join(person)}\n" in server
+    server, replica, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "replica", "gateway"))
+    assert all(f"RestartPreventExitStatus={' '.join(person)}\n" in unit for unit in (server, replica))
     assert "RestartPreventExitStatus=2 3\n" in gateway
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-@pytest.mark.parametrize("name", ["chp-server", "chp-gateway"])
+@pytest.mark.parametrize("name", ["chp-server", "chp-replica", "chp-gateway"])
 def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
     # The unit runs a program that exists.
     unit = tmp_path / f"{name}.service"
@@ -196,7 +197,7 @@ def test_the_commands_of_image_and_units_are_programs_of_this_project() -> None:
     from chp_server.settings.flags import build_parser
 
     known = " ".join([arguments().format_help(), build_parser().format_help()])
-    for name in ("compose.yml", "chp-gateway.service", "chp-server.service"):
+    for name in ("compose.yml", "chp-gateway.service", "chp-replica.service", "chp-server.service"):
         for flag in re.findall(r"(?:command|ExecStart).*", (OPS / name).read_text()):
             for word in re.findall(r"--[a-z-]+", flag):
                 assert word in known, f"{name}: {word}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from chp import columns, headers
@@ -54,6 +54,8 @@ STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
 VOUCH = "vouch"
 # An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
+# A replica lets a reader that is further wait so long for its number; that is shorter than `WORD_S`.
+AWAITED_S = 0.5
 Options = dict[str, Any]
 
 
@@ -239,10 +241,18 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         indices = count()
-        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
+        copy = chain(self._reached(after, proof), self._copy((after, proof), subtree, request_id, session_id, indices))
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
+
+    def _reached(self, after: int, proof: list[bytes] | None) -> Iterator[list[Frames]]:
+        """Yield an empty list until a replica has a reader's number: the reader comes from a server that is further."""
+        state, turn = self._committed.state, self._turn
+        if self._pair.config.replica and proof is not None and proof[0] == state.store:
+            until = turn.now + AWAITED_S
+            while after > self._committed.state.number and turn.now < until:
+                yield []
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -416,11 +426,12 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, probe, ONE_ANSWER, subtree)
+            self._stream(identity, request_id, chain(self._reached(after, whose), probe), ONE_ANSWER, subtree)
         else:
-            until = _number(options, "until", self._committed.state.number)
+            until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            records = chain(self._reached(after, whose), records)
             empty = partial(self._no_records, request_id, after, indices)
             self._stream(identity, request_id, records, credit, subtree, empty=empty)
 

@@ -89,6 +89,8 @@ class Upstream:
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
+        # True if the records that it lacks are gone, so that it asks for the whole state.
+        self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
         # Chunks that came since credit was granted, and the time of the next report.
@@ -276,7 +278,7 @@ class Upstream:
             if self._tries <= self.servers:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
-            self._asked_at = LONG_AGO
+            self._asked_at, self._whole = LONG_AGO, True
         elif refused.code == "loop":
             self._misfit(LOOP.format(refused.detail))
         elif refused.code == "store" and isinstance(refused.detail, bytes):
@@ -335,7 +337,7 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
-        before, committed.state = committed.state, after
+        before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
         self._goal, self.greets = max(self._goal or 0, after.number), True
@@ -389,6 +391,7 @@ class Upstream:
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
+        asked["whole"] = self._whole
         turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
 
     def status(self) -> dict[str, Any]:
