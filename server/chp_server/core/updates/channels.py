@@ -11,7 +11,7 @@ the same turn. So one that subscribed to everything can drop the BATCHes by thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from typing import Any
@@ -30,6 +30,7 @@ from chp.properties import with_ttl_s
 from ..state.image import Image
 from ..state.record_log import grouped, numbered
 from ..state.shares import Subtrees
+from ..state.staging import StagedBatch
 from .listeners import LINGERING_MAX, Listeners
 
 Frames = list[bytes]
@@ -57,7 +58,7 @@ class PublishedChannel:
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
     # The segments whose encoded form is in `parts`, or None if they are not published.
-    shares: list[Segment] = field(default_factory=list)
+    shares: list[Segment | StagedBatch] = field(default_factory=list)
     # The sessions that wrote the parts; b"" stands for the server.
     writers: dict[bytes, None] = field(default_factory=dict)
     # The number from which `digest` counts.
@@ -287,13 +288,35 @@ class PublishedChannels:
         Without its bytes (`encoded`) nothing is published.
         """
         for channel, part in self._shares(segment):
-            channel.let_go()
-            if encoded is None:
-                channel.parts.append(b"")
-                continue
-            channel.writers[self.writer] = None
-            channel.parts.append(encoded if part is segment else part.encode())
-            channel.shares.append(part)
+            self._take_large(channel, part, None if encoded is None else encoded if part is segment else part.encode())
+
+    def gather_staged(self, batch: StagedBatch, *, publish: bool) -> None:
+        """Give each channel its part of a plain batch of a large commit, as `gather` does."""
+        for channel, part in self._shares_of_staged(batch):
+            self._take_large(channel, part, part.encode() if publish else None)
+
+    def _shares_of_staged(self, batch: StagedBatch) -> Iterator[tuple[PublishedChannel, Segment | StagedBatch]]:
+        """Yield what `_shares` does; the batch is decoded only if a channel has a part of it."""
+        if len(self.by_topic) <= FEW:
+            for channel in self.by_topic.values():
+                if (part := batch.narrowed(channel.subtree)) is not None:
+                    self._touched[channel.subtree] = channel
+                    yield channel, part
+        elif (whole := self._subtrees.holding(batch.low, batch.high)) is not None:
+            for subtree in whole:
+                channel = self._touched[subtree] = self.by_topic[channel_topic(subtree)]
+                yield channel, batch
+        else:
+            yield from self._shares(batch.segment())
+
+    def _take_large(self, channel: PublishedChannel, part: Segment | StagedBatch, encoded: bytes | None) -> None:
+        channel.let_go()
+        if encoded is None:
+            channel.parts.append(b"")
+            return
+        channel.writers[self.writer] = None
+        channel.parts.append(encoded)
+        channel.shares.append(part)
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
         """Update the channels of a passive for a segment, before the map has it; nothing is published."""
@@ -357,7 +380,7 @@ class PublishedChannels:
                 out.append([channel.topic, pack(end), b"", b"", body])
         return out
 
-    def kvpubs(self, segments: list[Segment], first: int, last: int) -> list[Frames]:
+    def kvpubs(self, segments: Sequence[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
         """Return a KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
 
         Where the number moves on without an update, a HUGZ tells it. A subscriber to everything can then drop the
@@ -368,7 +391,8 @@ class PublishedChannels:
         prefixes = self._prefixes()
         everything = "" in prefixes
         out: list[Frames] = []
-        for segment in segments:
+        for each in segments:
+            segment = each.segment() if isinstance(each, StagedBatch) else each
             if everything or any(narrow(segment, prefix) for prefix in prefixes):
                 out += _kvpubs(segment, first, () if everything else prefixes)
             first += len(segment.keys)

@@ -9,7 +9,7 @@ go into the record as the bytes in which they came. What the server does by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -24,7 +24,7 @@ from ..state.access_state import GROUP
 from ..state.groups import GIVEN_BACK
 from ..state.record_log import Record, grouped, numbered
 from ..state.schedule import Place, ScheduledMessage, timed
-from ..state.staging import StagedCommit
+from ..state.staging import StagedBatch, StagedCommit
 from ..state.state import deletes
 from ..state.verdicts import (
     KEY_IN_OPEN_RECORD,
@@ -64,16 +64,17 @@ def in_parts(
         yield Record(before, start, end, body, digest, more=more)
 
 
-def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
+def placed_by(segments: Sequence[Segment | StagedBatch], bodies: list[bytes]) -> list[list[int]]:
     """Return the sizes of the batches of messages that each body placed; empty lists if some bodies are staged."""
     if len(segments) != len(bodies):
         return [[]] * len(bodies)
-    placed = ((segment.extras or {}).get(columns.PLACED) for segment in segments)
+    extras = ({} if isinstance(each, StagedBatch) else each.extras or {} for each in segments)
+    placed = (each.get(columns.PLACED) for each in extras)
     return [[] if column is None else [each[3] for each in column[1]] for column in placed]
 
 
-Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
-Weighed = tuple[list[Segment], list[bytes], list[int]]  # with the weights of these
+# Segments, the bytes that stand in a record, and the weights of these.
+Weighed = tuple[Sequence[Segment | StagedBatch], list[bytes], list[int]]
 
 # Why messages failed that a member had in hand.
 MEMBER_ENDED = "the member that had it ended"
@@ -380,7 +381,7 @@ class Committer:
             self._note_done(new, now)
         if large:
             self.commit(turn)
-            self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now)
+            self._keep_in_parts(turn, segments, list(map(list, new.items())), now)
             return
         batch = (session_id, new.get(session_id, 0)) if new else NOBODYS
         self.open.attribute(batch, 0)
@@ -457,42 +458,45 @@ class Committer:
 
     def _commit_parts(self, turn: CurrentTurn, staged: StagedCommit, batch: BatchId) -> int:
         state = self.committed.state
-        bodies = state.staging.bodies(staged.transaction_id, staged.parts)
-        segments = state.staging.decoded(staged.transaction_id, staged.parts)
-        for i, segment in enumerate(segments):
-            if segment.extras and columns.UNLESS_NEWER in segment.extras:
-                segments[i], older = newer(segment, state)
-                bodies[i] = segments[i].encode()
-                self.counts["older_skipped"] += older
-            if segment.extras and columns.PUBLISH in segment.extras:
-                segments[i], bodies[i] = self._placed(segments[i], turn.wall_s)
+        segments: list[Segment | StagedBatch] = [
+            each if each.plain else self._as_of_now(each.segment(), turn)
+            for each in state.staging.batches(staged.transaction_id, staged.parts)
+        ]
         gone = self._replaced(staged.replace, segments)
         done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
-        segments = [*gone, *segments, done]
-        bodies = [*(segment.encode() for segment in gone), *bodies, done.encode()]
         self.counts["commits"] += 1
-        return self._keep_in_parts(turn, (segments, bodies), [list(batch)], turn.arrival)
+        return self._keep_in_parts(turn, [*gone, *segments, done], [list(batch)], turn.arrival)
 
-    def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
+    def _as_of_now(self, segment: Segment, turn: CurrentTurn) -> Segment:
+        """Return a staged segment as its commit makes it: without items that are older, its messages placed."""
+        if segment.extras and columns.UNLESS_NEWER in segment.extras:
+            segment, older = newer(segment, self.committed.state)
+            self.counts["older_skipped"] += older
+        if segment.extras and columns.PUBLISH in segment.extras:
+            segment, _ = self._placed(segment, turn.wall_s)
+        return segment
+
+    def _replaced(self, prefix: str | None, segments: Sequence[Segment | StagedBatch]) -> list[Segment]:
         """Return the deletes with which a commit replaces a subtree as a whole."""
         if prefix is None:
             return []
         kept: set[str] = set()
-        for segment in segments:
-            kept.update(segment.keys)
+        for each in segments:
+            kept.update(each.segment().keys if isinstance(each, StagedBatch) else each.keys)
         return deletes([key for key in self.committed.state.under(prefix) if key not in kept], self.limits)
 
-    def commit_in_parts(self, turn: CurrentTurn, segments: list[Segment]) -> int:
+    def commit_in_parts(self, turn: CurrentTurn, segments: Sequence[Segment]) -> int:
         """Make the server's own segments one record, however large, and return its revision; no record may be open."""
-        return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], turn.now)
+        return self._keep_in_parts(turn, segments, [], turn.now)
 
-    def _keep_in_parts(self, turn: CurrentTurn, done: Encoded, origins: list[Any], now: float) -> int:
-        revision, deferred = self.revision, self.committed.is_much(done[0])
+    def _keep_in_parts(
+        self, turn: CurrentTurn, segments: Sequence[Segment | StagedBatch], origins: list[Any], now: float
+    ) -> int:
+        revision, deferred = self.revision, self.committed.is_much(segments)
         self.committed.channels.writer = origins[0][0] if origins else b""
-        for segment, body in zip(*done, strict=True):
-            self.committed.apply(segment, body, revision, now, deferred=deferred)
-        weights = [segment.weight for segment in done[0]]
-        self._record_in_parts(turn, (*done, weights), [origins], now)
+        bodies = [each.encode() for each in segments]
+        self.committed.apply_all(segments, bodies, revision, now, deferred=deferred)
+        self._record_in_parts(turn, (segments, bodies, [each.weight for each in segments]), [origins], now)
         return revision
 
     def _record_in_parts(self, turn: CurrentTurn, done: Weighed, told: list[Any], now: float) -> None:
@@ -502,7 +506,7 @@ class Committer:
         """
         committed, state, wall_ms = self.committed, self.committed.state, round(turn.wall_s * 1000)
         segments, bodies, weights = done
-        items, revision = sum(len(s.keys) for s in segments), self.revision
+        items, revision = sum(segment.items for segment in segments), self.revision
         at = Record(0, 0, state.number, b"", state.digest)
         placed = placed_by(segments, bodies)
         sizes = [len(b) + sum(p) for b, p in zip(bodies, placed, strict=True)]

@@ -10,7 +10,8 @@ Every record extends the digest (history.py). The active's way from updates to r
 from __future__ import annotations
 
 from collections import Counter
-from itertools import compress
+from collections.abc import Sequence
+from itertools import compress, repeat
 from typing import Any
 from zlib import crc32
 
@@ -27,6 +28,7 @@ from chp.unpacking import WHOLE_STATE
 
 from ..state.history import Position, holds
 from ..state.record_log import Record, RecordLog
+from ..state.staging import StagedBatch
 from ..state.state import ReplicatedState
 from .channels import PublishedChannels
 from .turn import Append, Turn
@@ -56,9 +58,9 @@ class Committed:
         self.log.append(record)
         turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
-    def is_much(self, segments: list[Segment]) -> bool:
+    def is_much(self, segments: Sequence[Segment | StagedBatch]) -> bool:
         """Return whether segments have so many items that the map gets them later."""
-        items = sum(len(segment.keys) for segment in segments)
+        items = sum(segment.items for segment in segments)
         least = min(self.limits.deferred_items_always, len(self.state.map_so_far) // DEFERRED_SHARE)
         return items > max(self.limits.deferred_items_min, least)
 
@@ -77,6 +79,26 @@ class Committed:
         state.apply(segment, revision, now, deferred=deferred)
         if segment.extras and not columns.OF_TOPICS.isdisjoint(segment.extras):
             state.topics.apply(segment.extras)
+
+    def apply_all(
+        self,
+        segments: Sequence[Segment | StagedBatch],
+        bodies: Sequence[bytes] | None,
+        revision: int,
+        now: float,
+        *,
+        deferred: bool,
+    ) -> None:
+        """Do all that the segments of a commit say, as `apply` does; staged batches are decoded as late as can be."""
+        publish = bodies is not None
+        for each, body in zip(segments, bodies or repeat(None), strict=False):
+            if not isinstance(each, StagedBatch):
+                self.apply(each, body, revision, now, deferred=deferred)
+            elif deferred and each.plain:
+                self.channels.gather_staged(each, publish=publish)
+                self.state.apply_staged(each, revision, now)
+            else:
+                self.apply(each.segment(), body, revision, now, deferred=deferred)
 
     # -- history
 
