@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
-GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS = range(13)
+GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE = range(11)
+MESSAGES, ACCESS, COMMIT = range(11, 14)
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
-    "MESSAGES", "ACCESS",
+    "MESSAGES", "ACCESS", "COMMIT",
 )  # fmt: skip
 APPLIED, JOURNALED, REPLICATED = range(3)
 DURABILITY_NAMES = ("applied", "journaled", "replicated")
@@ -284,6 +285,29 @@ class Messages(NamedTuple):
         return _line("MESSAGES", what, f"up to {self.upto} of {self.topic_next}")
 
 
+class Commit(NamedTuple):
+    """A commit that names the staged batches that it makes visible; in journals and between servers only.
+
+    `parts` are [part, CRC-32 of its batches, numbers]: each batch is in the record that begins with its number.
+    """
+
+    prev: int
+    first: int
+    last: int
+    wall_ms: int
+    origins: list[Any]
+    transaction: bytes
+    application: str
+    version: int
+    parts: list[Any]
+
+    def describe(self, what: str = "") -> str:
+        """Return a line for logs, such as `COMMIT #1.7..9 of 2 parts (after 1.6)`."""
+        upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
+        of = f"of {len(self.parts)} parts"
+        return _line("COMMIT", f"#{describe(self.first)}{upto}", of, what, f"(after {describe(self.prev)})")
+
+
 # The kinds stand in the order of their numbers.
 Header = (
     Greeting
@@ -299,6 +323,7 @@ Header = (
     | StateHead
     | Messages
     | Access
+    | Commit
 )
 H = TypeVar("H", bound=tuple[Any, ...])
 

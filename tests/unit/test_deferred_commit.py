@@ -263,7 +263,9 @@ def test_a_staged_batch_is_decoded_only_when_the_map_gets_it(monkeypatch: pytest
     server.turn(refused, server.kvset(["/other/7"], [b"2"], c=[[0], [0]]))
     assert server.core.committer.counts["refused_revision"] == 1 and decoded == [most] * 2
     server.turn()
-    assert decoded == [most] * 3 and len(server.core.state.map_so_far) == 2 * most + 2
+    assert decoded == [most] * 3, "the slices of two turns, and the look"
+    # A turn with messages does half of it, because somebody waits for its end.
+    assert len(server.core.state.map_so_far) == most // 2 + most + 2
 
 
 def test_a_staged_batch_tells_which_keys_it_writes() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from chp import columns
 from chp.batch import Segment, select
 from chp.hashmap import Hashmap
 
@@ -29,7 +30,7 @@ LOOKS_MAX = 16
 class DeferredCommit:
     """The segments of one commit that the map does not have yet."""
 
-    __slots__ = ("_later", "_looks", "_made", "_map", "_segments", "items", "now", "number")
+    __slots__ = ("_later", "_looks", "_made", "_map", "_segments", "_start", "items", "now", "number")
 
     def __init__(self, hashmap: Hashmap, number: int, now: float) -> None:
         # The revision of the keys that it wrote, and the time from which its ttls count.
@@ -38,6 +39,8 @@ class DeferredCommit:
         # The count of items that the map does not have.
         self.items = 0
         self._segments: deque[Segment | StagedBatch] = deque()
+        # The count of items of the first segment that the map has.
+        self._start = 0
         # The keys that were written after it.
         self._later: dict[str, None] = {}
         # Each key with whether the commit leaves it in the map; made for more than `LOOKS_MAX` questions.
@@ -59,12 +62,16 @@ class DeferredCommit:
 
     def take(self, most: int) -> tuple[Segment | None, int]:
         """Take out the next items, `most` at most; return the segment for the map, if any, and the count of items."""
-        first = self._segments.popleft()
+        first, start = self._segments[0], self._start
         segment = first.segment() if isinstance(first, StagedBatch) else first
-        n = segment.items
-        if n > most:
-            self._segments.appendleft(_piece(segment, most, n))
-            segment, n = _piece(segment, 0, most), most
+        n = min(most, segment.items - start)
+        if start + n < segment.items:
+            self._segments[0], self._start = segment, start + n
+        else:
+            self._segments.popleft()
+            self._start = 0
+        if n < segment.items:
+            segment = _piece(segment, start, start + n)
         self.items -= n
         if self._later and not self._later.keys().isdisjoint(segment.keys):
             return select(segment, [key not in self._later for key in segment.keys]), n
@@ -101,7 +108,8 @@ class DeferredCommit:
 
 def _piece(segment: Segment, start: int, stop: int) -> Segment:
     """Return the items from `start` to `stop` of a segment."""
-    if segment.extras is None:
-        return Segment(segment.keys[start:stop], segment.values[start:stop])
+    extras = segment.extras or {}
+    if not extras or (extras.keys() == {columns.TTLS} and type(extras[columns.TTLS]) is int):
+        return Segment(segment.keys[start:stop], segment.values[start:stop], segment.extras)
     inside = range(start, stop)
     return select(segment, [i in inside for i in range(len(segment.keys))]) or Segment([], [])

@@ -24,9 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequen
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from chp import columns
 from chp.batch import Segment, decode_segment, narrow
+from chp.errors import BadFrame
 from chp.fair import FairTable, crowding
 from chp.limits import Limits
 from chp.topics import Counts, add_counts
@@ -65,13 +67,15 @@ class StagedBatch:
     high: str
     # True if it has items, and columns of `PLAIN` only.
     plain: bool
+    # The first number of the record that staged it, if this server and its peer have that record; else 0.
+    number: int = 0
 
     @staticmethod
-    def of(segment: Segment) -> StagedBatch:
-        """Return a segment as it is staged."""
+    def of(segment: Segment, number: int = 0) -> StagedBatch:
+        """Return a segment as the record `number` stages it."""
         low, high = segment.bounds if segment.keys else ("", "")
         plain = bool(segment.keys) and not (segment.extras and segment.extras.keys() - PLAIN)
-        return StagedBatch(segment.encode(), len(segment.keys), segment.weight, low, high, plain)
+        return StagedBatch(segment.encode(), len(segment.keys), segment.weight, low, high, plain, number)
 
     @property
     def prefix(self) -> str:
@@ -113,6 +117,11 @@ class StagedTransaction:
     touched: float
     parts: dict[str, list[StagedBatch]] = field(default_factory=dict)
     bytes: int = 0
+    # The CRC-32 of each part.
+    crcs: dict[str, int] = field(default_factory=dict)
+    # When it began, and the bytes of all records up to then (`Staging.passed`).
+    began: float = 0.0
+    began_at: int = 0
     # The counts of each part's messages for topics.
     messages: dict[str, Counts] = field(default_factory=dict)
 
@@ -148,6 +157,8 @@ class Staging:
         # The transactions that were committed last; never more than `versions` may hold.
         self.committed: OrderedDict[bytes, None] = OrderedDict()
         self.bytes = 0
+        # The bytes of all records that this server has kept.
+        self.passed = 0
         # The client that opened each transaction, as far as records tell it.
         self._openers: dict[bytes, bytes] = {}
 
@@ -209,15 +220,21 @@ class Staging:
         """Return the client that began an open transaction; None if that is not known."""
         return self._openers.get(transaction_id) if transaction_id in self.transactions else None
 
-    def add(self, segment: Segment, now: float) -> None:
-        """Keep a segment that names its transaction and part in "stage", unless that transaction was committed."""
+    def add(self, segment: Segment, now: float, number: int = 0) -> None:
+        """Keep a segment that names its transaction and part in "stage", unless that transaction was committed.
+
+        `number` is the first number of its record, if there is one.
+        """
         extras = dict(segment.extras or {})
         transaction_id, part = extras.pop(columns.STAGE)
         if transaction_id in self.committed:
             return
-        batch = StagedBatch.of(Segment(segment.keys, segment.values, extras or None))
-        transaction = self.transactions.setdefault(transaction_id, StagedTransaction(now))
+        batch = StagedBatch.of(Segment(segment.keys, segment.values, extras or None), number)
+        transaction = self.transactions.get(transaction_id)
+        if transaction is None:
+            transaction = self.transactions[transaction_id] = StagedTransaction(now, began=now, began_at=self.passed)
         transaction.parts.setdefault(part, []).append(batch)
+        transaction.crcs[part] = crc32(batch.body, transaction.crcs.get(part, 0))
         for name, count, body in extras.get(columns.PUBLISH, ()):
             add_counts(transaction.messages.setdefault(part, {}), name, count, len(body))
         transaction.touched = now
@@ -248,6 +265,46 @@ class Staging:
         """Return the staged batches of the given parts, in the order in which the commit names the parts."""
         transaction = self.transactions.get(transaction_id)
         return [] if transaction is None else [batch for name, _ in parts for batch in transaction.parts.get(name, ())]
+
+    def names(self, transaction_id: bytes, parts: list[list[Any]]) -> list[list[Any]] | None:
+        """Return the parts of a commit as a COMMIT names them.
+
+        Return None if that can't be: a batch has to be looked at, or the journals may lack the record of a batch.
+        """
+        transaction, named = self.transactions.get(transaction_id), []
+        if transaction is None or transaction.messages:
+            return None
+        for part, _ in parts:
+            batches = transaction.parts.get(part, [])
+            if not all(batch.plain and batch.number for batch in batches):
+                return None
+            named.append([part, transaction.crcs.get(part, 0), [batch.number for batch in batches]])
+        return named
+
+    def named(self, transaction_id: bytes, parts: list[list[Any]]) -> list[StagedBatch]:
+        """Return the batches that a COMMIT names; raise `BadFrame` if this server has others."""
+        transaction = self.transactions.get(transaction_id)
+        found = list[StagedBatch]()
+        for part, crc, numbers in parts:
+            batches = [] if transaction is None else transaction.parts.get(part, [])
+            ours = 0 if transaction is None else transaction.crcs.get(part, 0)
+            if len(batches) != len(numbers) or ours != crc:
+                staged = f"{len(batches)} batches are staged here, and {len(numbers)} were committed"
+                raise BadFrame(f"the part {part!r:.100} of a commit differs: {staged}; this server needs a whole state")
+            found += batches
+        return found
+
+    def others(self, transaction_id: bytes) -> int:
+        """Return the bytes of the records since a transaction began, without its own."""
+        transaction = self.transactions.get(transaction_id)
+        return 0 if transaction is None else self.passed - transaction.began_at - transaction.bytes
+
+    def forget_numbers(self) -> None:
+        """Forget the records that staged what is staged now: a journal begins, or may begin, after them."""
+        for transaction in self.transactions.values():
+            for batches in transaction.parts.values():
+                for batch in batches:
+                    batch.number = 0
 
     def drop(self, transaction_id: bytes) -> list[MutableSequence[Any]]:
         """Forget a transaction and what is staged in it; return the lists of that, which the caller frees in slices."""

@@ -314,7 +314,7 @@ class ReplicatedState:
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
         if segment.extras and columns.STAGE in segment.extras:
-            self.staging.add(segment, now)
+            self.staging.add(segment, now, revision)
             return
         if deferred:
             self._defer(segment, revision, now)

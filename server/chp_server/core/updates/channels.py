@@ -11,8 +11,10 @@ the same turn. So one that subscribed to everything can drop the BATCHes by thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 from zlib import crc32
@@ -155,6 +157,8 @@ class PublishedChannels:
         # The session whose segments are noted now.
         self.writer = b""
         self.refused = 0
+        # What makes the BATCHes that each channel publishes in turns to come, in their order.
+        self._later: dict[bytes, deque[Callable[[], Frames]]] = {}
         # Subtrees whose fingerprints are wanted, and need a pass over the map.
         self.unmeasured: list[str] = []
 
@@ -211,6 +215,7 @@ class PublishedChannels:
             else:
                 self._subtrees.remove(channel.subtree)
                 self._touched.pop(channel.subtree, None)
+                self._later.pop(topic, None)
 
     def shown(self) -> dict[str, int]:
         """Return the number of listeners of each channel, for an operator; of the first hundred."""
@@ -219,6 +224,7 @@ class PublishedChannels:
     def reset(self, state: Any) -> None:
         """Begin every channel anew, after the state was replaced as a whole."""
         self._touched.clear()
+        self.drop_later()
         for channel in self.by_topic.values():
             channel.take(state.number)
             channel.let_go()
@@ -226,6 +232,7 @@ class PublishedChannels:
 
     def begin_epoch(self, first: int) -> None:
         """Begin all digests anew, because an epoch was opened: before it another server may have published."""
+        self.drop_later()
         for channel in self.by_topic.values():
             channel.begin_digest(first)
 
@@ -346,6 +353,7 @@ class PublishedChannels:
 
     def skip(self, last: int) -> None:
         """Drop the parts of a record that is complete and is not published."""
+        self.drop_later()
         for channel in self._take_touched():
             channel.take(last)
 
@@ -360,6 +368,10 @@ class PublishedChannels:
             body, crc = record_body, record_crc
             before, origins = channel.last, channel.told(header.origins)
             parts = channel.take(last)
+            if self._later and channel.topic in self._later:
+                header_after = header.after(before, origins)
+                self._later[channel.topic].append(partial(_one, channel, header_after, parts))
+                continue
             if channel.subtree or before != prev or len(parts) != items:
                 body = encode(header.after(before, origins), parts)
                 crc = crc32(body)
@@ -370,14 +382,56 @@ class PublishedChannels:
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
         """Return the BATCHes of a record that may be large: several a channel, of which the last has the origins."""
         out: list[Frames] = []
+        for channel, batches in self._in_parts(first, last, wall_ms, origins):
+            if channel.topic in self._later:
+                self._later[channel.topic] += batches
+            else:
+                out += (make() for make in batches)
+        return out
+
+    def publish_later(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> None:
+        """Publish a large record as `publish_parts` does, but a share a turn (`share`)."""
+        for channel, batches in self._in_parts(first, last, wall_ms, origins):
+            self._later.setdefault(channel.topic, deque()).extend(batches)
+
+    def _in_parts(
+        self, first: int, last: int, wall_ms: int, origins: list[list[Any]]
+    ) -> Iterator[tuple[PublishedChannel, list[Callable[[], Frames]]]]:
+        """Yield each channel that has a part in the open record, with what makes its BATCHes; this takes all parts."""
         for channel in self._take_touched():
             at, told = channel.last, channel.told(origins)
             weights = [share.weight for share in channel.shares]
             groups = grouped(channel.take(last), weights, self._limits.part_bytes)
-            for (before, start, end), more, group in numbered(groups, at, first, last):
-                body = encode(headers.Batch(before, start, end, wall_ms, [] if more else told, more), group)
-                channel.carried(crc32(body))
-                out.append([channel.topic, pack(end), b"", b"", body])
+            yield (
+                channel,
+                [
+                    partial(
+                        _one, channel, headers.Batch(before, start, end, wall_ms, [] if more else told, more), group
+                    )
+                    for (before, start, end), more, group in numbered(groups, at, first, last)
+                ],
+            )
+
+    @property
+    def behind(self) -> bool:
+        """True if a large record is not published as a whole yet."""
+        return bool(self._later)
+
+    def drop_later(self) -> None:
+        """Drop what is not published yet: another server is active, and readers resume there."""
+        self._later.clear()
+
+    def share(self, left: int) -> list[Frames]:
+        """Return the next BATCHes of large records in the order of each channel, until `left` bytes are done."""
+        out: list[Frames] = []
+        while self._later and left > 0:
+            topic, waiting = next(iter(self._later.items()))
+            out.append(waiting.popleft()())
+            left -= len(out[-1][-1])
+            # The channels take turns.
+            del self._later[topic]
+            if waiting:
+                self._later[topic] = waiting
         return out
 
     def kvpubs(self, segments: Sequence[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
@@ -402,6 +456,13 @@ class PublishedChannels:
 
     def _prefixes(self) -> tuple[str, ...]:
         return tuple(prefix for topic in self.chp1 if (prefix := _text_prefix(topic)) is not None)
+
+
+def _one(channel: PublishedChannel, header: headers.Batch, parts: list[bytes]) -> Frames:
+    """Return a BATCH of a channel; the channel's BATCHes have to be made in their order."""
+    body = encode(header, parts)
+    channel.carried(crc32(body))
+    return [channel.topic, pack(header.last), b"", b"", body]
 
 
 def alive(number: int) -> Frames:

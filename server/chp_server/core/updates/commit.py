@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -19,8 +20,10 @@ from chp.batch import Segment, encode, packb
 from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
+from chp.versions import COMMIT_SINCE
 
 from ..state.access_state import GROUP
+from ..state.commit_record import done as done_by
 from ..state.groups import GIVEN_BACK
 from ..state.record_log import Record, grouped, numbered
 from ..state.schedule import Place, ScheduledMessage, timed
@@ -95,6 +98,8 @@ class Committer:
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
         # The owners of clients, applications and groups that got their first owner in the open record.
         self.new_owners: dict[bytes, str] = {}
+        # A commit names staged batches if their journals keep so many bytes of other records, and for so long.
+        self.retains: tuple[float, float] = (inf, inf)
         # What a lease has in hand of groups that count deliveries, as a column; the coordinator of groups knows it.
         self.in_hand: Callable[[bytes, str], list[list[Any]]] = lambda lease_id, why: []
         # The number of keys of ended leases that this turn may still delete.
@@ -448,6 +453,7 @@ class Committer:
         revision = staged.done
         if revision is None:
             revision = self._commit_parts(turn, staged, verdict.batch)
+            self.counts["commits"] += 1
         else:
             self.counts["commits_repeated"] += 1
             done = Segment([], [], {columns.ABORT: staged.transaction_id})
@@ -457,15 +463,62 @@ class Committer:
         self.commit(turn)
 
     def _commit_parts(self, turn: CurrentTurn, staged: StagedCommit, batch: BatchId) -> int:
-        state = self.committed.state
-        segments: list[Segment | StagedBatch] = [
-            each if each.plain else self._as_of_now(each.segment(), turn)
-            for each in state.staging.batches(staged.transaction_id, staged.parts)
-        ]
+        batches = self.committed.state.staging.batches(staged.transaction_id, staged.parts)
+        names = self._names(staged, batches, turn.now)
+        segments = [each if each.plain else self._as_of_now(each.segment(), turn) for each in batches]
         gone = self._replaced(staged.replace, segments)
+        if names is not None and sum(len(key) for segment in gone for key in segment.keys) <= self.limits.part_bytes:
+            return self._commit_by_name(turn, staged, batch, names, (gone, batches))
         done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
-        self.counts["commits"] += 1
         return self._keep_in_parts(turn, [*gone, *segments, done], [list(batch)], turn.arrival)
+
+    def _names(self, staged: StagedCommit, batches: list[StagedBatch], now: float) -> list[list[Any]] | None:
+        """Return the parts of a commit as a COMMIT names them; None if its record has to have the batches.
+
+        That is so if it is small, if the peer is of an older version, or if a journal may lack the staged batches: a
+        reader of changes would miss them. So the journals may have let go half of what they retain, at most.
+        """
+        staging, (retain_bytes, retain_s) = self.committed.state.staging, self.retains
+        large = sum(len(batch.body) for batch in batches) > self.limits.part_bytes
+        if not large or self.view.version < COMMIT_SINCE:
+            return None
+        began = staging.transactions[staged.transaction_id].began
+        if staging.others(staged.transaction_id) > retain_bytes / 2 or now - began > retain_s / 2:
+            return None
+        return staging.names(staged.transaction_id, staged.parts)
+
+    def _commit_by_name(
+        self,
+        turn: CurrentTurn,
+        staged: StagedCommit,
+        batch: BatchId,
+        names: list[list[Any]],
+        made_of: tuple[list[Segment], list[StagedBatch]],
+    ) -> int:
+        """Make a record that names the staged batches, and publish them in pieces."""
+        committed, state, now = self.committed, self.committed.state, turn.arrival
+        (gone, batches), prev, first, origins = made_of, state.number, self.revision, [list(batch)]
+        bodies = [segment.encode() for segment in gone]
+        items = sum(segment.items for segment in gone) + sum(each.items for each in batches)
+        # Readers get it in parts, each of which takes a number.
+        last = prev + max(items, len(gone) + len(batches) + 1)
+        wall_ms = round(turn.wall_s * 1000)
+        header = headers.Commit(
+            prev, first, last, wall_ms, origins, staged.transaction_id, staged.application, staged.version, names
+        )
+        body, done = encode(header, bodies), done_by(header)
+        segments: list[Segment | StagedBatch] = [*gone, *batches, done]
+        committed.channels.writer = batch[0]
+        published = [*bodies, *(each.body for each in batches), done.encode()]
+        committed.apply_all(segments, published, first, now, deferred=committed.is_much(segments))
+        record = Record(prev, first, last, body, link(state.digest, crc32(body)), staged=batches)
+        state.record_number(last, record.digest, origins, first, now)
+        committed.keep(record, turn.effects)
+        turn.effects.publish += committed.channels.kvpubs(segments, first, last)
+        committed.channels.publish_later(first, last, wall_ms, origins)
+        self.counts["updates"] += items
+        self.counts["records"] += 1
+        return first
 
     def _as_of_now(self, segment: Segment, turn: CurrentTurn) -> Segment:
         """Return a staged segment as its commit makes it: without items that are older, its messages placed."""

@@ -19,13 +19,14 @@ from chp import columns
 from chp.batch import Segment, decode, encode, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
-from chp.headers import Access, Batch, Epoch, Header, name_of
+from chp.headers import Access, Batch, Commit, Epoch, Header, name_of
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
 from chp.unpacking import WHOLE_STATE
 
+from ..state.commit_record import done
 from ..state.history import Position, holds
 from ..state.record_log import Record, RecordLog
 from ..state.staging import StagedBatch
@@ -53,9 +54,15 @@ class Committed:
         # The digest up to the last of these parts.
         self._digest = 0
 
+    @property
+    def busy(self) -> bool:
+        """True while the map, or a channel, has not got the whole of a large commit. Readers that come now wait."""
+        return bool(self.state.deferred) or self.channels.behind
+
     def keep(self, record: Record, turn: Turn) -> None:
         """Add a record to the log and the journal, with the messages that it has placed."""
         self.log.append(record)
+        self.state.staging.passed += len(record.body)
         turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
     def is_much(self, segments: Sequence[Segment | StagedBatch]) -> bool:
@@ -165,6 +172,7 @@ class Committed:
     ) -> Record:
         """Apply a record as `follow` does, given its decoded body."""
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
+        staged: Sequence[StagedBatch] = ()
         if isinstance(header, Epoch):
             self._parts.drop()
             self.state.record_epoch(header, digest)
@@ -178,20 +186,30 @@ class Committed:
                 _ = [segment.bounds for segment in segments if segment.keys]
             whole = self._parts.add(header, segments)
             if whole is not None:
-                made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
-                self._apply(whole, digest, now, made)
+                self._note_openers(whole)
+                self._apply(whole, whole.segments, digest, now, _made(whole, now, wall_s))
+        elif isinstance(header, Commit):
+            staged = self.state.staging.named(header.transaction, header.parts)
+            each: list[Segment | StagedBatch] = [*map(segment_of, items), *staged, done(header)]
+            self._apply(header, each, digest, now, _made(header, now, wall_s))
         else:
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         more = isinstance(header, Batch) and header.more
-        return Record(header.prev, header.first, header.last, body, digest, more=more)
+        return Record(header.prev, header.first, header.last, body, digest, more=more, staged=staged)
 
-    def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
-        deferred = self.is_much(record.segments)
-        self._note_openers(record)
-        for segment in record.segments:
-            self.apply(segment, None, record.first, made, deferred=deferred)
-            self.counts["updates"] += len(segment.keys)
-            self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
+    def _apply(
+        self,
+        record: WholeRecord | Commit,
+        segments: Sequence[Segment | StagedBatch],
+        digest: int,
+        now: float,
+        made: float,
+    ) -> None:
+        self.apply_all(segments, None, record.first, made, deferred=self.is_much(segments))
+        for each in segments:
+            self.counts["updates"] += each.items
+            if isinstance(each, Segment):
+                self._followed_uuids += (each.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
         self.channels.skip(record.last)
 
@@ -218,3 +236,8 @@ class Committed:
         if held:
             self.log.drop_after(self.state.number)
         return held
+
+
+def _made(record: WholeRecord | Commit, now: float, wall_s: float | None) -> float:
+    """Return the time from which the ttls of a record count: now, or on recovery when the record was made."""
+    return now if wall_s is None else now - max(0.0, wall_s - record.wall_ms / 1000)
