@@ -14,7 +14,7 @@ import msgpack
 
 from chp.numbers import epoch_of
 
-EPOCH, ACCESS, COMMIT = 9, 12, 13
+EPOCH, ACCESS, COMMIT = 9, 12, 14
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from chp_server.core.updates.turn import Append, Read, ReadOldest, Turn
 from chp_server.cores import STEP_S, Cores
 from chp_server.store.memory_store import MemoryStore
 from chp_server.store.store_url import open_journal
+from tests.unit.replicas import WithReplica
 
 SESSION, READER, TRANSACTION = b"s" * 16, b"reader", b"t" * 16
 ROWS = {f"/r/{n}": b"%d" % n for n in range(8)}
@@ -482,3 +483,37 @@ def test_a_kind_is_told_by_one_byte_however_many_items_follow() -> None:
         body = encode(Commit(0, 1, 1, 0, [], TRANSACTION, "job", 1, []), [b"\xc0"] * items)
         assert is_commit(body) and not is_commit(encode(Batch(0, 1, 1, 0, [], False), [b"\xc0"] * items))
     assert not is_commit(b"\x90")
+
+
+# -- replicas
+
+
+def test_a_replica_publishes_what_the_pair_publishes() -> None:
+    pair = WithReplica(SMALL)
+    for name in ("P", "R"):
+        pair.core(name).subscription([b"1", b"\x01" + channel_topic("/r/")])
+    pair.run(0.5)
+    sent = {name: len(pair.published[name]) for name in ("P", "R")}
+    for n, (key, value) in enumerate(ROWS.items(), 1):
+        pair.put("PB", SESSION, n, {key: value}, stage=[TRANSACTION, "0"])
+    pair.put("PB", SESSION, 9, {}, commit=[TRANSACTION, "job", 1, [["0", 8]], None])
+    pair.run(3.0)
+    batches = {
+        name: [m[4] for m in pair.published[name][n:] if m[0] == channel_topic("/r/") and kinds([m[4]]) == [BATCH]]
+        for name, n in sent.items()
+    }
+    assert batches["P"] == batches["R"] and len(batches["P"]) == 8
+    assert is_commit(pair.p.committer.committed.log.after(pair.p.state.number - 9, 1)[0].body)
+    assert pair.r.state.map.values == ROWS and pair.r.state.proof() == pair.p.state.proof()
+
+
+def test_a_replica_that_has_something_else_staged_gets_the_whole_state() -> None:
+    pair = WithReplica(SMALL)
+    for n, (key, value) in enumerate(ROWS.items(), 1):
+        pair.put("PB", SESSION, n, {key: value}, stage=[TRANSACTION, "0"])
+    pair.run(0.5)
+    pair.r.state.staging.transactions[TRANSACTION].crcs["0"] ^= 1
+    pair.put("PB", SESSION, 9, {}, commit=[TRANSACTION, "job", 1, [["0", 8]], None])
+    pair.run(5.0)
+    assert pair.r.committer.counts["garbage_upstream"] == 1 and pair.r.active
+    assert pair.r.state.map.values == ROWS and pair.r.state.proof() == pair.p.state.proof()

@@ -172,7 +172,8 @@ class ServerCore:
         items, size = most
         channels, state = self._committed.channels, self._committed.state
         state.catch_up(items)
-        if channels.behind and self.pair.active:
+        # A replica publishes while it catches up, too.
+        if channels.behind and (self.pair.active or self._config.replica):
             self.turn.effects.publish += channels.share(size)
         elif channels.behind:
             channels.drop_later()
@@ -204,7 +205,9 @@ class ServerCore:
             self.requests.forget()
         if state.busy:
             state.go_on(self._quiet_times if state.number == turn.written else 1)
-        if self.requests.awake:
+        if self.requests.replicas:
+            self.requests.replicas.pump(self.requests.blocked)
+        if self.requests.awake or self.requests.replicas.reads:
             self.requests.pump()
         if self._committed.busy and not self._heard:
             # Nobody waits for the end of this turn.
@@ -594,7 +597,7 @@ class ServerCore:
         """End what is over, and set the time of the next check; all kinds are checked with each heartbeat."""
         pair, state, now = self.pair, self._committed.state, self.turn.now
         expiry, deadlines = self._expiry, self._deadlines
-        if not pair.serving or self._room.read_only:
+        if not pair.serving or self._room.read_only or self._config.replica:
             expiry.ready = False
             deadlines.clear(EXPIRY)
         elif state.deferred or state.listing or self._pending.taken:

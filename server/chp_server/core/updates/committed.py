@@ -1,7 +1,7 @@
 """All that is committed: the state, the latest records and the channels.
 
     keep, open_epoch    add a record of this server
-    follow              adds a record of the active's, or of the journal
+    follow              adds a record of the active's, or of the journal; a replica publishes it too
     holds               returns whether the records of another replica are part of this history
 
 Every record extends the digest (history.py). The active's way from updates to records is in commit.py.
@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import columns
-from chp.batch import Segment, decode, encode, segment_of
+from chp.batch import Segment, decode, encode, items_of, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Commit, Epoch, Header, name_of
@@ -32,11 +32,19 @@ from ..state.record_log import Record, RecordLog
 from ..state.staging import StagedBatch
 from ..state.state import ReplicatedState
 from .channels import PublishedChannels
-from .turn import Append, Turn
+from .turn import Append, Frames, Turn
 
 # A commit of many items, with more than one item for each so many keys of the map, is journaled, published and
 # acknowledged before the map gets it. The client gets its answer earlier, and the sets of others wait for a slice only.
 DEFERRED_SHARE = 8
+
+
+def writers_of(record: WholeRecord) -> list[bytes]:
+    """Return the session that wrote each segment of a record; b"" stands for the server."""
+    origins = record.origins
+    if record.whose is None:
+        return [origins[0][0] if origins else b""] * len(record.segments)
+    return [origins[place - 1][0] if place else b"" for place, _, n in record.whose for _ in range(n)]
 
 
 class Committed:
@@ -53,6 +61,8 @@ class Committed:
         self._parts = Parts()
         # The digest up to the last of these parts.
         self._digest = 0
+        # The bytes of their segments, if they are published.
+        self._bodies: list[bytes] = []
 
     @property
     def busy(self) -> bool:
@@ -168,15 +178,27 @@ class Committed:
         return self.follow_decoded(*decode(body, WHOLE_STATE), body, now, wall_s)
 
     def follow_decoded(
-        self, header: Header, items: list[Any], body: bytes, now: float, wall_s: float | None = None
+        self,
+        header: Header,
+        items: list[Any],
+        body: bytes,
+        now: float,
+        wall_s: float | None = None,
+        *,
+        publish: list[Frames] | None = None,
     ) -> Record:
-        """Apply a record as `follow` does, given its decoded body."""
+        """Apply a record as `follow` does, given its decoded body.
+
+        Its messages to subscribers are appended to `publish`, if that is given: they are those of the active.
+        """
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
-        staged: Sequence[StagedBatch] = ()
+        staged = list[StagedBatch]()
         if isinstance(header, Epoch):
             self._parts.drop()
             self.state.record_epoch(header, digest)
             self.channels.skip(header.last)
+            if publish is not None:
+                self.channels.begin_epoch(header.first)
         elif isinstance(header, Access):
             self._note_access(header, digest, now)
         elif isinstance(header, Batch):
@@ -184,14 +206,23 @@ class Committed:
             if header.more:
                 # The turn of the last part then need not look at each key.
                 _ = [segment.bounds for segment in segments if segment.keys]
+            if publish is not None and self.channels.by_topic:
+                self._bodies += items_of(body)
             whole = self._parts.add(header, segments)
             if whole is not None:
                 self._note_openers(whole)
-                self._apply(whole, whole.segments, digest, now, _made(whole, now, wall_s))
+                bodies, self._bodies = self._bodies, []
+                made = _made(whole, now, wall_s)
+                if publish is not None:
+                    bodies = bodies or [b""] * len(whole.segments)
+                    self._apply(whole, whole.segments, digest, now, made=made, bodies=bodies)
+                    publish += self._published(whole, header, body)
+                else:
+                    self._apply(whole, whole.segments, digest, now, made=made)
         elif isinstance(header, Commit):
             staged = self.state.staging.named(header.transaction, header.parts)
-            each: list[Segment | StagedBatch] = [*map(segment_of, items), *staged, done(header)]
-            self._apply(header, each, digest, now, _made(header, now, wall_s))
+            parts: list[Segment | StagedBatch] = [*map(segment_of, items), *staged, done(header)]
+            self._follow_commit(header, parts, digest, now, made=_made(header, now, wall_s), publish=publish)
         else:
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         more = isinstance(header, Batch) and header.more
@@ -203,15 +234,50 @@ class Committed:
         segments: Sequence[Segment | StagedBatch],
         digest: int,
         now: float,
+        *,
         made: float,
+        bodies: list[bytes] | None = None,
     ) -> None:
-        self.apply_all(segments, None, record.first, made, deferred=self.is_much(segments))
+        """Apply a whole record; with the `bodies` of its segments the channels gather what is to be published."""
+        deferred = self.is_much(segments)
+        if bodies is not None and isinstance(record, WholeRecord):
+            for writer, segment, body in zip(writers_of(record), record.segments, bodies, strict=True):
+                self.channels.writer = writer
+                self.apply(segment, body, record.first, made, deferred=deferred)
+        else:
+            self.apply_all(segments, bodies, record.first, made, deferred=deferred)
         for each in segments:
             self.counts["updates"] += each.items
             if isinstance(each, Segment):
                 self._followed_uuids += (each.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
-        self.channels.skip(record.last)
+        if bodies is None:
+            self.channels.skip(record.last)
+
+    def _follow_commit(
+        self,
+        header: Commit,
+        segments: Sequence[Segment | StagedBatch],
+        digest: int,
+        now: float,
+        *,
+        made: float,
+        publish: list[Frames] | None,
+    ) -> None:
+        if publish is None:
+            self._apply(header, segments, digest, now, made=made)
+            return
+        self.channels.writer = header.origins[0][0] if header.origins else b""
+        self._apply(header, segments, digest, now, made=made, bodies=[each.encode() for each in segments])
+        publish += self.channels.kvpubs(segments, header.first, header.last)
+        self.channels.publish_later(header.first, header.last, header.wall_ms, header.origins)
+
+    def _published(self, record: WholeRecord, last: Batch, body: bytes) -> list[Frames]:
+        """Return what the active published of a record that was just applied; `body` is that of its `last` part."""
+        out = self.channels.kvpubs(record.segments, record.first, record.last)
+        if last.first == record.first:
+            return out + self.channels.publish(last, body, crc32(body), len(record.segments))
+        return out + self.channels.publish_parts(record.first, record.last, record.wall_ms, record.origins)
 
     def _note_openers(self, record: WholeRecord) -> None:
         """Note the clients that staged the segments of a record, as far as the record tells whose they are."""
@@ -233,6 +299,7 @@ class Committed:
     def drop_partial(self) -> bool:
         """Forget the parts of a record that will never be complete; return whether there were any."""
         held = self._parts.drop()
+        self._bodies.clear()
         if held:
             self.log.drop_after(self.state.number)
         return held
