@@ -639,6 +639,9 @@ HELD: dict[str, dict[str, str]] = {
     "tests/wire/test_connections.py": {
         "test_the_user_who_has_most_connections_loses_those_heard_longest_ago": "H-12",
     },
+    "tests/wire/test_gateway_mounts.py": {
+        "test_a_websocket_is_of_one_mount": "G-17",
+    },
     "tests/wire/test_gateway_fair.py": {
         "test_a_user_who_has_all_websockets_loses_the_one_used_longest_ago": "H-13",
     },

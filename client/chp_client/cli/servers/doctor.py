@@ -13,6 +13,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from chp.addresses import is_file, parse
@@ -24,7 +25,7 @@ from ..out import Out
 from ..pair import ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, command
-from ..store import asking
+from ..store import asking, at_once
 from ..text import show_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
@@ -211,17 +212,27 @@ def unreachable_ports(server: str) -> list[int]:
     return closed
 
 
-@command(timeout_s=TIMEOUT_S)
+@command(timeout_s=TIMEOUT_S, mounts=True)
 def doctor(settings: CliSettings) -> int:
     """Find what is wrong with a pair, and the remedy.
 
     Look at both servers, and at the replicas that are named, from here: answers, ports, versions, clocks, settings,
-    disk, memory. Exit code 0 if nothing is bad, else 1.
+    disk, memory. Exit code 0 if nothing is bad, else 1. Of several mounts each pair is looked at.
 
     Examples:
         chp doctor
         chp doctor --json | jq -r 'select(.level != "ok")'
     """
+    pairs = list(settings.each_pair())
+    told = at_once([partial(_examine, one) for _, one in pairs])
+    found = [(mount, finding) for (mount, _), findings in zip(pairs, told, strict=True) for finding in findings]
+    width = max(len(mount) for mount, _ in pairs)
+    settings.out.show(found, _fields, lambda out, row: _text(out, *row, width))
+    return DEGRADED if any(finding.level == BAD for _, finding in found) else OK
+
+
+def _examine(settings: CliSettings) -> list[Finding]:
+    """Return the findings on one pair."""
     began = time.time()
     with asking(settings) as admin:
         answers = admin.ask_all("status")
@@ -230,14 +241,18 @@ def doctor(settings: CliSettings) -> int:
     for view in seen:
         explain(view, answers[view.server], with_key=admin.with_key)
     closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
-    found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
-    settings.out.show(found, Finding._asdict, _text)
-    return DEGRADED if any(each.level == BAD for each in found) else OK
+    return findings(seen, closed, 1000 * ended, 1000 * (ended - began))
 
 
-def _text(out: Out, finding: Finding) -> str:
+def _fields(row: tuple[str, Finding]) -> dict[str, str]:
+    mount, finding = row
+    return ({"mount": mount} if mount else {}) | finding._asdict()
+
+
+def _text(out: Out, mount: str, finding: Finding, width: int) -> str:
     level = out.style(f"{finding.level:4}", fg=COLOURS[finding.level])
-    return f"{level}  {finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
+    shown = f"{mount:{width}}  " if width else ""
+    return f"{level}  {shown}{finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
 
 
 COMMANDS = (doctor,)
