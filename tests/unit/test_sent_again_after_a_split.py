@@ -212,6 +212,27 @@ def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_
     assert held.revisions["/job/1"] == revision, "it is not done twice"
 
 
+@pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
+@pytest.mark.parametrize("done", [False, True], ids=["passed over", "done"])
+def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: str, done: bool) -> None:
+    """The active had the batches of both runs before the servers met, so the loser sees its batch in the state."""
+    pair = split()
+    version: dict[str, Any] = {"once": ["job", 1, False], "publish": messages(b"m")}
+    pair.put("P", X, 3, {"/job/1": b"1"}, **version)
+    first = [lambda: pair.put("B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
+    second = [lambda: pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
+    for put in first + second if done else second + first:
+        put()
+        pair.run(0.1)
+    meet(pair)
+    wins = not done and theirs == "/job/1"
+    state = pair.b.state
+    assert state.map.values["/job/1"] == (b"2" if theirs == "/job/1" else b"1")
+    assert state.topics.by_name["t"].next == 1 if not wins else "t" not in state.topics.by_name
+    assert pair.outcomes()["/job/1"] == (CONFLICT if wins else REPLAYED)
+    assert state.staging.versions["job"][0] == 2
+
+
 def test_a_set_that_follows_on_a_version_in_conflict_is_replayed_if_it_has_no_condition() -> None:
     pair = split()
     pair.put("P", X, 3, {"/free": b"job", "/bound": b"job", "/theirs": b"job"}, once=["job", 1, False])
