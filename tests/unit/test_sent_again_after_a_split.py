@@ -192,6 +192,18 @@ def test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_whe
     assert state.map.values["/free"] == state.map.values["/theirs"] == b"job" and state.topics.by_name["t"].next == 1
 
 
+def test_a_skipped_batch_that_comes_late_is_not_acknowledged() -> None:
+    """A server without room had refused it, and died with the refusal (seed 1637)."""
+    pair = split()
+    pair.put("B", X, 4, {"/four": b"4"}, oldest=True)
+    pair.run(0.1)
+    answers = pair.answers(X, "B")
+    assert answers[-1][:2] == (4, "ack") and pair.b.state.sessions[PUBLIC].skipped == ((2, 3),)
+    pair.put("B", X, 3, {"/three": b"3"})
+    pair.run(0.1)
+    assert pair.answers(X, "B") == answers and "/three" not in pair.b.state.map.values
+
+
 @pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
 def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_done(theirs: str) -> None:
     """The active got the batches of the program's first run after those of its second run (seed 1245)."""

@@ -119,7 +119,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
     return AcceptChp1(key, value, uuid, properties, ttl_ms)
 
 
-def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
+def _judge_again(batch: BatchId, view: StateView) -> Verdict:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
@@ -127,6 +127,9 @@ def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
         return Unrecorded(batch)
+    if refusal is None and state.skipped(session_id, no):
+        # It was not done here, and may have been refused elsewhere. Its client has an answer, and holds it no more.
+        return UNHEARD
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
 
