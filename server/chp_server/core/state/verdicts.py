@@ -1,4 +1,4 @@
-"""Verdicts: the values that say what becomes of a KVSET. intake.py returns them, and commit.py acts on them.
+"""Verdicts: the values that say what becomes of a KVSET.
 
     Accept               it is done, in the open record
     AcceptChp1           a set of CHP/1: it is done, in the open record
@@ -9,6 +9,8 @@
     Unrecorded           it changes nothing, and the server may write nothing
     KEY_IN_OPEN_RECORD   the open record has to be committed first
     UNHEARD              it gets no answer: its client sends it again, or holds it no more
+
+intake.py returns them, and commit.py acts on them.
 """
 
 from __future__ import annotations
