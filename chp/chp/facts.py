@@ -250,6 +250,7 @@ COUNTS = {
     "members_too_slow": "members of groups that lost their slots, as they acknowledged nothing",
     "slots_moved": "slots of groups that moved to another member",
     "slots_moved_by_work": "slots of groups that were to move from a slow member to a faster one",
+    "upstream_dropped": "messages of a replica to the servers that it follows that were dropped for want of room",
     "peer_dropped": "messages to the peer that were dropped for want of room on the way",
     "degraded": "times that the active went on alone",
     "diverged": "times that the passive did not hold what it confirmed",

@@ -26,6 +26,18 @@ HELD: dict[str, dict[str, str]] = {
         "test_keys_and_values_of_exactly_the_maximum_and_one_more": "C-67",
         "test_a_subscriber_to_everything_drops_what_is_chp2_by_its_number": "C-69",
     },
+    "tests/unit/test_replica.py": {
+        "test_a_replica_has_the_numbers_the_bodies_and_the_digests_of_the_pair": "D-1 D-2 D-10 D-11 D-12",
+        "test_a_replica_that_lost_its_stream_goes_on_by_records": "D-9",
+        "test_a_replica_takes_the_whole_state_if_the_records_that_it_lacks_are_gone": "D-9 D-10",
+        "test_a_silent_upstream_makes_a_replica_passive_and_its_heartbeats_stop": "D-3 D-4",
+        "test_a_replica_follows_the_successor_and_its_clients_resume": "D-14",
+        "test_a_reader_that_is_ahead_waits_and_resumes": "D-5",
+        "test_a_set_and_its_acknowledgement_go_through": "D-6 D-7",
+        "test_questions_of_the_active_go_through": "D-8",
+        "test_replicas_stand_in_a_row_and_tell_hops_and_age": "D-13",
+        "test_the_ninth_hop_is_refused": "D-15",
+    },
     "tests/wire/test_garbage.py": {
         "test_four_actives_of_garbage_do_not_pass_for_a_peer": "C-3",
         "test_a_malformed_set_is_counted_and_later_sets_are_published": "C-64",
@@ -34,6 +46,19 @@ HELD: dict[str, dict[str, str]] = {
     },
     "tests/wire/test_ipc.py": {
         "test_a_clone_by_files_and_one_by_ports_have_the_same": "C-4",
+    },
+    "tests/unit/test_client_replicas.py": {
+        "test_a_replica_tells_four_numbers": "P-16",
+        "test_a_list_of_more_than_a_pair_is_looked_at_and_read_at_one_replica": "P-17 P-18",
+        "test_a_client_of_the_pair_moves_to_a_replica_that_has_come": "P-19",
+        "test_no_server_behind_the_copy_is_followed": "P-20",
+        "test_the_lower_load_of_two_wins": "P-21",
+        "test_replicas_that_stay_away_from_the_pair_are_left_in_the_end": "P-22",
+        "test_a_replica_that_restarted_is_resumed_at_unless_it_is_behind": "P-23",
+        "test_replicas_that_wait_for_an_active_are_given_time_and_no_vote": "P-24",
+        "test_an_answer_that_is_behind_the_copy_is_not_taken": "P-25",
+        "test_a_reader_moves_without_a_moment_of_stale": "P-26",
+        "test_the_age_of_the_actives_word_makes_the_copy_older": "P-27",
     },
     "tests/unit/test_client_chp1.py": {
         "test_a_set_is_plain_kvsets_to_both_collectors_with_a_uuid_each": "C-5 C-47",

@@ -9,6 +9,7 @@
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
     ICANHAZ? STX client ETX {id, ...}          a client's report about itself (clients.py); no answer
+    ICANHAZ? STX follow ETX {id, at, ...}      a replica's question for all records, without an end (replicas.py)
 
 A request for a copy is also the client's vote in Binary Star: it makes a passive take over if its peer is silent.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from chp import columns, headers
@@ -33,6 +34,7 @@ from chp.versions import spoken, unspoken
 from ..asks import Ask, Asking, RiseAbove, Vote
 from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
+from ..state.history import Position
 from ..state.image import Image
 from ..state.leases import listed
 from ..updates.authorizer import Authorizer
@@ -43,12 +45,17 @@ from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
 from .feeds import Feeds
 from .images import Alive, Images, packed
+from .replicas import Replicas
 from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts, snapshot_parts, with_ttls_left
 from .topic_readers import TopicReaders, of_member
 
-STATUS = STX + b"status" + ETX
+STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
+# The admin right of a replica: it gets all that the pair holds, and speaks for its clients.
+VOUCH = "vouch"
 # An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
+# A replica lets a reader that is further wait so long for its number; that is shorter than `WORD_S`.
+AWAITED_S = 0.5
 Options = dict[str, Any]
 
 
@@ -81,6 +88,9 @@ class Requests:
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
+        self.replicas = Replicas(turn, self._committed, self.feeds.pages)
+        # On a replica: the connections whose questions it has passed to the active.
+        self.passed: set[bytes] = set()
         self._alive = Alive(limits)
         # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
@@ -145,13 +155,12 @@ class Requests:
             raise BadFrame(f"can't answer a client: {unspoken(version)}")
         if subtree_frame == TELLS:
             self.clients.told(identity, options, self.authorizer.speaker, self._turn.now)
+        elif subtree_frame == FOLLOW:
+            yield from self._follow(identity, options)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
-            more = options["more"]
-            if type(more) is int and more > 0:
-                self.syncs.grant(identity, options["id"], more, self._turn.now)
-                self.readers.grant(identity, options["id"], more)
+            self._grant(identity, options)
         elif "topic" in options or "topics" in options:
             if (yield from self._vote(partial(self._denies_topic, identity, options))):
                 self.readers.ask(identity, options)
@@ -161,6 +170,43 @@ class Requests:
             except BadInput as error:
                 self._answer(identity, headers.Refused(options["id"], "bad", str(error)))
                 raise
+
+    def _grant(self, identity: bytes, options: Options) -> None:
+        more = options["more"]
+        if type(more) is int and more > 0:
+            self.syncs.grant(identity, options["id"], more, self._turn.now)
+            self.readers.grant(identity, options["id"], more)
+        self.replicas.told(identity, options)
+
+    # -- replicas
+
+    def _follow(self, identity: bytes, options: Options) -> Asking:
+        """Let a replica follow; refuse one that this server itself follows."""
+        pair, state, request_id = self._pair, self._committed.state, options["id"]
+        at, below = Position.of(options.get("at")), options.get("below", [])
+        if type(below) is not list or not all(type(each) is bytes for each in below):
+            raise BadFrame("the 'below' of a replica lists the servers that follow it")
+        if self.replicas.server in below:
+            self._answer(identity, headers.Refused(request_id, "loop", pair.config.name))
+            return
+        seen = epoch_of(at.number) if at.store == state.store != b"" else 0
+        if not (yield from self._vote(partial(self._denies_following, identity, request_id), seen)):
+            return
+        state = self._committed.state
+        if not pair.serving:
+            self.replicas.note_below(below)
+            self._answer(identity, headers.Refused(request_id, "passive", int(pair.bstate)))
+        elif at.store not in (b"", state.store):
+            self._answer(identity, headers.Refused(request_id, "store", state.store))
+        elif self.replicas.full(identity):
+            self._answer(identity, headers.Refused(request_id, "busy", self._committer.limits.replicas_max))
+        else:
+            self._committer.commit(self._turn)
+            self.replicas.open(identity, options, at)
+
+    def _denies_following(self, identity: bytes, request_id: int) -> bool:
+        why = self.authorizer.undone(self._committed.state.access, VOUCH)
+        return self._denies(identity, request_id, why, "follow as a replica")
 
     # -- copies
 
@@ -195,10 +241,18 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         indices = count()
-        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
+        copy = chain(self._reached(after, proof), self._copy((after, proof), subtree, request_id, session_id, indices))
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
+
+    def _reached(self, after: int, proof: list[bytes] | None) -> Iterator[list[Frames]]:
+        """Yield an empty list until a replica has a reader's number: the reader comes from a server that is further."""
+        state, turn = self._committed.state, self._turn
+        if self._pair.config.replica and proof is not None and proof[0] == state.store:
+            until = turn.now + AWAITED_S
+            while after > self._committed.state.number and turn.now < until:
+                yield []
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -369,11 +423,12 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, probe, ONE_ANSWER, subtree)
+            self._stream(identity, request_id, chain(self._reached(after, whose), probe), ONE_ANSWER, subtree)
         else:
-            until = _number(options, "until", self._committed.state.number)
+            until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            records = chain(self._reached(after, whose), records)
             empty = partial(self._no_records, request_id, after, indices)
             self._stream(identity, request_id, records, credit, subtree, empty=empty)
 
@@ -418,10 +473,11 @@ class Requests:
             pressed = self._crowded
             for identity, part in self.syncs.pump(self.blocked, self._may_begin, turn.now, self.room, pressed=pressed):
                 turn.effects.replies.append((identity, part))
+        if self.syncs or self.replicas.reads:
             turn.effects.reads += self.feeds.pages.due()
         self._fresh.clear()
         self.readers.pump(self.blocked, lacks=self._link.backfill.waits(turn.effects))
-        self.awake = bool(self.syncs or self.readers)
+        self.awake = bool(self.syncs or self.readers or self.replicas.reads)
 
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn."""
@@ -442,6 +498,8 @@ class Requests:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
         self.images.expire(self._turn.now)
         self.clients.forget(self._turn.now)
+        if self.replicas:
+            self.replicas.beat(self.blocked)
 
     def clear(self) -> None:
         """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
@@ -450,6 +508,7 @@ class Requests:
         self.feeds.pages.clear()
         self.readers.clear()
         self.clients.clear()
+        self.replicas.clear()
         self.changes.owed.clear()
 
     @property
@@ -461,12 +520,15 @@ class Requests:
 
     def serves(self, identity: bytes) -> bool:
         """Return True if this connection has a stream or reads a topic, even if nothing is queued for it now."""
-        return self.syncs.serves(identity) or self.readers.serves(identity)
+        served = any(each.serves(identity) for each in (self.syncs, self.readers, self.replicas))
+        return served or identity in self.passed
 
     def gone(self, identity: bytes) -> None:
         """Forget an ended connection."""
         self.syncs.close(identity)
         self.readers.gone(identity)
+        self.replicas.gone(identity)
+        self.passed.discard(identity)
         self.blocked.discard(identity)
 
     # -- admin
