@@ -449,6 +449,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_sent_again_after_a_split.py": {
         "test_a_server_that_lacks_batches_asks_for_them_unless_it_is_told_that_they_are_held_no_more": "W-25",
         "test_a_session_remembers_some_skips_and_forgets_the_oldest": "S-19",
+        "test_a_skipped_batch_that_comes_late_is_not_acknowledged": "S-19",
         "test_it_is_done_once": "A-32",
         "test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice": "A-33",
         "test_a_version_that_a_program_counted_again_after_its_restart_is_done_once": "A-34",
@@ -563,6 +564,17 @@ HELD: dict[str, dict[str, str]] = {
     },
     "tests/unit/test_limits.py": {
         "test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others": "S-26",
+    },
+    "tests/unit/test_commit_record.py": {
+        "test_the_record_names_the_parts_and_both_servers_have_the_rows": "S-63",
+        "test_the_record_covers_a_number_for_each_update_or_for_each_segment": "S-64",
+        "test_a_batch_that_the_commit_looks_at_is_in_the_record": "S-65",
+        "test_a_passive_that_joins_between_staging_and_commit_gets_a_record_with_the_rows": "S-66",
+        "test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal": "S-67",
+        "test_a_channel_gets_a_share_a_turn_and_later_updates_behind_it": "S-68",
+        "test_a_reader_whose_staged_rows_are_gone_is_told_where_it_may_begin": "S-69",
+        "test_an_older_peer_gets_the_whole_state_in_place_of_a_record_that_it_can_not_read": "S-71",
+        "test_a_passive_that_has_something_else_staged_asks_for_the_whole_state": "S-70",
     },
     "tests/unit/test_deferred_commit.py": {
         "test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints": "S-34",

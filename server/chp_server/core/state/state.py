@@ -15,7 +15,7 @@ The state changes only by records, in the order of their numbers, on the active,
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, overload
@@ -37,7 +37,7 @@ from .incremental_free import IncrementalFree
 from .leases import LeaseTable, user_of
 from .runs import RunTable
 from .sessions import Sessions
-from .staging import Staging
+from .staging import StagedBatch, Staging
 from .topics import Topics
 
 # Items of a list that are packed in one turn, in about 2 ms.
@@ -143,13 +143,35 @@ class RecentRefusals:
     def __init__(self, most: int, owners: dict[bytes, str]) -> None:
         self._packed = FairTable[bytes, bytes](most)
         self._owners = owners
+        # The number of refusals of each client that has no user yet.
+        self._unowned: Counter[bytes] = Counter()
 
     def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         """Remember that a batch was refused; beyond the bound a refusal of the user that has most is forgotten."""
-        user = self._owners.get(session_id[:CLIENT_BYTES], "")
-        self._packed.put(session_id + no.to_bytes(8), packb((code, detail)), user)
+        client, batch = session_id[:CLIENT_BYTES], session_id + no.to_bytes(8)
+        if batch in self._packed:
+            self._forget(batch)
+        user = self._owners.get(client, "")
+        if not user:
+            self._unowned[client] += 1
+        self._packed.put(batch, packb((code, detail)), user)
         if len(self._packed) > self._packed.most:
-            del self._packed[self._packed.loser()]
+            self._forget(self._packed.loser())
+
+    def _forget(self, batch: bytes) -> None:
+        client = batch[:CLIENT_BYTES]
+        if not self._packed.user_of(batch):
+            self._unowned[client] -= 1
+            if not self._unowned[client]:
+                del self._unowned[client]
+        del self._packed[batch]
+
+    def own(self, client: bytes, user: str) -> None:
+        """Give the refusals of a client to a user, if the client had no user before."""
+        if self._unowned.pop(client, 0):
+            for batch in self._packed.of_user(""):
+                if batch.startswith(client):
+                    self._packed.give(batch, user)
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """Return the code and the detail of a batch's refusal; None if no refusal of it is remembered."""
@@ -314,12 +336,10 @@ class ReplicatedState:
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
         if segment.extras and columns.STAGE in segment.extras:
-            self.staging.add(segment, now)
+            self.staging.add(segment, now, revision)
             return
         if deferred:
-            if not self.deferred or self.deferred[-1].number != revision:
-                self.deferred.append(DeferredCommit(self._map, revision, now))
-            self.deferred[-1].add(segment)
+            self._defer(segment, revision, now)
         else:
             for commit in self.deferred:
                 commit.note(segment.keys)
@@ -327,13 +347,26 @@ class ReplicatedState:
                 self._tell_gatherings(segment)
             self._map.apply(segment, revision, now)
         if self.lease_of:
-            self._detach(segment)
+            self._detach(segment.keys)
         if self.topics.schedule.unless:
             self.topics.schedule.changed(segment.keys)
         if segment.extras:
             self._apply_extras(segment, revision, now)
             if columns.ENDED in segment.extras:
                 self.ended.note(segment.keys, revision)
+
+    def apply_staged(self, batch: StagedBatch, revision: int, now: float) -> None:
+        """Do what a plain batch of a commit says; the map gets it as with `deferred` of `apply`."""
+        self._defer(batch, revision, now)
+        if self.lease_of:
+            self._detach(batch.written(self.lease_of))
+        if self.topics.schedule.unless:
+            self.topics.schedule.changed(batch.written(self.topics.schedule.unless))
+
+    def _defer(self, segment: Segment | StagedBatch, revision: int, now: float) -> None:
+        if not self.deferred or self.deferred[-1].number != revision:
+            self.deferred.append(DeferredCommit(self._map, revision, now))
+        self.deferred[-1].add(segment)
 
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
@@ -388,8 +421,8 @@ class ReplicatedState:
         self.leases[lease_id].keys |= dict.fromkeys(keys)
         self.lease_of.update(dict.fromkeys(keys, lease_id))
 
-    def _detach(self, segment: Segment) -> None:
-        for key in self.lease_of.keys() & segment.keys:
+    def _detach(self, keys: Iterable[str]) -> None:
+        for key in self.lease_of.keys() & set(keys):
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
@@ -407,6 +440,7 @@ class ReplicatedState:
             if self.sessions.has_client(name):
                 if name not in self.access.owners:
                     self.leases.own(name, user)
+                    self.refusals.own(name, user)
                 self.sessions.own(name, user)
             elif name[:1] == APPLICATION:
                 self.staging.own(name[1:].decode(errors="replace"), user)
