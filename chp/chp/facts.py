@@ -264,6 +264,7 @@ COUNTS = {
     "dead_letters": "messages of groups that failed too often, and were put aside",
     "groups_late": "times that the first message of a group became older than its lag_alarm_s",
     "members_too_slow": "members of groups that lost their slots, as they acknowledged nothing",
+    "moves_asked": "readers that a replica asked to read at another replica, as it had too many",
     "slots_moved": "slots of groups that moved to another member",
     "slots_moved_by_work": "slots of groups that were to move from a slow member to a faster one",
     "upstream_dropped": "messages of a replica to the servers that it follows that were dropped for want of room",

@@ -47,6 +47,9 @@ HELD: dict[str, dict[str, str]] = {
     "tests/wire/test_ipc.py": {
         "test_a_clone_by_files_and_one_by_ports_have_the_same": "C-4",
     },
+    "tests/unit/test_moves.py": {
+        "test_the_newest_half_is_asked_of_those_that_can_go": "D-16",
+    },
     "tests/unit/test_client_replicas.py": {
         "test_a_replica_tells_four_numbers": "P-16",
         "test_a_list_of_more_than_a_pair_is_looked_at_and_read_at_one_replica": "P-17 P-18",

@@ -28,6 +28,7 @@ from ..deadlines import LINK
 from ..pair.pair_state import ACTIVE, PASSIVE
 from ..updates.channels import alive
 from ..updates.turn import Turn
+from .moves import MoveRequests
 from .upstream import Upstream
 
 # The commands that a replica passes to the active.
@@ -47,13 +48,14 @@ class ReplicaCore(ServerCore):
         )
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
+        self._moves = MoveRequests(config.readers_max, requests.clients)
         self.pair.load = requests.replicas.load = self.load
         requests.replicas.server = server
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
         """Return what greetings and heartbeats tell of this replica."""
-        upstream, readers = self.upstream, self.committer.committed.channels.listeners.connections
+        upstream, readers = self.upstream, self.committer.committed.channels.listeners.readers
         return {"hops": upstream.hops, "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
 
     # -- what comes in
@@ -110,14 +112,25 @@ class ReplicaCore(ServerCore):
     def end_turn(self) -> Turn:
         """Ask upstream for what is due, say whether this replica serves, and return all effects of the turn."""
         upstream, pair = self.upstream, self.pair
-        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.connections)
+        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.readers)
         if upstream.in_sync is not pair.active:
             self._step_to(active=upstream.in_sync)
         elif upstream.greets and pair.active:
             self._greet()
         upstream.greets, self.link.ends = False, upstream.ends
+        if pair.active:
+            self._ask_to_move()
         self._deadlines.set(LINK, upstream.next_at())
         return super().end_turn()
+
+    def _ask_to_move(self) -> None:
+        """Ask readers to go to another replica, if there are too many here."""
+        readers = self.committer.committed.channels.listeners.readers
+        if self._moves.due(self.turn.now, readers, self.cpu):
+            asked = self._moves.ask(readers, self.upstream.own_channels(), self.state.number)
+            self.turn.effects.publish += asked
+            self.committer.counts["moves_asked"] += len(asked)
+            self.turn.effects.fact("asks readers to move", readers=readers, asked=len(asked), cpu=self.cpu)
 
     def _step_to(self, *, active: bool) -> None:
         pair, turn = self.pair, self.turn
