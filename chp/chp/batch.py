@@ -86,6 +86,7 @@ __all__ = [
     "decode",
     "decode_segment",
     "encode",
+    "items_of",
     "join",
     "narrow",
     "packb",
@@ -279,6 +280,21 @@ def _parts(body: bytes, weight_max: int | None) -> list[Any]:
     if type(parts) is not list or not parts:
         raise BadFrame("the body is not an array that begins with a header")
     return parts
+
+
+def items_of(body: bytes) -> list[bytes]:
+    """Return the bytes of each item of a body that was decoded before, as its sender made them."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(body))
+    unpacker.feed(body)
+    n = unpacker.read_array_header()
+    unpacker.skip()
+    begin, items = unpacker.tell(), []
+    for _ in range(n - 1):
+        unpacker.skip()
+        end = unpacker.tell()
+        items.append(body[begin:end])
+        begin = end
+    return items
 
 
 def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:

@@ -41,6 +41,8 @@ class Limits:
     subtrees_max: int = 64
 
     # -- a client
+    # The two servers of a pair and its replicas: a Clone has sockets and connections to each.
+    servers_max: int = 16
     # Each mount is a pair of servers, which a Clone follows with a thread and sockets of their own.
     mounts_max: int = 16
     # The beginnings of names among them are looked through for each topic.
@@ -103,6 +105,10 @@ class Limits:
     sync_credit_max: int = 64
     # Snapshots under way at once.
     syncs_max: int = 1024
+    # Replicas that follow one server: each gets every record once more, so 64 cost as much as 64 readers of everything.
+    replicas_max: int = 64
+    # Clients of a replica that ask the active, each by a connection of its own, which takes a descriptor there.
+    passed_max: int = 4096
     # One connection has at most this many of them: a Clone asks for one a subtree.
     syncs_of_one_max: int = 128
     # All snapshots send this much in one turn: about 30 ms; the other readers get theirs in the next turns.

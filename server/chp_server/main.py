@@ -92,6 +92,7 @@ def _take_descriptors() -> None:
 def _run(config: Config) -> None:
     from .shell.cycles import Cycles
     from .shell.reactor import Server
+    from .shell.replica import ReplicaServer
     from .shell.supervisor import Supervisor
 
     _take_descriptors()
@@ -99,7 +100,8 @@ def _run(config: Config) -> None:
     os.umask(0o077)
     keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
     with _signals() as ending, _opened_journal(config) as journal:
-        server, cycles = Server(config, journal, keyring=keyring), Cycles()
+        server = (ReplicaServer if config.replica else Server)(config, journal, keyring=keyring)
+        cycles = Cycles()
         server.tidy, server.supervisor = cycles.step, Supervisor(os.environ)
         cycles.begin()
         ending.calls(server.stop)

@@ -29,6 +29,7 @@ from .core.updates.turn import Frames
 from .cores import Cores
 from .settings.config import Config
 from .shell.reactor import Server
+from .shell.replica import ReplicaServer
 from .store.store_url import journal_of
 
 __all__ = ["Cores", "Pair", "TestServer", "free_port"]
@@ -89,7 +90,7 @@ class TestServer:
         settings.setdefault("bind", f"tcp://127.0.0.1:{free_port()}")
         self.config = replace(Config(), **settings)
         self.limits = limits
-        self.server: CutOff | None = None
+        self.server: Server | None = None
         # Whether the messages of the peer are dropped.
         self.cut = False
         self._thread: threading.Thread | None = None
@@ -104,8 +105,12 @@ class TestServer:
         config = self.config
         keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
         journal = journal_of(config)
-        server = CutOff(config, journal, self.limits, keyring)
-        server.cut = self.cut
+        server: Server
+        if config.replica:
+            server = ReplicaServer(config, journal, self.limits, keyring)
+        else:
+            server = CutOff(config, journal, self.limits, keyring)
+            server.cut = self.cut
         try:
             server.bind()
         # Its sockets would keep its context from ending, for ever.
@@ -199,7 +204,7 @@ class Pair:
     def _cut(self, cut: bool) -> None:
         for each in (self.primary, self.backup):
             each.cut = cut
-            if each.server is not None:
+            if isinstance(each.server, CutOff):
                 each.server.cut = cut
 
     def __enter__(self) -> Self:

@@ -272,6 +272,9 @@ class Checks:
                 self._listened(node)
         if not turn.journal:
             return
+        if node.is_replica:
+            self._follows(node, turn)
+            return
         # A replay also brings the expiries of the other server.
         replays = any(fact.event == "suffix_taken_over" for fact in turn.facts)
         for op in turn.journal:
@@ -283,6 +286,14 @@ class Checks:
                     self._not_early(node, op.body)
                     if node.core.active:
                         self.access.commits(node, op.body)
+
+    def _follows(self, node: ServerNode, turn: Turn) -> None:
+        """Check that a replica keeps the records of the active, byte for byte."""
+        for op in turn.journal:
+            if isinstance(op, Append):
+                known = self.oracle.nodes.get(op.last)
+                if known is None or known.body != op.body:
+                    self.fail(f"{node.name} follows with #{describe(op.last)}, which no server committed")
 
     def _keeps_apart(self, node: ServerNode, turn: Turn) -> None:
         """Check that a server with a foreign store or a wrong role stays out."""
@@ -321,7 +332,8 @@ class Checks:
             if isinstance(op, Append):
                 self.oracle.nodes[op.last].public = True
                 epoch = epoch_of(op.last)
-                if node.core.active and epoch == node.core.state.epoch and epoch not in self.active_since:
+                ours = node.core.active and not node.is_replica and epoch == node.core.state.epoch
+                if ours and epoch not in self.active_since:
                     self.active_since[epoch] = (node.name, self.world.time.now)
 
     def publishes(self, node: ServerNode, messages: list[list[bytes]]) -> None:
@@ -373,7 +385,7 @@ class Checks:
         if (turn.journal or turn.facts or node.turns % 16 == 0) and not state.deferred:
             self._same_as_oracle(node.name, state)
             state.check()
-        if self.world.arbiter is not None:
+        if self.world.arbiter is not None and not node.is_replica:
             self.world.arbiter.check(node)
 
     def _same_as_oracle(self, name: str, state: Any) -> None:
@@ -573,6 +585,10 @@ class Checks:
         follower = active.core.pair.follower
         if follower is None or follower.confirmed != active.core.state.number:
             return "the passive has not confirmed, so its last record may not be synced yet"
+        for replica in self.world.replicas:
+            if not replica.core.active or replica.core.state.number != active.core.state.number:
+                at = describe(replica.core.state.number)
+                return f"{replica.name} is {replica.core.pair.bstate.name} at {at}, and the active is further"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"
@@ -599,6 +615,9 @@ class Checks:
         active = next(node for node in self.world.servers if node.core.active)
         end = active.core.state.number
         self._replicas_equal()
+        for replica in self.world.replicas:
+            if replica.core.state.proof() != active.core.state.proof():
+                self.fail(f"{replica.name} has another position than {active.name}: {replica.core.state.proof()}")
         self.topics.check(self.oracle.nodes[end].names)
         self.access.end()
         for node in self.world.servers:

@@ -174,6 +174,8 @@ class ClientNode:
     def __init__(self, world: World, name: str, clock: LocalClock, kind: str, subtrees: list[str]) -> None:
         self.world, self.name, self.clock = world, name, clock
         self.kind, self.subtrees = kind, subtrees
+        # The servers that the program is given: those of the pair, or replicas.
+        self.servers = ["P", "B"]
         self.running = self.paused = False
         self.starts = 0
         # The key of the program, if clients have keys.
@@ -216,8 +218,8 @@ class ClientNode:
         if self.kind == "model":
             self.core = Model(session, self.subtrees[0], 2, now)
         else:
-            self.core = Production(session, self.subtrees, ["P", "B"], now, limits=self.world.limits)
-        for server in ("P", "B"):
+            self.core = Production(session, self.subtrees, list(self.servers), now, limits=self.world.limits)
+        for server in self.servers:
             for kind in ("upd", "set", "req"):
                 self.world.net.connect(kind, self.name, server)
         self.world.checks.client_started(self)
@@ -246,7 +248,7 @@ class ClientNode:
     def connected(self, conn: Conn) -> None:
         """Send the subscriptions of a connection that came up."""
         if conn.kind == "upd":
-            for topic in self._topics["PB".index(conn.b)]:
+            for topic in self._topics[self.servers.index(conn.b)]:
                 self.world.net.send(conn, "up", [b"\x01" + topic])
 
     def disconnected(self, conn: Conn) -> None:
@@ -287,7 +289,7 @@ class ClientNode:
         self._perform()
 
     def _take(self, conn: Conn, frames: Frames, now: float) -> None:
-        i = "PB".index(conn.b)
+        i = self.servers.index(conn.b)
         if conn.kind == "upd":
             if frames[0][:1] == b"\x02" or frames[0] == b"HUGZ":
                 self.core.on_update(i, frames, now)
@@ -323,8 +325,9 @@ class ClientNode:
         self._wake()
 
     def _send(self, kind: str, i: int, frames: Frames) -> None:
-        self.world.checks.access.asks(self.world.net.conns[kind, self.name, "PB"[i]], frames)
-        self.world.net.send(self.world.net.conns[kind, self.name, "PB"[i]], "up", frames)
+        conn = self.world.net.conns[kind, self.name, self.servers[i]]
+        self.world.checks.access.asks(conn, frames)
+        self.world.net.send(conn, "up", frames)
 
     def say(self, kind: str, i: int, frames: Frames) -> None:
         """Send a message to a server without the core."""
@@ -407,7 +410,7 @@ class ClientNode:
     # -- reads at a server
 
     def read(self, server: str, key: str) -> None:
-        """Ask `server` for a snapshot of everything, and keep the value of `key`."""
+        """Ask `server`, or the replica in its place, for a snapshot of everything, and keep the value of `key`."""
         self._next_read += 1
         op = self.op("read", [key])
         self._reads[self._next_read] = (op, {})

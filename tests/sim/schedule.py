@@ -312,6 +312,48 @@ def with_schedules(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_replicas(made: Plan) -> Plan:
+    """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
+
+    The simulated lines of a replica carry no questions of a client's own, so its clients are no members of groups.
+    Plans with rules, mistakes or splits stay as they are.
+    """
+    begin = made.commands[0]
+    if begin == "keyed" or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):
+        return made
+    rng = random.Random(made.seed * 104_729 + 131)
+    members = {command.split()[1] for command in made.commands if command.startswith("consume ")}
+    lines = ["replica R1", "replica R2", *rng.choice(([], ["replica R3 R1"], ["replica R3 R2 R1"]))]
+    names = [line.split()[1] for line in lines]
+    out = [*lines, *(f"start {name}" for name in names)]
+    for command in made.commands:
+        out.append(command)
+        if command.startswith("client ") and (name := command.split()[1]) not in members and rng.random() < 0.8:
+            first, second = rng.sample([*names, rng.choice("PB")], 2)
+            out.append(f"at {name} {first} {second}")
+    end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
+    early = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at "))) + 1
+    for _ in range(rng.randint(2, 12)):
+        name, other, at = rng.choice(names), rng.choice("PB"), rng.randint(min(early, end), end)
+        out[at:at] = rng.choice(
+            (
+                [f"crash {name}", f"tick {rng.choice((0.05, 0.5, 2.0))}", f"start {name}"],
+                [f"crash {name} at {rng.choice(POINTS)}", "tick 0.3", f"start {name}"],
+                [f"cut {other}>{name}", f"tick {rng.choice((0.3, 1.5, 4.0))}", f"heal {other}>{name}"],
+                [f"cut {name}>{other}", f"tick {rng.choice((0.3, 1.5, 4.0))}", f"heal {name}>{other}"],
+                [f"pause {name}", f"tick {rng.choice((0.3, 1.5, 4.0))}", f"resume {name}"],
+                [f"wipe {name}", "tick 0.2", f"start {name}"],
+                [f"start {name}"],
+            )
+            if made.temper != "gentle"
+            else ([f"crash {name}", "tick 0.5", f"start {name}"], [f"start {name}"])
+        )
+    if rng.random() < 0.4:
+        at = rng.randint(min(early, end), end)
+        out[at:at] = [f"crash {rng.choice('PB')}", f"crash {rng.choice(names)}", "tick 1.5", "start P", "start B"]
+    return replace(made, commands=out)
+
+
 def _with_a_share_of_splits(made: Plan) -> Plan:
     cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
     return with_splits(made) if cut else made

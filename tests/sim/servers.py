@@ -125,10 +125,11 @@ class ServerNode:
         self.crash_at = self.pause_at = self.busy_at = ""
         self.starts += 1
         self.started_at = self.world.time.now
-        server = bytes([ord(self.name)]) + self.starts.to_bytes(15, "big")
+        server = self.name.encode() + self.starts.to_bytes(16 - len(self.name), "big")
         now = self.clock.mono()
         self.core = self.new_core(server, now)
-        self.line = Line(self, self.world.arbiter) if self.world.arbiter is not None else None
+        arbiter = None if self.is_replica else self.world.arbiter
+        self.line = Line(self, arbiter) if arbiter is not None else None
         self.door = Door(self) if self.core.pair.config.keyed else None
         self.keys = KeyCheck(self) if self.core.pair.config.keyed else None
         recover(self.core, self.disk, now, self.clock.wall())
@@ -196,6 +197,11 @@ class ServerNode:
             for conn in self.world.net.of[self.name]:
                 if conn.kind == "peer":
                     self.world.net.retry(conn)
+
+    @property
+    def is_replica(self) -> bool:
+        """True if it follows the pair (replicas.py)."""
+        return False
 
     @property
     def holds_lease(self) -> bool:
@@ -383,7 +389,7 @@ class ServerNode:
         self.busy, self.waits = True, step in (Step.SYNC, Step.NO_ROOM)
         starts = self.starts
         self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
-        if busy_s > self.core.link.beat_timer.beat_s / 2:
+        if busy_s > self.core.link.beat_timer.beat_s / 2 and not self.is_replica:
             self._beat(starts, self.turns)
 
     def _beat(self, starts: int, turn: int) -> None:

@@ -12,6 +12,7 @@
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
+    replica R1 [R2] | at c1 R1 P   (replicas.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
@@ -45,6 +46,7 @@ from .flooder import Flooder
 from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
+from .replicas import ReplicaNode
 from .servers import POINTS, ServerNode
 from .stranger import Stranger
 
@@ -78,6 +80,7 @@ class World:
         self.checks = Checks(self)
         self.nodes: dict[str, Any] = {}
         self.servers = [self._server("P"), self._server("B")]
+        self.replicas: list[ReplicaNode] = []
         self.clients: list[ClientNode] = []
         self.readers: list[FeedReader] = []
         self.arbiter: LeaseService | None = None
@@ -130,8 +133,12 @@ class World:
 
     def connect_server(self, node: ServerNode) -> None:
         """Connect a server that has taken its ports."""
-        other = "B" if node.name == "P" else "P"
-        self.net.connect("peer", node.name, other)
+        if isinstance(node, ReplicaNode):
+            for server in node.upstream:
+                for kind in ("req", "upd", "set"):
+                    self.net.connect(kind, node.name, server)
+        else:
+            self.net.connect("peer", node.name, "B" if node.name == "P" else "P")
         for conn in self.net.of.get(node.name, []):
             self.net.retry(conn)
 
@@ -199,6 +206,14 @@ class World:
         node = ClientNode(self, name, clock, kind, ["" if s == "all" else s for s in subtrees] or [""])
         self.nodes[name] = node
         self.clients.append(node)
+
+    def _do_replica(self, name: str, *upstream: str) -> None:
+        clock = LocalClock(self.time, 7000.0 * (len(self.replicas) + 1))
+        node = self.nodes[name] = ReplicaNode(self, name, clock, list(upstream) or ["P", "B"])
+        self.replicas.append(node)
+
+    def _do_at(self, name: str, *servers: str) -> None:
+        self.nodes[name].servers = list(servers)
 
     def _do_feed(self, name: str) -> None:
         reader = self.nodes[name] = FeedReader(self, name)
@@ -522,7 +537,7 @@ class World:
         self.chatter = on == "on"
 
     def _do_show(self) -> None:
-        for node in self.servers:
+        for node in (*self.servers, *self.replicas):
             self.trace(f"{node.name:10} {_show_server(node)}")
         for client in self.clients:
             self.trace(f"{client.name:10} {_show_client(client)}")

@@ -187,7 +187,9 @@ class ServerCore:
             self.requests.forget()
         if state.busy:
             state.go_on(self._quiet_times if state.number == turn.written else 1)
-        if self.requests.awake:
+        if self.requests.replicas:
+            self.requests.replicas.pump(self.requests.blocked)
+        if self.requests.awake or self.requests.replicas.reads:
             self.requests.pump()
         self.link.opens = False
         effects, turn.effects = turn.effects, Turn()
@@ -573,7 +575,7 @@ class ServerCore:
         """End what is over, and set the time of the next check; all kinds are checked with each heartbeat."""
         pair, state, now = self.pair, self._committed.state, self.turn.now
         expiry, deadlines = self._expiry, self._deadlines
-        if not pair.serving or self._room.read_only:
+        if not pair.serving or self._room.read_only or self._config.replica:
             expiry.ready = False
             deadlines.clear(EXPIRY)
         elif state.deferred or state.listing or self._pending.taken:

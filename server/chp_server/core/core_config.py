@@ -14,6 +14,8 @@ class CoreConfig:
 
     primary: bool = True
     has_peer: bool = False
+    # True for a replica, which follows a pair and commits nothing.
+    replica: bool = Config.replica
     has_arbiter: bool = False
     name: str = ""
     # The secret of this run, which only the peer is told.

@@ -89,12 +89,14 @@ class HeartbeatTimer:
         channels = committed.channels
         topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
         at, beat_ms, wall_ms = committed.state.number, round(pace.told_s * 1000), round(turn.wall_s * 1000)
+        load = self._pair.load()
         for channel, fingerprint in channels.measured(committed.state.map, topics):
             if fingerprint is None:
                 turn.effects.publish.append(greeting(channel.topic, at, self.greeting()))
                 continue
             digest = channel.since, channel.digest
-            beat = headers.Heartbeat(self._pair.bstate, at, channel.last, *fingerprint, beat_ms, wall_ms, *digest)
+            said = *fingerprint, beat_ms, wall_ms, *digest, load
+            beat = headers.Heartbeat(self._pair.bstate, at, channel.last, *said)
             turn.effects.publish.append(greeting(channel.topic, at, encode(beat)))
         if channels.unmeasured and not committed.state.gathering:
             channels.measure_by(committed.state.images(channels.unmeasured))
@@ -103,7 +105,8 @@ class HeartbeatTimer:
         """Return a GREETING for this moment."""
         pair, beat_ms = self._pair, round(self._pace.told_s * 1000)
         number = self._committed.state.number
-        return encode(headers.Greeting(VERSION, pair.bstate, number, beat_ms, pair.server, pair.config.name))
+        said = number, beat_ms, pair.server, pair.config.name, self._pair.load()
+        return encode(headers.Greeting(VERSION, pair.bstate, *said))
 
     def greet_all(self) -> None:
         """Send a GREETING on each channel."""

@@ -74,9 +74,14 @@ class Config:
         "primary, backup, or alone; --primary and --backup are short for it. A primary without --peer runs alone too")
     bind: str = _setting(_PAIR, "tcp://HOST:P", "", read.endpoint(wildcard=True),
         "where to listen: snapshots at P, updates at P+1, sets at P+2, the peer at P+3",
-        "tcp://127.0.0.1:5556, or tcp://127.0.0.1:5566 for a backup")
+        "tcp://127.0.0.1:5556, or tcp://127.0.0.1:5566 for a backup, or tcp://127.0.0.1:5576 for a replica")
     peer: str | None = _setting(_PAIR, "tcp://HOST:P", None, read.endpoint(wildcard=False),
         "the other server's --bind, as seen from here", "none: run alone")
+    replica: bool = _setting(_PAIR, "yes|no", False, read.switch,
+        "be a replica: follow the servers at --upstream, commit nothing, and serve readers with the numbers of the "
+        "pair; see docs/operations/replicas.md")
+    upstream: str | None = _setting(_PAIR, "A,B", None, read.upstream,
+        "with --replica: the servers of the pair, or other replicas, as tcp://HOST:P with commas", "none")
     ipc: str | None = _setting(_PAIR, "DIR", None, read.directory,
         "also listen on files in this directory, named P, P+1 and P+2: programs of this host and user give "
         "ipc://DIR/P and save a part of each round trip", "none: ports only")
@@ -166,11 +171,15 @@ class Config:
     # fmt: on
 
     def __post_init__(self) -> None:
-        self._derive("bind", f"tcp://127.0.0.1:{5566 if self.role == 'backup' else 5556}")
-        self._derive("name", f"{self.role}-{split_endpoint(self.bind)[1]}")
+        kept = bool(self.data) or not self.replica
+        self._derive("bind", f"tcp://127.0.0.1:{5566 if self.role == 'backup' else 5576 if self.replica else 5556}")
+        self._derive("name", f"{'replica' if self.replica else self.role}-{split_endpoint(self.bind)[1]}")
         self._derive("data", f"chp-data/{self.name}")
         self._derive("backup_dir", f"{self.data.rstrip('/') or '/'}/backups")
-        self._derive("store", f"sqlite:{self.data}")
+        # What a replica loses it gets from the pair again, so it keeps a journal only if it is told to, and syncs late.
+        self._derive("store", f"sqlite:{self.data}" if kept else "memory:")
+        if self.replica and self.sync == "always":
+            object.__setattr__(self, "sync", "interval")
 
     def _derive(self, name: str, value: str) -> None:
         if not getattr(self, name):
@@ -183,6 +192,11 @@ class Config:
     def peer_endpoint(self, offset: int) -> str | None:
         """Return the peer's address for P+offset, or None for a server that runs alone."""
         return None if self.peer is None else _offset(self.peer, offset)
+
+    @property
+    def upstreams(self) -> list[str]:
+        """The addresses of the servers that a replica follows."""
+        return self.upstream.split(",") if self.upstream else []
 
     @property
     def ipc_address(self) -> str:
@@ -202,7 +216,8 @@ class Config:
         """Return the settings that the log names at the start."""
         optional = {"ipc": self.ipc and self.ipc_address, "keys": self.keys, "plain_bind": self.plain_bind}
         return {
-            "role": self.role, "bind": self.bind, "peer": self.peer or "none",
+            "role": "replica" if self.replica else self.role, "bind": self.bind,
+            **({"upstream": self.upstream} if self.replica else {"peer": self.peer or "none"}),
             **{name: value for name, value in optional.items() if value},
             "store": without_password(self.store), "heartbeat_s": self.heartbeat_s,
         }  # fmt: skip

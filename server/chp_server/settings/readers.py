@@ -142,6 +142,23 @@ def endpoint(*, wildcard: bool) -> Reader:
     return Reader(parse, f"a port from 1 to {PORT_MAX}")
 
 
+# A replica asks one server after the other, and votes so; a pair has two.
+UPSTREAMS_MAX = 8
+
+
+def _upstream(text: str) -> object:
+    one = endpoint(wildcard=False)
+    found = [str(one(each.strip())) for each in text.split(",")]
+    if len(found) != len(set(found)):
+        raise ValueError("give each server once")
+    if len(found) > UPSTREAMS_MAX:
+        raise ValueError(f"give at most {UPSTREAMS_MAX} servers: those of the pair, or replicas nearer to it")
+    return ",".join(found)
+
+
+upstream = Reader(_upstream, f"1 to {UPSTREAMS_MAX} servers")
+
+
 def _parse_switch(text: str) -> object:
     if text.lower() not in _SWITCH:
         raise ValueError("give yes or no")

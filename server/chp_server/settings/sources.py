@@ -184,7 +184,27 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
     if peer and config.solo_wait_s is not None and config.solo_wait_s < 2 * heartbeat:
         found.append(("solo_wait_s", f"the peer would not be heard before; {twice}, or {NEVER}"))
     found += _arbiter_problems(config)
+    found += _replica_problems(config)
     return found
+
+
+def _replica_problems(config: Config) -> Iterator[tuple[str, str]]:
+    if config.upstream and not config.replica:
+        yield "upstream", "only a replica has it; add --replica, or name the other server of a pair by --peer"
+    if not config.replica:
+        return
+    if not config.upstream:
+        yield "replica", "name the servers of the pair: --upstream tcp://HOST:P,tcp://HOST:P"
+    for name in ("peer", "arbiter", "bootstrap"):
+        if getattr(config, name):
+            yield name, "a replica follows a pair, and is no part of it; leave it out, or leave --replica out"
+    if config.role != "alone":
+        yield "role", "a replica is neither primary nor backup; leave it out, or leave --replica out"
+    if config.keys:
+        yield "keys", "replicas of a pair with keys are not there yet; let these readers join the pair itself"
+    for each in config.upstreams:
+        if _overlap(config.bind, each):
+            yield "upstream", f"{each} is this replica itself ({config.bind} and the ports after it); name others"
 
 
 def _arbiter_problems(config: Config) -> Iterator[tuple[str, str]]:

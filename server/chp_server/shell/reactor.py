@@ -194,7 +194,7 @@ class Server:
         )
         # A peer that sees another id knows that we restarted.
         run = secrets.token_bytes(16)
-        self.core = ServerCore(core_config, run, now, limits)
+        self.core = self.new_core(core_config, run, now)
         self._waits = WaitTimes(self.core.committer.acks, self.core.requests.syncs.took)
         self._audit = Audit(config.audit, config.name) if config.audit else None
         if self.sockets.zap_handler is not None:
@@ -211,6 +211,10 @@ class Server:
         self._recover(now)
         self._snapshotter = Snapshotter(journal, limits)
         self._copies = Copies(config.backup_dir, self.core, limits)
+
+    def new_core(self, config: CoreConfig, run: bytes, now: float) -> ServerCore:
+        """Return an empty core."""
+        return ServerCore(config, run, now, self._limits)
 
     def _recover(self, now: float) -> None:
         loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
@@ -437,8 +441,12 @@ class Server:
 
     def _hand_over(self, messages: list[Frames], handle: Callable[[Frames], None]) -> None:
         if messages:
-            self.core.turn.arrived(time.monotonic())
-            self._guard(handle, messages)
+            self.take_guarded(handle, messages)
+
+    def take_guarded(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
+        """Hand over messages that have arrived by now; a defect costs one of them, and is logged."""
+        self.core.turn.arrived(time.monotonic())
+        self._guard(handle, messages)
 
     def _guard(self, handle: Callable[[Frames], None], messages: Iterable[Frames]) -> None:
         for frames in messages:

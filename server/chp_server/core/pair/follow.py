@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from math import inf
 
 from chp import columns
@@ -35,7 +36,7 @@ from ..state.image import NOT_YET
 from ..state.missing_messages import packed
 from ..state.record_log import RecordLog
 from ..state.state import ReplicatedState
-from ..updates.turn import Frames
+from ..updates.turn import CurrentTurn, Frames
 from .throttle import Pace, Throttle
 
 STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED, LEAVE = (
@@ -177,6 +178,14 @@ class Follower:
     def pump_ready(self) -> bool:
         """True if chunks could be sent at once."""
         return self._chunks is not None and self.credit > 0
+
+
+def whole_state(state: ReplicatedState, turn: CurrentTurn, limits: Limits) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """Return the segments of a state as it is now, and the body that ends it; both yield `NOT_YET` while they wait."""
+    image = state.image("")
+    segments = (segment.encode() for segment in image.chunks(limits, lambda: turn.now))
+    scheduled = state.topics.schedule.segments(round(turn.wall_s * 1000))
+    return chain(image.waiting(), segments, state.staging.segments(), scheduled), state.rest(turn.now)
 
 
 def begins_snapshot(body: bytes) -> bool:

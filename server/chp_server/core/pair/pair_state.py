@@ -11,6 +11,7 @@ writes down what the peer says (peerlink.py). Pure: the time is that of the turn
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -160,6 +161,8 @@ class PairState:
         self.high_water_mark = 0
         # The reason why a server with such a journal can't go on; the shell then ends it.
         self.cut_short = ""
+        # What a replica says of its load in greetings and heartbeats; a server of a pair says nothing.
+        self.load: Callable[[], dict[str, Any] | None] = lambda: None
 
     # -- the state of this server
 

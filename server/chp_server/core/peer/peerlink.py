@@ -16,7 +16,6 @@ BEAT alone has a connection of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from itertools import chain
 from typing import Any, ClassVar
 
 from chp.batch import decode, packb, unpackb
@@ -522,12 +521,9 @@ class PeerLink:
         if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
             pair.follower = Follower(committer.limits, after, state.number, throttle=throttle)
         else:
-            image = state.image("")
-            segments = (segment.encode() for segment in image.chunks(committer.limits, lambda: turn.now))
-            scheduled = state.topics.schedule.segments(round(turn.wall_s * 1000))
-            chunks = chain(image.waiting(), segments, state.staging.segments(), scheduled)
+            chunks, rest = follow.whole_state(state, turn, committer.limits)
             pair.follower = Follower(committer.limits, state.number, state.number, chunks, throttle)
-            pair.follower.with_state(state.rest(turn.now))
+            pair.follower.with_state(rest)
         turn.effects.fact("catching_up", peer_number=describe(after), number=describe(state.number))
 
     def _on_more(self, body: bytes) -> None:

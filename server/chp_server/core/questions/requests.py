@@ -9,6 +9,7 @@
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
     ICANHAZ? STX client ETX {id, ...}          a client's report about itself (clients.py); no answer
+    ICANHAZ? STX follow ETX {id, at, ...}      a replica's question for all records, without an end (replicas.py)
 
 A request for a copy is also the client's vote in Binary Star: it makes a passive take over if its peer is silent.
 """
@@ -34,6 +35,7 @@ from chp.versions import spoken, unspoken
 from ..asks import Ask, Asking, RiseAbove, Vote
 from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
+from ..state.history import Position
 from ..state.image import Image
 from ..state.leases import listed
 from ..updates.authorizer import Authorizer
@@ -45,6 +47,7 @@ from .clients import TELLS, Clients
 from .feeds import Feeds
 from .image_numbers import ImageNumbers
 from .images import Alive, Images, packed
+from .replicas import Replicas
 from .syncs import (
     Syncs,
     SyncStream,
@@ -58,7 +61,9 @@ from .syncs import (
 )
 from .topic_readers import TopicReaders, of_member
 
-STATUS = STX + b"status" + ETX
+STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
+# The admin right of a replica: it gets all that the pair holds, and speaks for its clients.
+VOUCH = "vouch"
 # An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
 # So many keys are counted in the turn of the question; those of a larger map in the turns to come.
@@ -103,6 +108,9 @@ class Requests:
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
+        self.replicas = Replicas(turn, self._committed, self.feeds.pages)
+        # On a replica: the connections whose questions it has passed to the active.
+        self.passed: set[bytes] = set()
         self._alive = Alive(limits)
         # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
@@ -169,13 +177,12 @@ class Requests:
             raise BadFrame(f"can't answer a client: {unspoken(version)}")
         if subtree_frame == TELLS:
             self.clients.told(identity, options, self.authorizer.speaker, self._turn.now)
+        elif subtree_frame == FOLLOW:
+            yield from self._follow(identity, options)
         elif subtree_frame[:1] == STX and subtree_frame[-1:] == ETX:
             yield from self._administer(identity, subtree_frame[1:-1].decode("ascii", "replace"), options)
         elif "more" in options:
-            more = options["more"]
-            if type(more) is int and more > 0:
-                self.syncs.grant(identity, options["id"], more, self._turn.now)
-                self.readers.grant(identity, options["id"], more)
+            self._grant(identity, options)
         elif "topic" in options or "topics" in options:
             if (yield from self._vote(partial(self._denies_topic, identity, options))):
                 self.readers.ask(identity, options)
@@ -185,6 +192,43 @@ class Requests:
             except BadInput as error:
                 self._answer(identity, headers.Refused(options["id"], "bad", str(error)))
                 raise
+
+    def _grant(self, identity: bytes, options: Options) -> None:
+        more = options["more"]
+        if type(more) is int and more > 0:
+            self.syncs.grant(identity, options["id"], more, self._turn.now)
+            self.readers.grant(identity, options["id"], more)
+        self.replicas.told(identity, options)
+
+    # -- replicas
+
+    def _follow(self, identity: bytes, options: Options) -> Asking:
+        """Let a replica follow; refuse one that this server itself follows."""
+        pair, state, request_id = self._pair, self._committed.state, options["id"]
+        at, below = Position.of(options.get("at")), options.get("below", [])
+        if type(below) is not list or not all(type(each) is bytes for each in below):
+            raise BadFrame("the 'below' of a replica lists the servers that follow it")
+        if self.replicas.server in below:
+            self._answer(identity, headers.Refused(request_id, "loop", pair.config.name))
+            return
+        seen = epoch_of(at.number) if at.store == state.store != b"" else 0
+        if not (yield from self._vote(partial(self._denies_following, identity, request_id), seen)):
+            return
+        state = self._committed.state
+        if not pair.serving:
+            self.replicas.note_below(below)
+            self._answer(identity, headers.Refused(request_id, "passive", int(pair.bstate)))
+        elif at.store not in (b"", state.store):
+            self._answer(identity, headers.Refused(request_id, "store", state.store))
+        elif self.replicas.full(identity):
+            self._answer(identity, headers.Refused(request_id, "busy", self._committer.limits.replicas_max))
+        else:
+            self._committer.commit(self._turn)
+            self.replicas.open(identity, options, at)
+
+    def _denies_following(self, identity: bytes, request_id: int) -> bool:
+        why = self.authorizer.undone(self._committed.state.access, VOUCH)
+        return self._denies(identity, request_id, why, "follow as a replica")
 
     # -- copies
 
@@ -579,10 +623,11 @@ class Requests:
             pressed = self._crowded
             for identity, part in self.syncs.pump(self.blocked, self._may_begin, turn.now, self.room, pressed=pressed):
                 turn.effects.replies.append((identity, part))
+        if self.syncs or self.replicas.reads:
             turn.effects.reads += self.feeds.pages.due()
         self._fresh.clear()
         self.readers.pump(self.blocked, lacks=self._link.backfill.waits(turn.effects))
-        self.awake = bool(self.syncs or self.readers)
+        self.awake = bool(self.syncs or self.readers or self.replicas.reads)
 
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn."""
@@ -604,6 +649,8 @@ class Requests:
         self.images.expire(self._turn.now)
         self._forget_lost_numbers()
         self.clients.forget(self._turn.now)
+        if self.replicas:
+            self.replicas.beat(self.blocked)
 
     def clear(self) -> None:
         """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
@@ -614,6 +661,7 @@ class Requests:
         self.feeds.pages.clear()
         self.readers.clear()
         self.clients.clear()
+        self.replicas.clear()
         self.changes.owed.clear()
 
     @property
@@ -625,12 +673,15 @@ class Requests:
 
     def serves(self, identity: bytes) -> bool:
         """Return True if this connection has a stream or reads a topic, even if nothing is queued for it now."""
-        return self.syncs.serves(identity) or self.readers.serves(identity)
+        served = any(each.serves(identity) for each in (self.syncs, self.readers, self.replicas))
+        return served or identity in self.passed
 
     def gone(self, identity: bytes) -> None:
         """Forget an ended connection."""
         self.syncs.close(identity)
         self.readers.gone(identity)
+        self.replicas.gone(identity)
+        self.passed.discard(identity)
         self.blocked.discard(identity)
 
     # -- admin

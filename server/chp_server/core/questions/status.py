@@ -76,6 +76,7 @@ def status_of(
         "peer": _peer_status(turn, pair, link),
         "arbiter": pair.arbitration.status(),
         "scrub": link.scrubber.status(turn.now),
+        "replicas": requests.replicas.status(),
         "misfit": None if link.incompatible is None else link.incompatible.status(turn.now),
         **requests.shell_facts(),
         "counts": {**committer.counts, **_turned_away(committed, link, requests)},

@@ -1,7 +1,7 @@
 """All that is committed: the state, the latest records and the channels.
 
     keep, open_epoch    add a record of this server
-    follow              adds a record of the active's, or of the journal
+    follow              adds a record of the active's, or of the journal; a replica publishes it too
     holds               returns whether the records of another replica are part of this history
 
 Every record extends the digest (history.py). The active's way from updates to records is in commit.py.
@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from chp import columns
-from chp.batch import Segment, decode, encode, segment_of
+from chp.batch import Segment, decode, encode, items_of, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Epoch, Header, name_of
@@ -29,11 +29,19 @@ from ..state.history import Position, holds
 from ..state.record_log import Record, RecordLog
 from ..state.state import ReplicatedState
 from .channels import PublishedChannels
-from .turn import Append, Turn
+from .turn import Append, Frames, Turn
 
 # A commit of many items, with more than one item for each so many keys of the map, is journaled, published and
 # acknowledged before the map gets it. The client gets its answer earlier, and the sets of others wait for a slice only.
 DEFERRED_SHARE = 8
+
+
+def writers_of(record: WholeRecord) -> list[bytes]:
+    """Return the session that wrote each segment of a record; b"" stands for the server."""
+    origins = record.origins
+    if record.whose is None:
+        return [origins[0][0] if origins else b""] * len(record.segments)
+    return [origins[place - 1][0] if place else b"" for place, _, n in record.whose for _ in range(n)]
 
 
 class Committed:
@@ -50,6 +58,8 @@ class Committed:
         self._parts = Parts()
         # The digest up to the last of these parts.
         self._digest = 0
+        # The bytes of their segments, if they are published.
+        self._bodies: list[bytes] = []
 
     def keep(self, record: Record, turn: Turn) -> None:
         """Add a record to the log and the journal, with the messages that it has placed."""
@@ -139,14 +149,26 @@ class Committed:
         return self.follow_decoded(*decode(body, WHOLE_STATE), body, now, wall_s)
 
     def follow_decoded(
-        self, header: Header, items: list[Any], body: bytes, now: float, wall_s: float | None = None
+        self,
+        header: Header,
+        items: list[Any],
+        body: bytes,
+        now: float,
+        wall_s: float | None = None,
+        *,
+        publish: list[Frames] | None = None,
     ) -> Record:
-        """Apply a record as `follow` does, given its decoded body."""
+        """Apply a record as `follow` does, given its decoded body.
+
+        Its messages to subscribers are appended to `publish`, if that is given: they are those of the active.
+        """
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
         if isinstance(header, Epoch):
             self._parts.drop()
             self.state.record_epoch(header, digest)
             self.channels.skip(header.last)
+            if publish is not None:
+                self.channels.begin_epoch(header.first)
         elif isinstance(header, Access):
             self._note_access(header, digest, now)
         elif isinstance(header, Batch):
@@ -154,24 +176,45 @@ class Committed:
             if header.more:
                 # The turn of the last part then need not look at each key.
                 _ = [segment.bounds for segment in segments if segment.keys]
+            if publish is not None and self.channels.by_topic:
+                self._bodies += items_of(body)
             whole = self._parts.add(header, segments)
             if whole is not None:
                 made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
-                self._apply(whole, digest, now, made)
+                bodies, self._bodies = self._bodies, []
+                if publish is not None:
+                    self._apply(whole, digest, now, made, bodies or [b""] * len(whole.segments))
+                    publish += self._published(whole, header, body)
+                else:
+                    self._apply(whole, digest, now, made)
         else:
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         more = isinstance(header, Batch) and header.more
         return Record(header.prev, header.first, header.last, body, digest, more=more)
 
-    def _apply(self, record: WholeRecord, digest: int, now: float, made: float) -> None:
+    def _apply(
+        self, record: WholeRecord, digest: int, now: float, made: float, bodies: list[bytes] | None = None
+    ) -> None:
+        """Apply a whole record; with the `bodies` of its segments the channels gather what is to be published."""
         deferred = self.is_much(record.segments)
         self._note_openers(record)
-        for segment in record.segments:
-            self.apply(segment, None, record.first, made, deferred=deferred)
+        writers = [] if bodies is None else writers_of(record)
+        for i, segment in enumerate(record.segments):
+            if bodies is not None:
+                self.channels.writer = writers[i]
+            self.apply(segment, None if bodies is None else bodies[i], record.first, made, deferred=deferred)
             self.counts["updates"] += len(segment.keys)
             self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
-        self.channels.skip(record.last)
+        if bodies is None:
+            self.channels.skip(record.last)
+
+    def _published(self, record: WholeRecord, last: Batch, body: bytes) -> list[Frames]:
+        """Return what the active published of a record that was just applied; `body` is that of its `last` part."""
+        out = self.channels.kvpubs(record.segments, record.first, record.last)
+        if last.first == record.first:
+            return out + self.channels.publish(last, body, crc32(body), len(record.segments))
+        return out + self.channels.publish_parts(record.first, record.last, record.wall_ms, record.origins)
 
     def _note_openers(self, record: WholeRecord) -> None:
         """Note the clients that staged the segments of a record, as far as the record tells whose they are."""
@@ -193,6 +236,7 @@ class Committed:
     def drop_partial(self) -> bool:
         """Forget the parts of a record that will never be complete; return whether there were any."""
         held = self._parts.drop()
+        self._bodies.clear()
         if held:
             self.log.drop_after(self.state.number)
         return held

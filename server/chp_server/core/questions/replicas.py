@@ -1,0 +1,230 @@
+"""The replicas that follow this server: each gets its whole state, or what it lacks, and then every record.
+
+    ICANHAZ? STX follow ETX {id, at, below, name, credit}    a replica asks, with its position (server.md, section 44)
+    REPLY {number, hops, age}                                first, and with each heartbeat: this server lives
+    SYNC chunk ..., RECORDS [STATE]                          the state as it is, if the position is not of this history
+    RECORDS [record, ...]                                    all records after the position, and then each new one
+    ICANHAZ? "" {id, more, number, readers}                  the replica grants chunks, and says how it is
+
+It is what the active sends its passive (pair/follow.py), on port P and without an end. Nothing is confirmed: no
+acknowledgement waits for a replica. A replica answers this question too, so replicas stand in rows. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chp import headers
+from chp.batch import encode
+from chp.errors import BadFrame
+from chp.limits import Limits
+from chp.numbers import describe, pack, sequence_of
+
+from ..pair.follow import whole_state
+from ..state.history import Position
+from ..state.image import NOT_YET
+from ..state.record_log import Record
+from ..updates.committed import Committed
+from ..updates.turn import CurrentTurn, Frames
+from .feeds import PAGE_BYTES, FeedPage, FeedPages
+from .syncs import reply
+
+# The hops between a replica and the pair; each adds its delay, and a loop would add hops without an end.
+HOPS_MAX = 8
+# A server that wants to follow says so each second, or oftener.
+BELOW_S, BELOW_MAX = 5.0, 32
+# Characters of a replica's name that are kept.
+NAME_MAX = 64
+
+
+@dataclass(slots=True)
+class ReplicaStream:
+    """A replica on a connection: how far it was sent records, and what it said of itself."""
+
+    identity: bytes
+    request_id: int
+    name: str
+    # The number up to which records were sent.
+    position: int
+    credit: int
+    # The time when it last said something.
+    heard: float
+    # What is left of the whole state, and the body that ends it.
+    chunks: Iterator[Any] | None = None
+    rest: Iterator[Any] | None = None
+    # Records that are being read from the journal.
+    page: FeedPage | None = None
+    chunk: int = 0
+    number: int = 0
+    readers: int = 0
+    hops: int = 0
+
+
+class Replicas:
+    """All replicas that follow this server."""
+
+    def __init__(self, turn: CurrentTurn, committed: Committed, pages: FeedPages) -> None:
+        self._turn, self._committed, self._pages = turn, committed, pages
+        self._streams: dict[bytes, ReplicaStream] = {}
+        # The run of this server, if it is a replica: it must not follow what follows it.
+        self.server = b""
+        # What a replica tells of itself; a server of the pair tells nothing.
+        self.load: Callable[[], dict[str, Any] | None] = lambda: None
+        # True if records are being read from the journal.
+        self.reads = False
+        # The servers that want to follow this one while it serves nobody, and the time when each last said so.
+        self._below: dict[bytes, float] = {}
+
+    def __len__(self) -> int:
+        """Return the number of replicas."""
+        return len(self._streams)
+
+    @property
+    def _limits(self) -> Limits:
+        return self._committed.limits
+
+    def serves(self, identity: bytes) -> bool:
+        """Return True if a replica follows by this connection."""
+        return identity in self._streams
+
+    def full(self, identity: bytes) -> bool:
+        """Return True if no further replica may follow."""
+        return identity not in self._streams and len(self._streams) >= self._limits.replicas_max
+
+    def open(self, identity: bytes, options: dict[str, Any], at: Position) -> None:
+        """Begin to send a replica what it lacks; a question ends an earlier one of the connection."""
+        turn, committed, limits = self._turn, self._committed, self._limits
+        state = committed.state
+        credit, name = options.get("credit", 1), options.get("name", "")
+        if type(credit) is not int or credit < 1 or type(name) is not str:
+            raise BadFrame("'credit' of a replica is a number from 1, and 'name' is text")
+        stream = ReplicaStream(
+            identity, options["id"], name[:NAME_MAX], at.number, min(credit, limits.sync_credit_max), turn.now
+        )
+        self._streams[identity] = stream
+        resumes = at.number > 0 and committed.holds(at)
+        if not resumes:
+            stream.position = state.number
+            stream.chunks, stream.rest = whole_state(state, turn, limits)
+        stream.number = at.number
+        self._say(stream, headers.Reply(stream.request_id, self._life()))
+        fields = {"name": stream.name, "from": describe(at.number), "number": describe(state.number)}
+        turn.effects.fact("a replica follows", **fields, by="records" if resumes else "whole state")
+
+    def told(self, identity: bytes, options: dict[str, Any]) -> None:
+        """Take the credit that a replica grants, and what it says of itself."""
+        stream = self._streams.get(identity)
+        if stream is None or stream.request_id != options["id"]:
+            return
+        more = options["more"]
+        if type(more) is int and more >= 0:
+            stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
+            stream.heard = self._turn.now
+        for name in ("number", "readers", "hops"):
+            if type(options.get(name)) is int:
+                setattr(stream, name, options[name])
+
+    def _life(self) -> dict[str, Any]:
+        """Return the sign of life of this server."""
+        return {"number": self._committed.state.number, **(self.load() or {"hops": 0, "age": 0})}
+
+    def note_below(self, servers: list[bytes]) -> None:
+        """Note the servers that would stand below this one, as each says again and again."""
+        self._below |= dict.fromkeys(servers[:BELOW_MAX], self._turn.now)
+
+    def below(self) -> list[bytes]:
+        """Return the servers that said a moment ago that they want to follow this one."""
+        self._below = {each: at for each, at in self._below.items() if self._turn.now - at < BELOW_S}
+        return list(self._below)[:BELOW_MAX]
+
+    def beat(self, blocked: set[bytes]) -> None:
+        """Tell each replica that this server lives, and drop those that were silent for long."""
+        life = self._life()
+        for stream in list(self._streams.values()):
+            if self._turn.now - stream.heard > self._limits.sync_idle_s_max:
+                self.gone(stream.identity)
+            elif stream.identity not in blocked:
+                self._say(stream, headers.Reply(stream.request_id, life))
+
+    def pump(self, blocked: set[bytes]) -> None:
+        """Send each replica that has credit what it lacks."""
+        self.reads = False
+        for stream in list(self._streams.values()):
+            while stream.credit > 0 and stream.identity not in blocked:
+                if not (self._state_chunk(stream) if stream.chunks is not None else self._records(stream)):
+                    break
+
+    def _state_chunk(self, stream: ReplicaStream) -> bool:
+        """Send the next chunk of the whole state; return False if it is not complete yet."""
+        body = next(stream.chunks or iter(()), None)
+        if body is NOT_YET:
+            return False
+        if body is not None:
+            self._chunk(stream, headers.Sync(stream.request_id, stream.chunk), [body])
+            return True
+        end = next(stream.rest or iter(()), NOT_YET)
+        if end is NOT_YET:
+            return False
+        stream.chunks = stream.rest = None
+        self._chunk(stream, headers.Records(stream.request_id, stream.chunk), [end])
+        return True
+
+    def _records(self, stream: ReplicaStream) -> bool:
+        """Send the next records; return False if there are none now."""
+        committed = self._committed
+        if stream.position == committed.state.number:
+            return False
+        records: list[Record] | None = committed.log.after(stream.position, self._limits.sync_chunk_bytes)
+        if not records:
+            page = stream.page = stream.page or self._pages.ask(stream.position, PAGE_BYTES)
+            if page.waits:
+                self.reads = True
+                return False
+            records, stream.page = page.records, None
+        if not records:
+            # They are gone. It asks again, and gets the whole state.
+            text = f"the records after {describe(stream.position)} are not retained any more"
+            self._say(stream, headers.Refused(stream.request_id, "retained", text))
+            self.gone(stream.identity)
+            return False
+        stream.position = records[-1].last
+        opener = committed.state.opener_of(stream.position)
+        header = headers.Records(stream.request_id, stream.chunk, opener)
+        self._chunk(stream, header, [record.body for record in records])
+        return True
+
+    def _chunk(self, stream: ReplicaStream, header: headers.Header, items: list[bytes]) -> None:
+        stream.chunk += 1
+        stream.credit -= 1
+        self._send(stream, encode(header, items))
+
+    def _say(self, stream: ReplicaStream, header: headers.Header) -> None:
+        self._send(stream, encode(header))
+
+    def _send(self, stream: ReplicaStream, body: bytes) -> None:
+        message: Frames = reply(pack(self._committed.state.number), body)
+        self._turn.effects.replies.append((stream.identity, [message]))
+
+    def gone(self, identity: bytes) -> None:
+        """Forget a replica whose connection has ended."""
+        self._streams.pop(identity, None)
+
+    def clear(self) -> None:
+        """Drop all replicas: this server no longer serves."""
+        self._streams.clear()
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the facts for the status: each replica, the updates that it lacks, and its readers."""
+        newest = sequence_of(self._committed.state.number)
+        return [
+            {
+                "name": stream.name,
+                "hops": stream.hops,
+                "readers": stream.readers,
+                "lag": max(0, newest - sequence_of(stream.number)),
+                "silent_s": round(self._turn.now - stream.heard, 3),
+            }
+            for stream in self._streams.values()
+        ]

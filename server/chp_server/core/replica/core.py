@@ -1,0 +1,156 @@
+"""A replica as a pure core: the server's own core, with an upstream in the place of a peer and of a committer.
+
+    what comes in                    what the replica does
+    PEER (upstream)                  takes records, publishes them, and holds them as a passive does
+    COLLECTOR (P+2)                  passes each KVSET to the servers of the pair
+    SNAPSHOT (P)                     answers copies, log reads, images and inspections; passes on what only the active
+                                     answers (`PASSED_COMMANDS`, topics)
+    UPDATES (P+1)                    has the channels of subtrees, and passes subscriptions to own channels
+
+It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chp.batch import decode_options
+from chp.errors import BadFrame, BadInput
+from chp.keys import ETX, STX
+from chp.limits import DEFAULT, Limits
+from chp.messages import ICANHAZ
+from chp.numbers import describe
+
+from ..asks import Decision
+from ..core import ServerCore
+from ..core_config import CoreConfig
+from ..deadlines import LINK
+from ..pair.pair_state import ACTIVE, PASSIVE
+from ..updates.channels import alive
+from ..updates.turn import Turn
+from .upstream import Upstream
+
+# The commands that a replica passes to the active.
+PASSED_COMMANDS = frozenset({b"switch", b"leases", b"backup", b"restore", b"access"})
+
+
+class ReplicaCore(ServerCore):
+    """A replica of a pair."""
+
+    def __init__(
+        self, config: CoreConfig, server: bytes, now: float, limits: Limits = DEFAULT, *, upstream: int = 2
+    ) -> None:
+        super().__init__(config, server, now, limits)
+        turn, committed, requests = self.turn, self.committer.committed, self.requests
+        self.upstream = Upstream(
+            turn, committed, requests, self.heartbeats.greeting, servers=upstream, timeout_s=config.peer_timeout_s
+        )
+        # The share of a core that the process used in the last second, in thousandths; the shell measures it.
+        self.cpu = 0
+        self.pair.load = requests.replicas.load = self.load
+        requests.replicas.server = server
+        self.pair.enter(PASSIVE)
+
+    def load(self) -> dict[str, Any]:
+        """Return what greetings and heartbeats tell of this replica."""
+        upstream, readers = self.upstream, self.committer.committed.channels.listeners.connections
+        return {"hops": upstream.hops, "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
+
+    # -- what comes in
+
+    def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
+        """Take a message of upstream, and the line by which it came."""
+        try:
+            self.upstream.message(frames, line)
+        except BadInput as error:
+            self._garbage("upstream", error)
+
+    def collect(self, frames: list[bytes]) -> None:
+        """Pass a KVSET to the pair."""
+        self.upstream.pass_set(frames)
+
+    def subscription(self, frames: list[bytes]) -> None:
+        """Take an event of P+1; the own channels of clients are those of upstream."""
+        if not self.upstream.subscription(frames):
+            super().subscription(frames)
+
+    def request(self, frames: list[bytes]) -> None:
+        """Answer a message of P, or pass it to the active."""
+        if len(frames) == 4 and frames[1] == ICANHAZ and self._is_passed(frames):
+            return
+        super().request(frames)
+
+    def _is_passed(self, frames: list[bytes]) -> bool:
+        """Pass a question that only the active answers; return False if this replica answers it."""
+        identity, _, subtree, packed = frames
+        try:
+            options = decode_options(packed)
+        except BadFrame:
+            # It is answered here with what is wrong.
+            return False
+        if type(options) is not dict or type(options.get("id")) is not int:
+            return False
+        if subtree[:1] == STX and subtree[-1:] == ETX:
+            passes = subtree[1:-1] in PASSED_COMMANDS
+        elif "more" in options:
+            self.upstream.pass_more(identity, frames[1:])
+            return False
+        else:
+            passes = "topic" in options or "topics" in options
+        if passes:
+            self.upstream.pass_question(identity, frames[1:], options["id"])
+        return passes
+
+    # -- turns
+
+    def begin_short_turn(self, now: float, wall_s: float) -> bool:
+        """Return False: each turn of a replica is a whole one."""
+        return False
+
+    def end_turn(self) -> Turn:
+        """Ask upstream for what is due, say whether this replica serves, and return all effects of the turn."""
+        upstream, pair = self.upstream, self.pair
+        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.connections)
+        if upstream.in_sync is not pair.active:
+            self._step_to(active=upstream.in_sync)
+        elif upstream.greets and pair.active:
+            self._greet()
+        upstream.greets, self.link.ends = False, upstream.ends
+        self._deadlines.set(LINK, upstream.next_at())
+        return super().end_turn()
+
+    def _step_to(self, *, active: bool) -> None:
+        pair, turn = self.pair, self.turn
+        pair.enter(ACTIVE if active else PASSIVE)
+        because = "upstream" if active else "upstream is silent"
+        turn.effects.fact(
+            "state",
+            before=(PASSIVE if active else ACTIVE).name.lower(),
+            after=pair.bstate.name.lower(),
+            because=because,
+        )
+        if not active:
+            self.requests.clear()
+        self._greet()
+        self.heartbeats.beat_now()
+
+    def _greet(self) -> None:
+        """Tell all clients the state and the epoch of this replica."""
+        number = self.state.number
+        if self.active:
+            self.turn.effects.publish.append(alive(number))
+        self.heartbeats.greet_all()
+        self.turn.effects.fact("serves" if self.active else "waits", number=describe(number))
+
+    def do(self, ask: Decision) -> bool:
+        """Decide nothing: a question is no vote for a replica. Return True if it answers."""
+        return self.pair.serving
+
+    def status(self) -> dict[str, Any]:
+        """Return the facts of a server, and those of a replica."""
+        return {
+            **super().status(),
+            "role": "replica",
+            "in_sync": self.active,
+            "replica": {**self.load(), **self.upstream.status()},
+        }

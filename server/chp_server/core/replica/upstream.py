@@ -1,0 +1,396 @@
+"""The upstream of a replica: the servers that it follows, and to which it passes what it does not answer itself.
+
+    QUESTIONS    P of each server: `follow` goes to one of them, and its answer is all that the replica holds
+    UPDATES      P+1: HUGZ, which tells who is active, and the own channels of the replica's clients
+    SETS         P+2: KVSETs go to each server, as a client sends them
+    PASSED       P again: a connection for each client that asks what only the active answers
+
+A message to or from a server begins with its line: one of these, the place of the server in `--upstream`, and for
+PASSED the identity of the client's connection. The replica asks one server at a time. As long as it hears none, it asks
+one after the other, and each question counts as a vote there, like that of any client. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chp import headers
+from chp.batch import decode, encode, items_of, packb, peek
+from chp.errors import BadFrame
+from chp.headers import Access, Batch, Epoch, name_of
+from chp.limits import Limits
+from chp.messages import ICANHAZ
+from chp.numbers import describe, epoch_of, pack, unpack
+from chp.unpacking import WHOLE_STATE
+from chp.versions import VERSION
+
+from ..pair.follow import Loader
+from ..questions.replicas import HOPS_MAX
+from ..questions.requests import FOLLOW, Requests
+from ..questions.syncs import reply
+from ..state.history import Position
+from ..updates.channels import greeting, is_session_topic
+from ..updates.committed import Committed
+from ..updates.turn import CurrentTurn, DropAfter, Replace
+
+QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
+HUGZ = b"HUGZ"
+LONG_AGO = float("-inf")
+# Chunks that may be under way; more are granted when half of them have come.
+CREDIT = 32
+# A server that was heard so long ago may still be active: HUGZ comes once a second.
+HUGZ_S = 2.5
+# A replica says how it is so often.
+REPORT_S = 1.0
+# Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
+ASK_AGAIN = 0.6
+LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
+TOO_FAR = (
+    "the servers at --upstream are {0} replicas away from the pair, and {0} is the most: follow a server nearer to it"
+)
+OTHER_STORE = (
+    "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
+    "servers of that pair, or an empty --data"
+)
+OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
+
+
+def line(kind: bytes, place: int) -> bytes:
+    """Return the line of a server."""
+    return kind + bytes([place])
+
+
+class Upstream:
+    """The servers that a replica follows, and what it has of them."""
+
+    def __init__(
+        self,
+        turn: CurrentTurn,
+        committed: Committed,
+        requests: Requests,
+        greeting: Callable[[], bytes],
+        *,
+        servers: int,
+        timeout_s: float,
+    ) -> None:
+        self._turn, self._committed, self._requests = turn, committed, requests
+        # Makes a GREETING of this moment.
+        self._greeting, self._timeout_s = greeting, timeout_s
+        self.servers = servers
+        # The server that answers `follow`; None while none does.
+        self.source: int | None = None
+        # The last question: to which server, its id, when it was sent, and the next chunk of its answer.
+        self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
+        # Questions since a word of a server came.
+        self._tries = 0
+        # The time of the last word of the source, the age that it told, and its hops from the pair.
+        self._heard, self._told_age, self.hops = LONG_AGO, 0, 0
+        # The replica holds what it lacked when it has this number; None while it does not know.
+        self._goal: int | None = None
+        self._loader: Loader | None = None
+        # For each server: when its last HUGZ came, and the number there.
+        self._hugz = [(LONG_AGO, 0)] * servers
+        # Chunks that came since credit was granted, and the time of the next report.
+        self._taken, self._report_at = 0, LONG_AGO
+        # Own channels of clients: the connections that listen to each, and the servers that have greeted it.
+        self._listeners: dict[bytes, set[bytes]] = {}
+        self._topics: dict[bytes, set[bytes]] = {}
+        self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # The clients that have a connection of their own to a server.
+        self._passed: dict[bytes, int] = {}
+        # True if this turn opened an epoch, so that all channels are greeted.
+        self.greets = False
+        # True once it was in sync: after that an upstream that does not fit is only logged.
+        self.was_in_sync = False
+        # The reason why this replica can't follow; the shell then ends it.
+        self.ends = ""
+        self._said = ""
+
+    @property
+    def _limits(self) -> Limits:
+        return self._committed.limits
+
+    # -- what the core asks
+
+    @property
+    def in_sync(self) -> bool:
+        """True if this replica holds what upstream held a moment ago."""
+        there = self._goal is not None and self._committed.state.number >= self._goal and self._loader is None
+        return there and self.silent_s <= self._timeout_s
+
+    @property
+    def silent_s(self) -> float:
+        """The seconds since the last word of upstream."""
+        return self._turn.now - self._heard
+
+    def age_ms(self) -> int:
+        """Return how old the last word of the active is here, through all replicas between."""
+        return 0 if self._heard == LONG_AGO else round(self.silent_s * 1000) + self._told_age
+
+    def next_at(self) -> float:
+        """Return when the next turn is due if no message comes."""
+        if not self.in_sync:
+            return self._turn.now + self._timeout_s / 4
+        return min(self._report_at, self._heard + self._timeout_s * ASK_AGAIN, self._turn.now + self._timeout_s)
+
+    # -- what is passed to upstream
+
+    def pass_set(self, frames: list[bytes]) -> None:
+        """Pass a KVSET to each server, as its client would send it."""
+        self._turn.effects.to_peer += [[line(SETS, i), *frames] for i in range(self.servers)]
+
+    def pass_question(self, identity: bytes, request: list[bytes], request_id: int) -> None:
+        """Pass a question to the active, by a connection for this client alone."""
+        place = self._passed.get(identity, self.source)
+        if place is None or not self.in_sync:
+            self._refuse(identity, headers.Refused(request_id, "passive", int(headers.State.PASSIVE)))
+        elif identity not in self._passed and len(self._passed) >= self._limits.passed_max:
+            self._refuse(identity, headers.Refused(request_id, "busy", self._limits.passed_max))
+        else:
+            self._passed[identity] = place
+            self._requests.passed.add(identity)
+            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *request])
+
+    def pass_more(self, identity: bytes, request: list[bytes]) -> None:
+        """Pass a grant of credit, if this client has asked the active."""
+        if identity in self._passed:
+            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *request])
+
+    def _refuse(self, identity: bytes, refused: headers.Refused) -> None:
+        told = reply(pack(self._committed.state.number), encode(refused))
+        self._turn.effects.replies.append((identity, [told]))
+
+    def _close(self, identity: bytes) -> None:
+        """End a client's connection to a server."""
+        place = self._passed.pop(identity)
+        self._turn.effects.to_peer.append([line(PASSED, place) + identity])
+
+    # -- own channels
+
+    def subscription(self, frames: list[bytes]) -> bool:
+        """Take an event of P+1; return True if it is of an own channel, which upstream has."""
+        who, *events = frames
+        if not events:
+            for topic in self._topics.pop(who, ()):
+                self._leave(topic, who)
+            return False
+        topic = events[0][1:]
+        if not is_session_topic(topic):
+            return False
+        if events[0][:1] == b"\x01":
+            self._join(topic, who)
+        elif who in self._listeners.get(topic, ()):
+            self._topics[who].discard(topic)
+            self._leave(topic, who)
+        return True
+
+    def _join(self, topic: bytes, who: bytes) -> None:
+        listeners = self._listeners.setdefault(topic, set())
+        if not listeners:
+            self._subscribe(topic, b"\x01")
+        elif self.source is not None and topic in self._greeted[self.source]:
+            self._greet(topic)
+        listeners.add(who)
+        self._topics.setdefault(who, set()).add(topic)
+
+    def _leave(self, topic: bytes, who: bytes) -> None:
+        listeners = self._listeners[topic]
+        listeners.discard(who)
+        if not listeners:
+            del self._listeners[topic]
+            self._subscribe(topic, b"\x00")
+            for greeted in self._greeted:
+                greeted.discard(topic)
+
+    def _subscribe(self, topic: bytes, what: bytes) -> None:
+        self._turn.effects.to_peer += [[line(UPDATES, i), what + topic] for i in range(self.servers)]
+
+    def _greet(self, topic: bytes) -> None:
+        self._turn.effects.publish.append(greeting(topic, self._committed.state.number, self._greeting()))
+
+    # -- what comes from upstream
+
+    def message(self, frames: list[bytes], from_line: bytes) -> None:
+        """Take a message that came by a line; raise `BadFrame` if it is malformed."""
+        kind, place = from_line[:1], from_line[1]
+        if kind == PASSED:
+            self._turn.effects.replies.append((from_line[2:], [frames]))
+        elif len(frames) != 5:
+            raise BadFrame("a message of upstream has five frames")
+        elif kind == UPDATES:
+            self._on_update(place, frames)
+        elif kind == QUESTIONS:
+            try:
+                self._on_answer(place, frames[4])
+            except BadFrame:
+                # The rest of this answer is worth nothing: the replica asks again after a while.
+                self.source = self._loader = None
+                self._request += 1
+                raise
+
+    def _on_update(self, place: int, frames: list[bytes]) -> None:
+        topic = frames[0]
+        if topic == HUGZ:
+            self._hugz[place] = self._turn.now, unpack(frames[1])
+            return
+        if topic not in self._listeners:
+            return
+        peeked = peek(frames[4])
+        if peeked is None:
+            return
+        if isinstance(peeked[0], headers.Greeting):
+            self._greeted[place].add(topic)
+            if place == self.source:
+                self._greet(topic)
+        elif not isinstance(peeked[0], headers.Heartbeat):
+            self._turn.effects.publish.append(frames)
+
+    def _on_answer(self, place: int, body: bytes) -> None:
+        peeked = peek(body)
+        header = None if peeked is None else peeked[0]
+        if header is None or place != self._target or headers.request_of(header) != self._request:
+            return
+        if isinstance(header, headers.Refused):
+            self._on_refused(header)
+            return
+        self._heard, self._tries = self._turn.now, 0
+        if isinstance(header, headers.Reply):
+            self._on_life(place, decode(body)[0])
+        elif isinstance(header, headers.Sync | headers.Records):
+            if header.chunk != self._chunk:
+                raise BadFrame(f"chunk {self._chunk} of upstream was due, and {header.chunk} came")
+            self._chunk += 1
+            self._taken += 1
+            if isinstance(header, headers.Sync):
+                self._on_state_chunk(body)
+            else:
+                for item in items_of(body):
+                    self._on_record(item)
+
+    def _on_refused(self, refused: headers.Refused) -> None:
+        self.source = None
+        if refused.code == "passive":
+            # It says so for itself. The next server is asked at once, and all of them again after a while.
+            self._heard, self._tries = LONG_AGO, max(1, self._tries)
+            if self._tries <= self.servers:
+                self._asked_at = LONG_AGO
+        elif refused.code == "retained":
+            self._asked_at = LONG_AGO
+        elif refused.code == "loop":
+            self._misfit(LOOP.format(refused.detail))
+        elif refused.code == "store" and isinstance(refused.detail, bytes):
+            self._misfit(OTHER_STORE.format(refused.detail.hex(), self._committed.state.store.hex()))
+        else:
+            self._misfit(OLD.format(refused.detail) if refused.code == "bad" else f"upstream refuses: {refused.detail}")
+
+    def _misfit(self, why: str) -> None:
+        """End a replica whose upstream can't be right; one that was in sync goes on with its other servers."""
+        if why != self._said:
+            self._said = why
+            self._turn.effects.fact("upstream does not fit", "warning", server=self._target, why=why)
+        if not self.was_in_sync:
+            self.ends = why
+
+    def _on_life(self, place: int, header: headers.Header) -> None:
+        facts = header.facts if isinstance(header, headers.Reply) else {}
+        number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
+        if type(number) is not int or type(hops) is not int or type(age) is not int:
+            raise BadFrame("a sign of life has number, hops and age")
+        self._told_age, self.hops = age, hops + 1
+        if self.hops > HOPS_MAX:
+            self.source = self._goal = None
+            self._misfit(TOO_FAR.format(HOPS_MAX))
+        elif self.source is None:
+            self.source, self._goal = place, number
+            self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
+            for topic in self._listeners.keys() & self._greeted[place]:
+                self._greet(topic)
+
+    def _on_state_chunk(self, body: bytes) -> None:
+        self._loader = self._loader or Loader(self._limits)
+        self._loader.add(body, self._turn.arrival)
+
+    def _on_record(self, body: bytes) -> None:
+        turn, committed = self._turn, self._committed
+        header, items = decode(body, WHOLE_STATE)
+        if isinstance(header, headers.StateHead):
+            self._take_over(body)
+            return
+        if not isinstance(header, Batch | Epoch | Access):
+            raise BadFrame(f"a {name_of(header)} came where a record was due")
+        if header.last <= committed.followed:
+            return
+        if header.prev != committed.followed:
+            raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
+        # The messages of topics stay with the pair.
+        committed.keep(
+            committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish), turn.effects
+        )
+        committed.followed_uuids()
+        self.greets |= isinstance(header, Epoch)
+
+    def _take_over(self, body: bytes) -> None:
+        """Replace all that this replica holds by the state that has come."""
+        turn, committed = self._turn, self._committed
+        loader, self._loader = self._loader or Loader(self._limits), None
+        after = loader.finish(body, turn.arrival)
+        before, committed.state = committed.state, after
+        committed.begin_anew(before)
+        turn.effects.journal.append(Replace(after.number))
+        self._goal, self.greets = max(self._goal or 0, after.number), True
+        turn.effects.fact("caught_up", number=describe(after.number), keys=len(after.map), by="snapshot")
+
+    # -- the end of a turn
+
+    def end_turn(self, server: bytes, name: str, readers: int) -> None:
+        """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
+        turn, now = self._turn, self._turn.now
+        self.was_in_sync = self.was_in_sync or self.in_sync
+        for identity in self._passed.keys() - self._requests.passed:
+            self._close(identity)
+        if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
+            self.source = None
+        newer = self._newer()
+        if newer is not None and newer != self.source:
+            self.source = None
+        if self.source is None:
+            if now - self._asked_at >= self._timeout_s / 2:
+                self._ask(self._next(newer), server, name)
+        elif self._taken >= CREDIT // 2 or now >= self._report_at:
+            told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
+            told["number"] = self._committed.state.number
+            turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
+            self._taken, self._report_at = 0, now + REPORT_S
+
+    def _newer(self) -> int | None:
+        """Return a server that is active in an epoch above ours; None if none was heard."""
+        heard = [(number, i) for i, (at, number) in enumerate(self._hugz) if self._turn.now - at < HUGZ_S]
+        number, place = max(heard, default=(0, 0))
+        return place if epoch_of(number) > self._committed.state.epoch else None
+
+    def _next(self, newer: int | None) -> int:
+        """Return the server to ask: one that is known to be active first, and the others in turn."""
+        self._tries += 1
+        if newer is not None and self._tries % 2:
+            return newer
+        if self._tries == 1 and self._goal is not None:
+            # The connection may have broken: the same server is asked once more.
+            return self._target
+        return (self._target + 1) % self.servers
+
+    def _ask(self, place: int, server: bytes, name: str) -> None:
+        committed, turn = self._committed, self._turn
+        if committed.drop_partial():
+            turn.effects.journal.append(DropAfter(committed.state.number))
+        self._target, self._request, self._asked_at = place, self._request + 1, turn.now
+        self._chunk = self._taken = 0
+        self._loader = None
+        at: Position = committed.state.proof()
+        below: Sequence[bytes] = [server, *self._requests.replicas.below()]
+        asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
+        turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
+
+    def status(self) -> dict[str, Any]:
+        """Return the facts for the status."""
+        return {"hops": self.hops, "age": self.age_ms(), "source": self.source, "ends": self.ends}

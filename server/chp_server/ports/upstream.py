@@ -1,0 +1,110 @@
+"""The sockets of a replica to the servers that it follows.
+
+    DEALER  P      the question `follow`, whose answer has no end; and one more for each client that asks the active
+    SUB     P+1    HUGZ, and the own channels of clients
+    XPUB    P+2    KVSETs of clients; nothing waits for a server that is away
+
+Each message has its line in front (core/replica/upstream.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import zmq
+
+from chp.addresses import beside, is_ipv6
+from chp.limits import Limits
+
+from ..core.replica.upstream import HUGZ, PASSED, QUESTIONS, SETS, UPDATES
+from .sockets import KEEPALIVE, PEER_MESSAGE_BYTES_MAX, Frames, Poller, send_all
+
+Socket = zmq.Socket[bytes]
+OFFSETS = {QUESTIONS: 0, UPDATES: 1, SETS: 2}
+KINDS = {QUESTIONS: zmq.DEALER, UPDATES: zmq.SUB, SETS: zmq.XPUB}
+# Messages that may wait for a connection to a server: as many as a Clone's sockets keep.
+SEND_MARK = 4096
+
+
+class UpstreamSockets:
+    """The lines of a replica to its upstream."""
+
+    def __init__(self, context: zmq.Context[Socket], servers: list[str], limits: Limits, waiting: Poller) -> None:
+        self._context, self._servers, self._limits, self._waiting = context, servers, limits, waiting
+        self._lines: dict[bytes, Socket] = {}
+        self._named: dict[Socket, bytes] = {}
+        self.dropped = 0
+
+    def connect(self) -> None:
+        """Connect to all servers."""
+        for place in range(len(self._servers)):
+            for kind in OFFSETS:
+                self._open(kind + bytes([place]))
+
+    def _open(self, line: bytes) -> Socket:
+        kind = QUESTIONS if line[:1] == PASSED else line[:1]
+        socket = self._context.socket(KINDS[kind])
+        socket.set(zmq.LINGER, 200 if kind == SETS else 0)
+        socket.set(zmq.MAXMSGSIZE, PEER_MESSAGE_BYTES_MAX)
+        socket.set(zmq.RECONNECT_IVL, 50)
+        socket.set(zmq.RECONNECT_IVL_MAX, 500)
+        socket.set(zmq.SNDHWM, SEND_MARK)
+        socket.set(zmq.RCVHWM, self._limits.publish_mark)
+        for option, value in KEEPALIVE.items():
+            socket.set(option, value)
+        if kind == SETS:
+            socket.set(zmq.IMMEDIATE, 1)
+        if kind == UPDATES:
+            socket.set(zmq.SUBSCRIBE, HUGZ)
+        address = beside(self._servers[line[1]], OFFSETS[kind])
+        socket.ipv6 = is_ipv6(address)
+        socket.connect(address)
+        self._lines[line], self._named[socket] = socket, line
+        self._waiting.add(socket)
+        return socket
+
+    def ready(self, found: set[object]) -> bool:
+        """Return True if a line is among the sockets that have something."""
+        return not found.isdisjoint(self._named)
+
+    def take(self) -> Iterator[Frames]:
+        """Yield the messages that have arrived, with their lines in front, as many as a turn takes."""
+        for line, socket in list(self._lines.items()):
+            self._waiting.again.add(socket)
+            for _ in range(self._limits.turn_messages_max):
+                try:
+                    frames = socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    self._waiting.again.discard(socket)
+                    break
+                # A subscription at the XPUB says that a server's P+2 is there.
+                if line[:1] != SETS:
+                    yield [line, *frames]
+
+    def send(self, messages: Iterable[Frames]) -> None:
+        """Send messages by their lines; drop those for which there is no room."""
+        for line, *frames in messages:
+            if line[:1] == UPDATES:
+                self._subscribe(self._lines[line], frames[0])
+            elif not frames:
+                self._close(line)
+            else:
+                socket = self._lines.get(line) or self._open(line)
+                self.dropped += send_all(socket, [frames])
+                self._waiting.again.add(socket)
+
+    def _subscribe(self, socket: Socket, event: bytes) -> None:
+        socket.set(zmq.SUBSCRIBE if event[:1] == b"\x01" else zmq.UNSUBSCRIBE, event[1:])
+        self._waiting.again.add(socket)
+
+    def _close(self, line: bytes) -> None:
+        socket = self._lines.pop(line, None)
+        if socket is not None:
+            del self._named[socket]
+            self._waiting.remove(socket)
+            socket.close()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for socket in self._lines.values():
+            socket.close()

@@ -1,0 +1,76 @@
+"""The reactor of a replica: the server's own, with upstream in the place of the peer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chp.limits import DEFAULT, Limits
+
+from .. import logs
+from ..access.keyring import Keyring
+from ..core.core_config import CoreConfig
+from ..core.performing import ServerPort
+from ..core.replica.core import ReplicaCore
+from ..core.state.journal import Journal
+from ..ports.sockets import Frames
+from ..ports.upstream import UpstreamSockets
+from ..settings.config import Config
+from .reactor import Server
+
+log = logs.get_log(__name__)
+CPU_S = 1.0
+
+
+class ReplicaServer(Server):
+    """A replica: `bind`, then `run` until `stop`, then `close`."""
+
+    core: ReplicaCore
+
+    def __init__(
+        self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
+    ) -> None:
+        self._servers = config.upstreams
+        super().__init__(config, journal, limits, keyring)
+        self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting)
+        # When the share of a core was last measured, and the processor time then.
+        self._measured = time.monotonic(), time.process_time()
+
+    def new_core(self, config: CoreConfig, run: bytes, now: float) -> ReplicaCore:
+        """Return an empty core of a replica."""
+        return ReplicaCore(config, run, now, self._limits, upstream=len(self._servers))
+
+    def bind(self) -> None:
+        """Take the ports, and connect to upstream."""
+        super().bind()
+        self.upstream.connect()
+        log.info("following", upstream=",".join(self._servers))
+
+    def turn(self, ready: set[Any]) -> None:
+        """Take a turn; what came of upstream comes in where a server has its peer."""
+        if self.upstream.ready(ready):
+            ready.add(self.sockets.peer_in)
+        before, used = self._measured
+        now = time.monotonic()
+        if now - before >= CPU_S:
+            self._measured = now, time.process_time()
+            self.core.cpu = round(1000 * (self._measured[1] - used) / (now - before))
+        super().turn(ready)
+
+    def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:
+        """Hand over the messages at a port, or those of upstream."""
+        if port is ServerPort.PEER:
+            self.take_guarded(handle, self.upstream.take())
+        else:
+            super().take(port, handle)
+
+    def to_peer(self, messages: list[Frames]) -> None:
+        """Send messages to upstream."""
+        self.upstream.send(messages)
+        self.core.committer.counts["upstream_dropped"] = self.upstream.dropped
+
+    def close(self) -> None:
+        """Close the ports and the lines to upstream."""
+        self.upstream.close()
+        super().close()

@@ -1,0 +1,186 @@
+"""A replica: the numbers, bodies and digests of the pair, and what it does when upstream is silent."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chp.batch import packb, unpackb
+from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
+from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.messages import ICANHAZ
+
+from .replicas import WithReplica
+
+SESSIONS = [bytes([i]) * 12 + bytes(4) for i in range(1, 4)]
+SUBTREES = ("", "/a/", "/b/")
+
+
+def test_a_replica_has_the_numbers_the_bodies_and_the_digests_of_the_pair() -> None:
+    pair = WithReplica()
+    assert pair.r.active
+    for subtree in SUBTREES:
+        pair.listen(subtree, "P", "R")
+    chance, nos = random.Random(7), dict.fromkeys(SESSIONS, 0)
+    for _ in range(60):
+        for _ in range(chance.randrange(4)):
+            session = chance.choice(SESSIONS)
+            nos[session] += 1
+            key = chance.choice(["/a/x", "/a/y", "/b/x", "/c"])
+            items = {key: None if chance.random() < 0.2 else b"v" * chance.randrange(9)}
+            if chance.random() < 0.3:
+                pair.put("P", session, nos[session], items, t=chance.randrange(100, 400))
+            else:
+                pair.put("P", session, nos[session], items)
+        if chance.random() < 0.2:
+            pair.cores["P"].collect([b"/a/plain", bytes(8), chance.randbytes(16), b"", b"old"])
+        pair.run(0.05)
+    pair.run(1.0)
+    assert pair.r.state.proof() == pair.p.state.proof()
+    assert pair.r.state.map.values == pair.p.state.map.values
+    assert pair.r.state.map.revisions == pair.p.state.map.revisions
+    for subtree in SUBTREES:
+        assert pair.batches("P", subtree)
+        assert pair.batches("R", subtree) == pair.batches("P", subtree)
+        channels = [core.committer.committed.channels for core in (pair.p, pair.r)]
+        assert channels[0].digest_of(subtree) == channels[1].digest_of(subtree)
+    pair.r.state.check()
+
+
+def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
+    pair = WithReplica()
+    for subtree in SUBTREES:
+        pair.listen(subtree, "P", "R")
+    transaction = b"t" * 16
+    for i in range(5):
+        items = {f"/{'ab'[j % 2]}/{i}.{j}": bytes(400_000) for j in range(4)}
+        pair.put("P", SESSIONS[0], i + 1, items, stage=[transaction, f"{i}.0"])
+        pair.run(0.05)
+    commit = [transaction, "app", 1, [[f"{i}.0", 1] for i in range(5)], None]
+    pair.put("P", SESSIONS[0], 6, {}, commit=commit)
+    pair.run(1.0)
+    assert len(pair.batches("P", "")) > 1
+    for subtree in SUBTREES:
+        assert pair.batches("R", subtree) == pair.batches("P", subtree)
+    assert pair.r.state.proof() == pair.p.state.proof()
+
+
+def test_a_replica_that_lost_its_stream_goes_on_by_records() -> None:
+    pair = WithReplica()
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    pair.cut.add("R")
+    pair.put("P", SESSIONS[0], 2, {"/k": b"2"})
+    pair.run(2.0)
+    assert not pair.r.active
+    pair.cut.clear()
+    pair.run(2.0)
+    assert pair.r.active and pair.r.state.proof() == pair.p.state.proof()
+    said = [fact.fields["by"] for turn in pair.turns["P"] for fact in turn.facts if fact.event == "a replica follows"]
+    assert said[0] in ("records", "whole state") and set(said[1:]) == {"records"}
+
+
+def test_a_silent_upstream_makes_a_replica_passive_and_its_heartbeats_stop() -> None:
+    pair = WithReplica()
+    pair.listen("/a/", "R")
+    pair.run(0.5)
+    pair.cut.add("R")
+    pair.run(1.5)
+    pair.published["R"].clear()
+    pair.run(1.0)
+    assert pair.r.pair.bstate is State.PASSIVE and pair.published["R"] == []
+    assert pair.r.load()["age"] > 1500
+    pair.r.request([b"c", ICANHAZ, b"/a/", packb({"chp": 5, "id": 9, "from": 0})])
+    pair.run(0.1)
+    assert next(header for header in pair.answers_to(b"c") if isinstance(header, Refused)).code == "passive"
+
+
+def test_a_replica_follows_the_successor_and_its_clients_resume() -> None:
+    pair = WithReplica()
+    pair.put("PB", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    before = pair.r.state.number
+    whose = pair.r.state.whose(before)
+    pair.stopped = "P"
+    pair.run(6.0)
+    assert pair.b.active and pair.r.active and pair.r.state.epoch == 2
+    pair.put("B", SESSIONS[0], 2, {"/k": b"2"})
+    pair.run(0.5)
+    pair.r.request([b"c", ICANHAZ, b"", packb({"chp": 5, "id": 9, "from": before, "proof": whose})])
+    pair.run(0.1)
+    (end,) = [header for header in pair.answers_to(b"c") if isinstance(header, Kthxbai)]
+    assert end.resumed and end.number == pair.b.state.number
+
+
+def test_a_set_and_its_acknowledgement_go_through() -> None:
+    pair = WithReplica()
+    topic = session_topic(public_session(SESSIONS[0]))
+    pair.r.subscription([b"c", b"\x01" + topic])
+    pair.run(0.3)
+    greeted = [frames for frames in pair.published["R"] if frames[0] == topic]
+    assert greeted, "the own channel is greeted once upstream has greeted it"
+    pair.r.collect([RESERVED_KEY, (1).to_bytes(8), SESSIONS[0], b"", b"\x93\x91\xa2/k\x91\xc4\x011\xc0"])
+    pair.run(1.0)
+    acks = [frames for frames in pair.published["R"] if frames[0] == topic][len(greeted) :]
+    assert len(acks) == 1 and pair.r.state.map.values == {"/k": b"1"}
+
+
+def test_questions_of_the_active_go_through() -> None:
+    pair = WithReplica()
+    pair.r.request([b"c", ICANHAZ, b"\x02leases\x03", packb({"chp": 5, "id": 3})])
+    pair.run(0.3)
+    assert [request_of(header) for header in pair.answers_to(b"c")] == [3]
+    assert b"c" in pair.r.requests.passed
+    pair.r.requests.gone(b"c")
+    turn = pair.replica_turn("R")
+    assert [b"Q\x00c"] in turn.to_peer, "the client's connection ends"
+
+
+def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
+    pair = WithReplica(row=True)
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(1.0)
+    second = pair.replicas["R2"]
+    assert second.active and second.state.proof() == pair.p.state.proof()
+    assert (pair.r.load()["hops"], second.load()["hops"]) == (1, 2)
+    assert pair.r.requests.replicas.status()[0]["name"] == "R2"
+    pair.cut.add("R")
+    pair.run(1.0)
+    assert second.load()["age"] > 700, "the age counts from the last word of the active"
+    pair.run(1.0)
+    assert not second.active
+
+
+def test_replicas_that_follow_each_other_end() -> None:
+    pair = WithReplica()
+    pair.upstream = {"R": ("R2",), "R2": ("R",)}
+    for name in ("R", "R2"):
+        pair.start(name)
+    pair.run(5.0)
+    assert any("follows this replica" in core.upstream.ends for core in pair.replicas.values())
+
+
+@pytest.mark.parametrize(("told", "ends"), [(7, False), (8, True)])
+def test_the_ninth_hop_is_refused(told: int, ends: bool) -> None:
+    pair = WithReplica()
+    pair.start("R")
+    pair.p.requests.replicas.load = lambda: {"hops": told, "age": 0}
+    pair.run(2.0)
+    assert pair.r.active is not ends and bool(pair.r.upstream.ends) is ends
+
+
+def test_a_replica_with_data_of_another_store_ends() -> None:
+    pair, other = WithReplica(), WithReplica()
+    core = pair.start("R")
+    core.committer.committed.state = other.p.state
+    core.committer.committed.state.store = b"x" * 16
+    pair.run(3.0)
+    assert "hold the store" in core.upstream.ends
+
+
+def test_a_greeting_tells_the_load() -> None:
+    pair = WithReplica()
+    told, plain = (expect(Greeting, unpackb(core.heartbeats.greeting(), "it")[0]) for core in (pair.r, pair.p))
+    assert told.replica is not None and told.replica.keys() == {"hops", "age", "readers", "cpu"}
+    assert plain.replica is None
