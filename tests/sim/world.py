@@ -11,6 +11,7 @@
     plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
+    feed f1 (feedreader.py) | images i1 (imagereader.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     replica R1 [R2] | at c1 R1 P   (replicas.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
@@ -43,6 +44,7 @@ from .consumers import QUICK, SLOW, Member
 from .disk import FREE, Disk
 from .feedreader import FeedReader
 from .flooder import Flooder
+from .imagereader import ImageReader
 from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
@@ -218,6 +220,10 @@ class World:
     def _do_feed(self, name: str) -> None:
         reader = self.nodes[name] = FeedReader(self, name)
         self.readers.append(reader)
+        reader.start()
+
+    def _do_images(self, name: str) -> None:
+        reader = self.nodes[name] = ImageReader(self, name)
         reader.start()
 
     def _do_start(self, name: str) -> None:

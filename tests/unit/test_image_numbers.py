@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from chp.batch import Segment, decode, packb
-from chp.headers import Kthxbai, Refused, Reply, Sync
+from chp.headers import Kthxbai, Refused, Reply, Sync, request_of
 from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
 from chp_server.core.questions import requests
@@ -20,6 +20,7 @@ from chp_server.core.state.image import PartedImage
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.authorizer import Signed
 from chp_server.cores import Cores
+from tests.unit.replicas import WithReplica
 
 SLICE = 50
 SMALL = replace(DEFAULT, gather_items_max=SLICE, gather_quiet_times=1)
@@ -110,11 +111,6 @@ def test_what_changed_is_bounded_and_the_oldest_number_is_lost() -> None:
     state.apply(Segment([f"/{i}" for i in range(150)], [b""] * 150), 6, 0.0)
     assert state.undo.lost == [first, second] and not state.undo.layers
     state.undo.check()
-
-
-def request_of(header: Any) -> int:
-    request_id: int = header.number if isinstance(header, Refused) else header.request
-    return request_id
 
 
 class Reader:
@@ -336,3 +332,26 @@ def test_a_passive_forgets_a_number_of_which_it_is_told_nothing_more() -> None:
     plan = Reader(cores).plan()
     cores.run(31.0)
     assert list(numbers_of(cores)) == [[plan["number"]], []]
+
+
+def test_a_replica_passes_a_plan_and_answers_the_parts() -> None:
+    pair = WithReplica(SMALL)
+    pair.put("PB", WRITER, 1, {f"/a/{i}": b"%d" % i for i in range(100)})
+    pair.run(0.5)
+    pair.r.request([b"c", ICANHAZ, b"", packb({"chp": 5, "id": 1, "image": 0})])
+    pair.run(0.5)
+    (told,) = pair.answers_to(b"c")
+    assert isinstance(told, Reply)
+    plan, reader = told.facts, [b"c", ICANHAZ, b""]
+    assert pair.r.state.number == plan["number"] and list(pair.r.state.undo.numbers) == [plan["number"]]
+    pair.put("PB", WRITER, 2, {"/a/1": b"later", "/a/2": None})
+    pair.run(0.5)
+    part = {"chp": 5, "image": plan["number"], "proof": [plan["store"], plan["opener"]], "part": 0, "credit": 9}
+    pair.r.request([*reader, packb({**part, "id": 2})])
+    pair.run(0.5)
+    *_, end = pair.answers_to(b"c")
+    assert isinstance(end, Kthxbai) and (end.number, end.keys) == (plan["number"], 100)
+    pair.r.request([*reader, packb({**part, "id": 3, "image": plan["number"] + 9})])
+    pair.run(0.5)
+    *_, refused = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy", "the replica does not have that number yet"

@@ -92,7 +92,12 @@ def port_of(options: dict[str, Any], *, plans: bool = False, silence_s: float | 
 
 def plan_read(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
     """Let the servers keep their present number; return the parts of the image at it."""
-    facts = port.ask(subtree, image=0, prefix=prefix, **({} if partitions else {"count": True}))
+    try:
+        facts = port.ask(subtree, image=0, prefix=prefix, **({} if partitions else {"count": True}))
+    except Refused as refused:
+        if refused.code == "bad" and "16 bytes" in str(refused.detail):
+            raise ReadFailed(f"the server plans no reads by number ({refused}); upgrade both servers first") from None
+        raise
     parts = partitions or max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
     proof = [facts["store"], facts["opener"]]
     return [ImagePartition(facts["number"], proof, prefix, part, parts) for part in range(parts)]
@@ -160,7 +165,7 @@ def _answer(port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: 
         if refused.code in LATER:
             raise Interrupted(f"{refused.text} in the middle of an answer; {AGAIN}") from None
         raise ReadFailed(
-            f"the servers can't give the snapshot at {at}: {refused.text}. A data frame keeps to its snapshot, so "
+            f"the servers can't give the snapshot at {at}: {refused.detail}. A data frame keeps to its snapshot, so "
             "load() it again and run that, and cache() what is to last; a stream's query is started again"
         ) from None
 

@@ -16,7 +16,7 @@ who has most. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from chp.fair import crowding
@@ -76,6 +76,7 @@ class ImageNumbers:
         """Return the numbers that make room for one more of a user; None if there is no room."""
         if len(kept) < self._limits.image_numbers_max:
             return []
+        self.forget(kept, now)
         self.adopt(kept, now)
         users = {number: each.user for number, each in self._numbers.items()}
         crowd = crowding(Counter(users.values()), self._limits.image_numbers_max, user)
@@ -114,17 +115,17 @@ class ImageNumbers:
         return image.parts[part]
 
     def over(self, kept: Iterable[int], now: float) -> list[int]:
-        """Return the kept numbers whose time is over; their images go at once."""
+        """Return the kept numbers whose time is over."""
         self.adopt(kept, now)
-        over = [number for number, each in self._numbers.items() if each.until(self._limits) <= now]
-        for number in over:
-            self._numbers[number].images.clear()
-        return over
+        return [number for number, each in self._numbers.items() if each.until(self._limits) <= now]
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        """Forget numbers, and their images."""
-        for number in numbers:
-            self._numbers.pop(number, None)
+    def forget(self, kept: Container[int], now: float) -> None:
+        """Forget the numbers that are not kept any more, and the images of those whose time is over."""
+        for number, each in list(self._numbers.items()):
+            if number not in kept:
+                del self._numbers[number]
+            elif each.until(self._limits) <= now:
+                each.images.clear()
 
     def clear(self) -> None:
         """Forget everything: this server no longer serves."""

@@ -465,7 +465,6 @@ class Requests:
                 text = f"{most} reads are planned, and no user has more; ask again when one is done"
                 self._busy(identity, request_id, text)
                 return
-            self.numbers.drop(forgets)
             if committer.room.read_only:
                 # There is no room for a record, so the passive does not keep the number.
                 state.undo.drop(forgets)
@@ -516,6 +515,9 @@ class Requests:
             raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
         if type(part) is not int or not 0 <= part < parts:
             raise BadFrame(f"the 'part' of an image is a number from 0 to {parts - 1}")
+        if number > state.number and _proof(options)[0] == state.store:
+            self._busy(identity, request_id, f"this server is at {describe(state.number)}; ask again in a moment")
+            return
         if not state.is_ours(number, _proof(options)):
             text = "the servers have another history: this number was never theirs, or a split has ended it"
             self._answer(identity, headers.Refused(request_id, "image", text))
@@ -553,19 +555,18 @@ class Requests:
         """Record that numbers are kept no more, on the active."""
         state, now = self._committed.state, self._turn.now
         if state.undo.numbers and (over := self.numbers.over(state.undo.numbers, now)):
-            self.numbers.drop(over)
             self._committer.add_segment(Segment([], [], {columns.IMAGES: [False, over]}), now)
 
-    def _forget_lost_numbers(self) -> None:
-        """Forget the numbers that the undo log has lost, and those that a passive has kept for too long."""
-        undo, limits = self._committed.state.undo, self._committer.limits
+    def _forget_images(self) -> None:
+        """Forget what the undo log has lost, what is not kept any more, and what a follower has kept for too long."""
+        undo, limits, now = self._committed.state.undo, self._committer.limits, self._turn.now
         if undo.lost:
-            self.numbers.drop(undo.lost)
             lost, undo.lost = undo.lost, []
             why = f"more than {limits.undo_bytes_max >> 20} MiB changed since it was planned"
             self._turn.effects.fact("image lost", "warning", number=", ".join(map(describe, lost)), why=why)
-        if undo.numbers and not self._pair.serving:
-            undo.drop(undo.older_than(self._turn.now - limits.image_kept_s_max))
+        if undo.numbers and (self._pair.config.replica or not self._pair.serving):
+            undo.drop(undo.older_than(now - limits.image_kept_s_max))
+        self.numbers.forget(undo.numbers, now)
 
     # -- the feed
 
@@ -647,7 +648,7 @@ class Requests:
     def forget(self) -> None:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
         self.images.expire(self._turn.now)
-        self._forget_lost_numbers()
+        self._forget_images()
         self.clients.forget(self._turn.now)
         if self.replicas:
             self.replicas.beat(self.blocked)
