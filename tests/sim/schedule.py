@@ -333,11 +333,16 @@ def with_replicas(made: Plan) -> Plan:
     lines = ["replica R1", "replica R2", *rng.choice(([], ["replica R3 R1"], ["replica R3 R2 R1"]))]
     names = [line.split()[1] for line in lines]
     out = [*lines, *(f"start {name}" for name in names)]
+    moved: set[str] = set()
     for command in made.commands:
+        # A client that is at replicas has no connections to the pair.
+        if command.startswith("reset ") and command.split()[1].partition("-")[0] in moved:
+            continue
         out.append(command)
         if command.startswith("client ") and (name := command.split()[1]) not in members and rng.random() < 0.8:
             first, second = rng.sample([*names, rng.choice("PB")], 2)
             out.append(f"at {name} {first} {second}")
+            moved.add(name)
     end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
     early = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at "))) + 1
     for _ in range(rng.randint(2, 12)):

@@ -509,7 +509,7 @@ class ServerNode:
         """Send messages to all connections that subscribed to them, or only to one of these."""
         net, checks = self.world.net, self.world.checks
         for conn in net.of[self.name]:
-            if conn.kind == "upd" and conn.up and conn.topics and only in (None, conn):
+            if conn.kind == "upd" and conn.up and conn.b == self.name and conn.topics and only in (None, conn):
                 topics = tuple(conn.topics)
                 for frames in messages:
                     if frames[0].startswith(topics):

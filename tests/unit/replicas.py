@@ -11,7 +11,7 @@ from chp.limits import DEFAULT, Limits
 from chp_server.core.core import CoreConfig
 from chp_server.core.replica.core import ReplicaCore
 from chp_server.core.replica.upstream import PASSED, QUESTIONS, SETS, UPDATES
-from chp_server.core.updates.turn import Frames, Turn
+from chp_server.core.updates.turn import Frames, Read, Turn
 from chp_server.cores import STEP_S, Cores
 
 
@@ -80,6 +80,10 @@ class WithReplica(Cores):
         """Make one turn of a server of the pair."""
         turn = super().turn(name)
         self.sent(name, turn)
+        for read in turn.reads:
+            if isinstance(read, Read):
+                # There is no journal here.
+                self.cores[name].page(read, None)
         return turn
 
     def _up(self, name: str, line: bytes, frames: Frames) -> None:
@@ -110,6 +114,15 @@ class WithReplica(Cores):
                 self.replied.append((name, identity, frames))
                 if owner and owner not in self.cut:
                     self._lines[owner].append((identity[len(owner) :], frames))
+
+    def take_lines(self, name: str) -> list[tuple[bytes, Frames]]:
+        """Take out the messages of upstream that wait for a replica."""
+        lines, self._lines[name] = self._lines[name], []
+        return lines
+
+    def give_lines(self, name: str, lines: list[tuple[bytes, Frames]]) -> None:
+        """Let messages of upstream come to a replica with its next turn."""
+        self._lines[name] += lines
 
     def listen(self, subtree: str, *names: str) -> None:
         """Let a client hear a subtree's channel at some servers."""

@@ -26,7 +26,7 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
         "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
-        "scrub_s", "retain_s", "retain_bytes",
+        "scrub_s", "retain_s", "retain_bytes", "replica",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -46,6 +46,10 @@ def test_defaults_by_role() -> None:
     assert backup.endpoint(3) == "tcp://127.0.0.1:5569"
     assert backup.peer_endpoint(1) == "tcp://localhost:5557"
     assert alone.peer_endpoint(3) is None
+    replica = load(["--replica", "--upstream", "tcp://a:5556, tcp://b:5566"], {}).config
+    assert (replica.name, replica.store, replica.sync) == ("replica-5576", "memory:", "interval")
+    assert replica.upstreams == ["tcp://a:5556", "tcp://b:5566"]
+    assert load(["--replica", "--upstream", "tcp://a:5556", "--data", "d"], {}).config.store == "sqlite:d"
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
@@ -79,9 +83,13 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp", "keys": "k", "plain_bind": "tcp://127.0.0.1:7100",
         "audit": "/var/log/chp/audit.jsonl",
     }  # fmt: skip
-    assert values.keys() == {s.name for s in SETTINGS}
-    by_flag = load([word for s in SETTINGS for word in (s.flag, values[s.name])], {}).config
-    by_variable = load([], {s.variable: values[s.name] for s in SETTINGS}).config
+    # A replica is no part of a pair, so its two settings are tried apart.
+    apart = load(["--replica", "yes", "--upstream", "tcp://a:1"], {}).config
+    assert apart == load([], {"CHP_SERVER_REPLICA": "yes", "CHP_SERVER_UPSTREAM": "tcp://a:1"}).config
+    tried = [s for s in SETTINGS if s.name not in ("replica", "upstream")]
+    assert values.keys() == {s.name for s in tried}
+    by_flag = load([word for s in tried for word in (s.flag, values[s.name])], {}).config
+    by_variable = load([], {s.variable: values[s.name] for s in tried}).config
     (tmp_path / "all.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in values.items()))
     by_file = load(["--config", str(tmp_path / "all.toml")], {}).config
     assert by_flag == by_variable == by_file

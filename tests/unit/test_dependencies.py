@@ -130,7 +130,7 @@ def circle(arrows: dict[str, set[str]]) -> set[str]:
         left = stay
 
 
-CORE_ORDER = ("state", "updates", "pair", "asks", "peer", "questions", "core")
+CORE_ORDER = ("state", "updates", "pair", "asks", "peer", "questions", "core", "replica")
 
 
 def test_the_server_s_core_runs_in_one_direction() -> None:
@@ -210,9 +210,9 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
 
 
 def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
-    """A part of the core is given what it needs; only modules around the core import it."""
+    """A part of the core is given what it needs; only modules around the core, and a replica's core, import it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
-    assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores"}
+    assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores", "core"}
 
 
 def test_only_the_agent_and_the_port_connect_to_a_server() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from chp.batch import packb, unpackb
 from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
 from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
 
 from .replicas import WithReplica
@@ -81,6 +83,19 @@ def test_a_replica_that_lost_its_stream_goes_on_by_records() -> None:
     assert said[0] in ("records", "whole state") and set(said[1:]) == {"records"}
 
 
+def test_a_replica_takes_the_whole_state_if_the_records_that_it_lacks_are_gone() -> None:
+    pair = WithReplica(replace(DEFAULT, log_records_max=2))
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    pair.cut.add("R")
+    for no in range(2, 9):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.1)
+    pair.cut.clear()
+    pair.run(2.0)
+    assert pair.r.active and pair.r.state.proof() == pair.p.state.proof()
+
+
 def test_a_silent_upstream_makes_a_replica_passive_and_its_heartbeats_stop() -> None:
     pair = WithReplica()
     pair.listen("/a/", "R")
@@ -111,6 +126,22 @@ def test_a_replica_follows_the_successor_and_its_clients_resume() -> None:
     pair.run(0.1)
     (end,) = [header for header in pair.answers_to(b"c") if isinstance(header, Kthxbai)]
     assert end.resumed and end.number == pair.b.state.number
+
+
+def test_a_reader_that_is_ahead_waits_and_resumes() -> None:
+    pair = WithReplica()
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.turn("P")
+    late = pair.take_lines("R")
+    ahead = pair.p.state.number
+    assert ahead > pair.r.state.number and pair.r.active
+    pair.r.request([b"c", ICANHAZ, b"", packb({"chp": 5, "id": 9, "from": ahead, "proof": pair.p.state.whose(ahead)})])
+    pair.replica_turn("R")
+    assert pair.answers_to(b"c") == []
+    pair.give_lines("R", late)
+    pair.replica_turn("R")
+    (end,) = [header for header in pair.answers_to(b"c") if isinstance(header, Kthxbai)]
+    assert end.resumed and end.number == ahead
 
 
 def test_a_set_and_its_acknowledgement_go_through() -> None:

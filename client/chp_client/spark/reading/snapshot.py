@@ -32,6 +32,7 @@ from chp.numbers import describe
 
 from ...errors import Refused
 from ...port.ask import LATER, Interrupted, QuestionPort
+from ..pairs import Place, places_of, readers_of
 from ..progress import Progress
 from ..spark_api import EqualTo, In, StringStartsWith
 from ..values.columns import Updates, layout_of, packed_column
@@ -78,13 +79,28 @@ class ReadPort(QuestionPort):
         return facts
 
 
-def port_of(options: dict[str, Any], *, plans: bool = False, silence_s: float | None = None) -> ReadPort:
-    """Return the port to the servers that the options name; `silence_s` bounds a silence in an answer, if given.
+class PlacedPart(InputPartition):
+    """A part of the image of a place."""
+
+    def __init__(self, place: Place, piece: ImagePartition) -> None:
+        self.place, self.piece = place, piece
+
+
+def port_of(
+    options: dict[str, Any],
+    *,
+    plans: bool = False,
+    servers: Sequence[str] | None = None,
+    silence_s: float | None = None,
+) -> ReadPort:
+    """Return the port to `servers`, or else to those that the options name for reading.
+
+    `silence_s` bounds a silence in the middle of an answer, if it is given.
 
     The plan of a batch read waits no longer than `FIRST_S` for servers that have not answered in this session: they are
     more likely the wrong ones, or not started, than in a failover.
     """
-    servers, timeout_s = options["servers"], options["timeout"]
+    servers, timeout_s = readers_of(options) if servers is None else servers, options["timeout"]
     if plans and not has_answered(servers):
         timeout_s = min(timeout_s, FIRST_S)
     return ReadPort(servers, timeout_s, timeout_s if silence_s is None else min(timeout_s, silence_s))
@@ -198,20 +214,24 @@ class BatchReader(DataSourceReader):
                 self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks: one number for all of them."""
+        """Plan the tasks: one number for all of them, or with several mounts one of each."""
         settle()
-        with port_of(self._options, plans=True) as port:
-            return list(plan_read(port, self._options["subtree"], self._prefix, self._options["partitions"]))
+        found: list[InputPartition] = []
+        for place in places_of(self._options, self._prefix):
+            with port_of(self._options, plans=True, servers=place.servers) as port:
+                pieces = plan_read(port, place.subtree, place.prefix, self._options["partitions"])
+            found += [PlacedPart(place, piece) for piece in pieces]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a part in a task, as record batches."""
-        assert isinstance(partition, ImagePartition)
+        assert isinstance(partition, PlacedPart)
         settle()
-        progress = Progress(f"part {partition.part}", "keys read")
-        subtree, timeout_s = self._options["subtree"], self._options["timeout"]
-        with port_of(self._options, silence_s=SILENCE_S) as port:
-            for updates in read_part(port, subtree, partition, packed=True, timeout_s=timeout_s):
-                yield self._layout.batch(updates)
+        place, piece, timeout_s = partition.place, partition.piece, self._options["timeout"]
+        progress = Progress(f"part {piece.part}", "keys read")
+        with port_of(self._options, servers=place.servers, silence_s=SILENCE_S) as port:
+            for updates in read_part(port, place.subtree, piece, packed=True, timeout_s=timeout_s):
+                yield self._layout.batch(place.own(updates))
                 progress.add(len(updates.keys))
 
 

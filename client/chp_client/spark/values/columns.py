@@ -60,11 +60,12 @@ class Updates:
         ttls = self.ttls_ms
         if isinstance(ttls, dict):
             ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
-        keys, values = (
-            column.take(pa.array(rows, pa.int64())) if isinstance(column, pa.Array) else [column[i] for i in rows]
-            for column in (self.keys, self.values)
-        )
-        return Updates(keys, values, self.revisions[list(rows)], ttls, self.wall_ms)
+        rows = list(rows)
+        return Updates(_rows(self.keys, rows), _rows(self.values, rows), self.revisions[rows], ttls, self.wall_ms)
+
+
+def _rows(column: Any, rows: list[int]) -> Any:
+    return column.take(pa.array(rows, pa.int64())) if isinstance(column, pa.Array) else [column[i] for i in rows]
 
 
 def _ttls(u: Updates) -> pa.Array:

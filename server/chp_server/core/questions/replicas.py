@@ -1,6 +1,6 @@
 """The replicas that follow this server: each gets its whole state, or what it lacks, and then every record.
 
-    ICANHAZ? STX follow ETX {id, at, below, name, credit}    a replica asks, with its position (server.md, section 44)
+    ICANHAZ? STX follow ETX {id, at, below, ...}    a replica asks, with its position (server.md, section 44)
     REPLY {number, hops, age}                                first, and with each heartbeat: this server lives
     SYNC chunk ..., RECORDS [STATE]                          the state as it is, if the position is not of this history
     RECORDS [record, ...]                                    all records after the position, and then each new one
@@ -104,7 +104,7 @@ class Replicas:
             identity, options["id"], name[:NAME_MAX], at.number, min(credit, limits.sync_credit_max), turn.now
         )
         self._streams[identity] = stream
-        resumes = at.number > 0 and committed.holds(at)
+        resumes = at.number > 0 and committed.holds(at) and options.get("whole") is not True
         if not resumes:
             stream.position = state.number
             stream.chunks, stream.rest = whole_state(state, turn, limits)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from chp import columns, headers
@@ -35,6 +35,7 @@ from chp.versions import spoken, unspoken
 from ..asks import Ask, Asking, RiseAbove, Vote
 from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
+from ..state.commit_record import in_memory
 from ..state.history import Position
 from ..state.image import Image
 from ..state.leases import listed
@@ -71,6 +72,8 @@ COUNTED_AT_ONCE = 50_000
 # The slices of names that are counted in one turn.
 COUNTED_SLICES = 8
 TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
+# A replica lets a reader that is further wait so long for its number; that is shorter than `WORD_S`.
+AWAITED_S = 0.5
 Options = dict[str, Any]
 # The user that asked, and the number of the rules at that time.
 Asked = tuple[str, int]
@@ -266,10 +269,18 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         indices = count()
-        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
+        copy = chain(self._reached(after, proof), self._copy((after, proof), subtree, request_id, session_id, indices))
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
+
+    def _reached(self, after: int, proof: list[bytes] | None) -> Iterator[list[Frames]]:
+        """Yield an empty list until a replica has a reader's number: the reader comes from a server that is further."""
+        state, turn = self._committed.state, self._turn
+        if self._pair.config.replica and proof is not None and proof[0] == state.store:
+            until = turn.now + AWAITED_S
+            while after > self._committed.state.number and turn.now < until:
+                yield []
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -318,9 +329,12 @@ class Requests:
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
-        """Return True if `after` is in our history, and the log has all records after it."""
-        committed = self._committed
-        return after > 0 and committed.state.is_ours(after, proof) and committed.log.reaches(after)
+        """Return True if `after` is in our history, and the log has all records after it.
+
+        A server that took over a whole state has no record yet, and none is missing after its own number.
+        """
+        state, log = self._committed.state, self._committed.log
+        return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
@@ -342,7 +356,7 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
-        if self._committed.state.deferred:
+        if self._committed.busy:
             return False
         return subtree in self._fresh or not (self._committed.state.gathering or self._crowded)
 
@@ -377,7 +391,7 @@ class Requests:
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
         yield from resume_parts(
-            iter(records),
+            in_memory(records, committer.limits.part_bytes),
             after,
             subtree,
             end,
@@ -576,11 +590,12 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, probe, ONE_ANSWER, subtree)
+            self._stream(identity, request_id, chain(self._reached(after, whose), probe), ONE_ANSWER, subtree)
         else:
-            until = _number(options, "until", self._committed.state.number)
+            until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            records = chain(self._reached(after, whose), records)
             empty = partial(self._no_records, request_id, after, indices)
             self._stream(identity, request_id, records, credit, subtree, empty=empty)
 

@@ -18,7 +18,7 @@ from typing import Any
 from chp import headers
 from chp.batch import decode, encode, items_of, packb, peek
 from chp.errors import BadFrame
-from chp.headers import Access, Batch, Epoch, name_of
+from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
 from chp.messages import ICANHAZ
 from chp.numbers import describe, epoch_of, pack, unpack
@@ -89,6 +89,8 @@ class Upstream:
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
+        # True if the records that it lacks are gone, or it lacks staged parts: it then asks for the whole state.
+        self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
         # Chunks that came since credit was granted, and the time of the next report.
@@ -276,7 +278,7 @@ class Upstream:
             if self._tries <= self.servers:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
-            self._asked_at = LONG_AGO
+            self._asked_at, self._whole = LONG_AGO, True
         elif refused.code == "loop":
             self._misfit(LOOP.format(refused.detail))
         elif refused.code == "store" and isinstance(refused.detail, bytes):
@@ -317,16 +319,20 @@ class Upstream:
         if isinstance(header, headers.StateHead):
             self._take_over(body)
             return
-        if not isinstance(header, Batch | Epoch | Access):
+        if not isinstance(header, Batch | Epoch | Access | Commit):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= committed.followed:
             return
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
+        try:
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+        except BadFrame:
+            # Other batches are staged here than the active has committed.
+            self._whole = True
+            raise
         # The messages of topics stay with the pair.
-        committed.keep(
-            committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish), turn.effects
-        )
+        committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
 
@@ -335,7 +341,7 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
-        before, committed.state = committed.state, after
+        before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
         self._goal, self.greets = max(self._goal or 0, after.number), True
@@ -389,6 +395,7 @@ class Upstream:
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
+        asked["whole"] = self._whole
         turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
 
     def status(self) -> dict[str, Any]:
