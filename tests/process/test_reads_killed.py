@@ -21,7 +21,7 @@ VALUE = b"first".ljust(200, b".")
 
 
 def rows(servers: list[str], piece: ImagePartition) -> Iterator[list[tuple[str, bytes]]]:
-    with port_of({"servers": servers, "timeout": 120}, silence_s=15) as port:
+    with port_of({"timeout": 120}, servers=servers, silence_s=15) as port:
         for updates in read_part(port, "/a/", piece, packed=True):
             yield list(zip(updates.keys.to_pylist(), updates.values.to_pylist(), strict=True))
 
@@ -32,7 +32,7 @@ def test_a_read_goes_on_at_the_successor_with_the_rows_of_its_number(
     caplog.set_level(logging.WARNING, "chp_client.spark")
     with ProcessPair(tmp_path) as pair, synced(pair.servers, None) as clone:
         clone.set_many({f"/a/{n}": VALUE for n in range(ROWS)}).wait(120)
-        with port_of({"servers": pair.servers, "timeout": 120}) as port:
+        with port_of({"timeout": 120}, servers=pair.servers) as port:
             pieces = plan_read(port, "/a/", "/a/", PARTS)
         over = Event()
 

@@ -316,8 +316,9 @@ def test_a_reader_asks_again_while_a_large_commit_gets_into_the_map() -> None:
     state.apply(Segment(["/a/1"], [b"later"]), at, 0.0, deferred=True)
     asked = [b"r", ICANHAZ, b"", packb({"chp": 5, "id": 9, "image": plan["number"], "proof": proof, "part": 0})]
     cores.p.request(asked)
+    assert state.deferred, "the question has put none of it into the map"
     ((_, (frames,)),) = cores.p.end_turn().replies
-    assert decode(frames[-1])[0].code == "busy" and state.deferred
+    assert decode(frames[-1])[0].code == "busy"
     cores.run(0.5)
     assert not state.deferred and reader.part(plan, 0, 1)["/a/1"] == b"1"
 
