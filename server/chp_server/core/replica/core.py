@@ -4,7 +4,7 @@
     PEER (upstream)                  takes records, publishes them, and holds them as a passive does
     COLLECTOR (P+2)                  passes each KVSET to the servers of the pair
     SNAPSHOT (P)                     answers copies, log reads, images and inspections; passes on what only the active
-                                     answers (`PASSED_COMMANDS`, topics)
+                                     answers (`PASSED_COMMANDS`, topics, plans of reads)
     UPDATES (P+1)                    has the channels of subtrees, and passes subscriptions to own channels
 
 It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
@@ -98,7 +98,9 @@ class ReplicaCore(ServerCore):
             self.upstream.pass_more(identity, frames[1:])
             return False
         else:
-            passes = "topic" in options or "topics" in options
+            # The plan of a read needs a record; the parts of the read are answered here.
+            plans = options.get("image") == 0
+            passes = plans or "topic" in options or "topics" in options
         if passes:
             self.upstream.pass_question(identity, frames[1:], options["id"])
         return passes
