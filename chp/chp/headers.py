@@ -20,9 +20,10 @@ from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS = range(13)
+MOVE = 13
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
-    "MESSAGES", "ACCESS",
+    "MESSAGES", "ACCESS", "MOVE",
 )  # fmt: skip
 APPLIED, JOURNALED, REPLICATED = range(3)
 DURABILITY_NAMES = ("applied", "journaled", "replicated")
@@ -291,6 +292,46 @@ class Messages(NamedTuple):
         return _line("MESSAGES", what, f"up to {self.upto} of {self.topic_next}")
 
 
+class Move(NamedTuple):
+    """A replica asks this client to follow another server, because it has too many readers.
+
+    It asked `asked` of its `readers` at the same time, so each can tell how many of them should go.
+    """
+
+    readers: int
+    asked: int
+
+    def describe(self, what: str = "") -> str:
+        """Return a line for logs, such as `MOVE 300 of 600`."""
+        return _line("MOVE", what, f"{self.asked} of {self.readers}")
+
+
+class ReplicaFacts(NamedTuple):
+    """What a replica adds to each GREETING and HEARTBEAT: its place, its age and its load.
+
+    `hops` are the replicas from here to the pair, this one included. The last word of the active reached this replica
+    `age_ms` ago. `cpu` is the share of a core that the replica used in the last second, in per mille.
+    """
+
+    hops: int
+    age_ms: int
+    readers: int
+    cpu: int
+
+    def sent(self) -> dict[str, Any]:
+        """Return the map that a GREETING or a HEARTBEAT carries."""
+        return {"hops": self.hops, "age": self.age_ms, "readers": self.readers, "cpu": self.cpu}
+
+
+def replica_facts(given: dict[str, Any]) -> ReplicaFacts:
+    """Read the map that a replica sent. Raise `BadFrame` if a field is missing or is no number."""
+    named = map(given.get, ("hops", "age", "readers", "cpu"))
+    fields = [field for field in named if type(field) is int and field >= 0]
+    if len(fields) < len(ReplicaFacts._fields):
+        raise BadFrame("a replica tells hops, age, readers and cpu, which are four numbers")
+    return ReplicaFacts(*fields)
+
+
 # The kinds stand in the order of their numbers.
 Header = (
     Greeting
@@ -306,6 +347,7 @@ Header = (
     | StateHead
     | Messages
     | Access
+    | Move
 )
 H = TypeVar("H", bound=tuple[Any, ...])
 

@@ -41,6 +41,8 @@ class Limits:
     subtrees_max: int = 64
 
     # -- a client
+    # The two servers of a pair and its replicas: a Clone has sockets and connections to each.
+    servers_max: int = 16
     # Each mount is a pair of servers, which a Clone follows with a thread and sockets of their own.
     mounts_max: int = 16
     # The beginnings of names among them are looked through for each topic.

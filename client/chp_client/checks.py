@@ -19,8 +19,6 @@ from chp.limits import DEFAULT, Limits
 from chp.numbers import Revision
 from chp.properties import ttl_ms
 
-# The servers of a pair.
-SERVERS_MAX = 2
 _VALUE_MAX = DEFAULT.value_bytes_max
 # A longer wait counts as endless, because a lock can't wait for longer.
 FOR_EVER_S = 1e9
@@ -31,7 +29,7 @@ Ttl = float | timedelta
 def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
     """Return the three endpoints of each server.
 
-    A server is `tcp://host:P`, `host:P` or `ipc://dir/P`. One text may name two, with a comma between them.
+    A server is `tcp://host:P`, `host:P` or `ipc://dir/P`. One text may name several, with commas between them.
     """
     given = servers.split(",") if isinstance(servers, str) else listed(servers)
     found = []
@@ -43,10 +41,12 @@ def endpoints_of(servers: str | Iterable[object]) -> list[tuple[str, str, str]]:
         found.append(tuple(addresses.beside(address, i) for i in range(3)))
     if not found:
         raise BadInput("no server is given; name one or two, such as ['tcp://a:5556', 'tcp://b:5566']")
-    if len(found) > SERVERS_MAX:
-        raise BadInput(f"{len(found)} servers are given; name one, or the two of a pair")
+    if len(found) > DEFAULT.servers_max:
+        most = DEFAULT.servers_max
+        raise BadInput(f"{len(found)} servers are given, more than {most}; name the two of a pair, and replicas of it")
     if len(set(found)) < len(found):
-        raise BadInput(f"server {found[0][0]} is given twice; name it once, or the two of a pair")
+        twice = next(first for first, *_ in found if [each[0] for each in found].count(first) > 1)
+        raise BadInput(f"server {twice} is given twice; name each server once")
     return [(a, b, c) for a, b, c in found]
 
 

@@ -24,8 +24,6 @@ from chp.limits import DEFAULT
 from chp.topics import check_topic
 
 ROOT = "/"
-# The servers of a pair.
-SERVERS_MAX = 2
 _DEAD = ".dead"
 
 
@@ -249,8 +247,11 @@ def _servers(prefix: object, given: object) -> tuple[str, ...]:
     words = given.split(",") if isinstance(given, str) else list(given)
     if not words or words == [""]:
         raise ValueError(f"has the mount {prefix!r} without a server; name one, or the two of its pair")
-    if len(words) > SERVERS_MAX:
-        raise ValueError(f"has {len(words)} servers in the mount {prefix!r}; name one, or the two of its pair")
+    if len(words) > DEFAULT.servers_max:
+        raise ValueError(
+            f"has {len(words)} servers in the mount {prefix!r}, more than {DEFAULT.servers_max}; "
+            "name the two of its pair, and replicas"
+        )
     found = []
     for word in words:
         try:

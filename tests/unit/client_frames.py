@@ -126,10 +126,21 @@ class Talk:
         self.core.on_update(server, frames, self.now)
         self.take()
 
-    def greet(self, state: int = ACTIVE, told: int = n(0), server: int = 0, uuid: bytes = b"S" * 16) -> None:
+    def greet(
+        self,
+        state: int = ACTIVE,
+        told: int = n(0),
+        server: int = 0,
+        uuid: bytes = b"S" * 16,
+        replica: Mapping[str, int] | None = None,
+    ) -> None:
         """Send a greeting on each topic to which the client subscribed."""
+        more = [] if replica is None else [replica]
         for where in sorted(self.topics[server] - {b"HUGZ"}):
-            self.update(message(where, told, [0, VERSION, state, told, 250, uuid, f"server{server}"]), server)
+            # The first greetings may make the client unsubscribe from the others.
+            if where in self.topics[server]:
+                header = [0, VERSION, state, told, 250, uuid, f"server{server}", *more]
+                self.update(message(where, told, header), server)
 
     def up(self, server: int = 0) -> None:
         self.core.on_link(server, True, self.now)
@@ -154,6 +165,7 @@ class Talk:
         have = channel.replica.map.fingerprint()
         header = [2, ACTIVE, told, told if channel_last is None else channel_last]
         header += [more.get("count", have[0]), more.get("revsum", have[1]), 250, more.get("wall", 0)]
+        header += [0, 0, more["replica"]] if "replica" in more else []
         self.update(message(topic(subtree), told, header), more.get("server", 0))
 
     def reply(self, told: int, header: list[Any], *items: Any, server: int = 0) -> None:

@@ -47,6 +47,19 @@ HELD: dict[str, dict[str, str]] = {
     "tests/wire/test_ipc.py": {
         "test_a_clone_by_files_and_one_by_ports_have_the_same": "C-4",
     },
+    "tests/unit/test_client_replicas.py": {
+        "test_a_replica_tells_four_numbers": "P-16",
+        "test_a_list_of_more_than_a_pair_is_looked_at_and_read_at_one_replica": "P-17 P-18",
+        "test_a_client_of_the_pair_moves_to_a_replica_that_has_come": "P-19",
+        "test_no_server_behind_the_copy_is_followed": "P-20",
+        "test_the_lower_load_of_two_wins": "P-21",
+        "test_replicas_that_stay_away_from_the_pair_are_left_in_the_end": "P-22",
+        "test_a_replica_that_restarted_is_resumed_at_unless_it_is_behind": "P-23",
+        "test_replicas_that_wait_for_an_active_are_given_time_and_no_vote": "P-24",
+        "test_an_answer_that_is_behind_the_copy_is_not_taken": "P-25",
+        "test_a_reader_moves_without_a_moment_of_stale": "P-26",
+        "test_the_age_of_the_actives_word_makes_the_copy_older": "P-27",
+    },
     "tests/unit/test_client_chp1.py": {
         "test_a_set_is_plain_kvsets_to_both_collectors_with_a_uuid_each": "C-5 C-47",
         "test_a_snapshot_replaces_the_map_and_what_came_meanwhile_follows": "C-6 C-7 C-12",

@@ -118,7 +118,7 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
         ("chp://a:5556/r/", {"subtree": None}, "names the subtree"),
         ("chp://a:5556/r/", {"subtrees": ["/x/"]}, "names the subtree"),
         ("chp://a:5556?codec=json", {"codec": "text"}, "names the codec 'json'"),
-        ("a:1,b:2,c:3", {}, "3 servers are given"),
+        (",".join(f"a:{port}" for port in range(1, 18)), {}, "17 servers are given, more than 16"),
     ],
 )
 def test_a_url_that_says_too_much_or_too_little_is_refused(text: str, options: dict[str, Any], why: str) -> None:

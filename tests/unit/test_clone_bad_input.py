@@ -36,7 +36,10 @@ def clone() -> Iterator[Clone]:
     [
         ({"servers": []}, "no server is given"),
         ({"servers": [NO_SERVER, NO_SERVER]}, "server tcp://127.0.0.1:9 is given twice"),
-        ({"servers": [NO_SERVER, "tcp://a:1", "tcp://b:2"]}, "3 servers are given; name one, or the two of a pair"),
+        (
+            {"servers": [f"tcp://a:{port}" for port in range(1, 18)]},
+            "17 servers are given, more than 16; name the two of a pair, and replicas of it",
+        ),
         ({"servers": 5556}, "server 5556 is not tcp://host:port"),
         ({"servers": "tcp://::1:5556"}, "is not tcp://host:port"),
         ({"subtrees": 5}, "subtrees is a list of texts, not int"),

@@ -100,7 +100,7 @@ BAD = [
     ("/rates=c:9", "try '/rates/'"),
     ("=c:9", "a mount without a prefix"),
     ("/=a:1,b:5, c:9", "'c:9' without a mount"),
-    ("/=a:1,b:5,c:9", "3 servers in the mount '/'"),
+    ("/=" + ",".join(f"a:{port}" for port in range(1, 18)), "17 servers in the mount '/', more than 16"),
     ("/=a:1,a:1", "a:1 twice in the mount '/'"),
     ("/=a:1 /rates/=a:1", "tcp://a:1 in the mounts '/' and '/rates/'"),
     ("/=a:99999", "the server 'a:99999' in the mount '/', which"),

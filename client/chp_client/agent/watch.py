@@ -111,7 +111,7 @@ class WatchQueue:
         """Return the changes that are newer than the start of this watch."""
         if changed.first:
             return changed if self._from_first else Changed([], [], 0)
-        if type(changed.revisions) is int:
+        if isinstance(changed.revisions, int):
             return changed if changed.revisions > self._after else Changed([], [], 0)
         return pick(changed, list(map(gt, changed.revision_column(), repeat(self._after))))
 

@@ -30,6 +30,7 @@ import click
 
 from chp import addresses
 from chp.errors import BadInput
+from chp.limits import DEFAULT
 
 from .. import mount_table
 from ..clientfile import ClientFile
@@ -41,7 +42,6 @@ from .text import read_delay, read_duration, read_revision
 
 DEFAULT_SERVERS = addresses.LOCAL_PAIR
 TIMEOUT_S = 5.0
-SERVERS_MAX = 2
 SERVERS_VARIABLE, FILE_VARIABLE, OLD_FILE_VARIABLE = "CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT"
 _EXAMPLES = "\n\nExamples:\n"
 
@@ -155,7 +155,7 @@ def read_pairs(text: str) -> tuple[str, ...] | Mounts:
 
 
 def read_servers(text: str) -> tuple[str, ...]:
-    """Return one or two endpoints of a comma-separated text; `tcp://` may be left out. ValueError with the remedy."""
+    """Return the endpoints of a comma-separated text; `tcp://` may be left out. ValueError with the remedy."""
     found = []
     for endpoint in _endpoints(text):
         try:
@@ -164,10 +164,15 @@ def read_servers(text: str) -> tuple[str, ...]:
             word = endpoint.removeprefix("tcp://")
             raise ValueError(f"{word!r} {error}; name a server's first port, as {DEFAULT_SERVERS[0]}") from None
         found.append(endpoint)
-    if not 1 <= len(found) <= SERVERS_MAX:
-        raise ValueError(f"{len(found)} servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
+    if not found:
+        raise ValueError(f"0 servers named; name one, or the two of a pair: {','.join(DEFAULT_SERVERS)}")
+    if len(found) > DEFAULT.servers_max:
+        raise ValueError(
+            f"{len(found)} servers named, more than {DEFAULT.servers_max}; name the two of a pair, and replicas of it"
+        )
     if len(set(found)) < len(found):
-        raise ValueError(f"{found[0]} is named twice; name it once, or the two of a pair")
+        twice = next(each for each in found if found.count(each) > 1)
+        raise ValueError(f"{twice} is named twice; name each server once")
     return tuple(found)
 
 

@@ -69,9 +69,10 @@ class Pin(NamedTuple):
 class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
     """A replicated dictionary; see the module for how it is used.
 
-    servers        one or two addresses, `tcp://host:P`, `host:P` or (of this host) `ipc://dir/P`; or one text, a comma
-                   between; or `chp://host:P,host:P/subtree/?codec=json`; or several pairs, `/=a:P,b:P /rates/=c:P,d:P`
-                   or a mapping of these; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
+    servers        the addresses of a pair, of its replicas or of both, at most 16: `tcp://host:P`, `host:P` or (of this
+                   host) `ipc://dir/P`; or one text, commas between; or `chp://host:P,host:P/subtree/?codec=json`; or
+                   several pairs, `/=a:P,b:P /rates/=c:P,d:P` or a mapping of these; None for CHP_SERVERS or
+                   CHP_CLIENT_FILE, else the local pair
     client_file    in place of servers: the path of a file with their addresses and keys, and this client's. A server
                    that does not let the client in is tried on; `wait_until_synced` raises `Refused` with the code "key"
                    if no server lets it in

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple
 
+from chp.errors import BadInput
 from chp.numbers import Revision, epoch_of, sequence_of
 
 from .. import checks
@@ -71,7 +72,10 @@ class CopyHealth:
 
     @property
     def staleness_s(self) -> float:
-        """For how long the copy has not been known to be current; inf before the first sync."""
+        """For how long the copy has not been known to be current; inf before the first sync.
+
+        At a replica this counts from the active's last word that reached the replica.
+        """
         current_at = self._core.freshness.current_at
         return float("inf") if current_at is None else max(0.0, monotonic() - current_at)
 
@@ -92,7 +96,7 @@ class CopyHealth:
 
     @property
     def active(self) -> str | None:
-        """The address of the server that is followed, if one is."""
+        """The address of the server that is followed, if one is: the active of a pair, or a replica."""
         return self._core.active_address
 
     @property
@@ -118,7 +122,9 @@ class CopyHealth:
         return "; ".join(found)
 
     def _check_admitted(self) -> None:
-        """Raise `Refused` if no server admits this client."""
+        """Raise `Refused` if no server admits this client, and `BadInput` if its servers are not one pair's."""
+        if misfit := self._core.misfit:
+            raise BadInput(misfit)
         if self._core.state is not State.SYNCED and (denied := self._core.denied()):
             code = "key" if any(link.denied for link in self._core.links) else "access"
             raise Refused("; ".join(f"{address}: {why}" for address, why in denied), code, dict(denied))

@@ -16,6 +16,7 @@ from chp.keys import CLIENT_BYTES, ETX, STX
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
 
+from .choice import ServerChoice
 from .copy.subscriptions import Subscriptions
 from .events import Sink, State
 from .freshness import Freshness
@@ -39,6 +40,7 @@ class ReportSource(Protocol):
     subscriptions: Subscriptions
     freshness: Freshness
     session: Session
+    choice: ServerChoice
     out: Sink
 
     @property
@@ -62,10 +64,10 @@ class ClientReport:
     def on_timer(self, client: ReportSource, active: ServerView | None, now: float) -> None:
         """Send a report to the followed server if one is due."""
         if active is not None and now >= self.due:
-            client.out.effects.request.append((active.index, self._message(client, active.heartbeat_s, now)))
+            client.out.effects.request.append((active.index, self._message(client, active, now)))
 
-    def _message(self, client: ReportSource, heartbeat_s: float, now: float) -> list[bytes]:
-        every_s = min(max(EVERY_S, BEATS * heartbeat_s), EVERY_S_MAX)
+    def _message(self, client: ReportSource, active: ServerView, now: float) -> list[bytes]:
+        every_s = min(max(EVERY_S, BEATS * active.heartbeat_s), EVERY_S_MAX)
         self.due = now + every_s
         stats = client.stats
         said = {
@@ -73,6 +75,6 @@ class ClientReport:
             "state": client.state.value, "number": client.position, "keys": client.subscriptions.count,
             "lag_ms": round(client.freshness.lag_s * 1000), "batches": client.session.open_batches,
             "client": client.session.outbox.public[:CLIENT_BYTES].hex(), "bytes": client.session.outbox.size,
-            **{name: stats[name] for name in COUNTED},
+            **{name: stats[name] for name in COUNTED}, **client.choice.told(active),
         }  # fmt: skip
         return [ICANHAZ, TELLS, packb(said)]

@@ -4,6 +4,7 @@ The core takes messages and the time, and returns `Effects`. It passes each mess
 core:
 
     leadership      chooses the server to follow, by a table     links       hold what is known of each server
+    choice          chooses among replicas, by load
     copy_channels   completes the channels there                 freshness   rates the copy, by a table
     subscriptions   has the copy, with own sets on top           chp1        follows a server of CHP/1
     session         keeps own sets until they are acknowledged   own         joins session and subscriptions
@@ -20,12 +21,13 @@ from chp import headers
 from chp.access import NONCE_BYTES
 from chp.batch import Segment, decode, peek
 from chp.errors import BadFrame, ChpError
-from chp.keys import ETX, STX
+from chp.keys import ETX, STX, channel_topic
 from chp.limits import DEFAULT, Limits
 from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
 from chp.versions import spoken, unspoken
 
+from .choice import PAIR, ServerChoice
 from .chp1 import Chp1Follower
 from .client_report import ClientReport
 from .copy.channel import CopyChannel
@@ -43,6 +45,7 @@ from .timing import NEVER, Chance, Timing
 __all__ = ["PULSE", "ClientCore", "Timing"]
 # The time between two warnings about unreadable messages of one server.
 GARBAGE_TOLD_S = 60.0
+PULSE_TOPIC = channel_topic(PULSE)
 
 
 class ClientCore:
@@ -79,6 +82,7 @@ class ClientCore:
         )
         self.copy_channels.session = self.outbox.public
         self.leadership = Leadership(links, self.timing, now)
+        self.choice = ServerChoice(links, self.leadership, chance, now)
         self.chp1 = Chp1Follower(links, self.subscriptions, self.session, limits=limits, **shared)
         self.leases = LeaseRefresher()
         self.own = OwnSets(
@@ -87,10 +91,17 @@ class ClientCore:
         self.freshness = Freshness(max_lag_s)
         self.report = ClientReport(who)
         self.closed = False
-        topics = (HUGZ, self.session.topic, *self.copy_channels.by_topic)
-        out.effects.subscribe += [(link.index, topic) for link in links for topic in topics]
+        if self.choice.on:
+            self._look(now)
+        else:
+            out.effects.subscribe += [(link.index, topic) for link in links for topic in (HUGZ, *self._topics)]
 
     # -- questions
+
+    @property
+    def _topics(self) -> tuple[bytes, ...]:
+        """The topics that this client hears where it reads."""
+        return self.session.topic, *self.copy_channels.by_topic
 
     @property
     def active(self) -> ServerView | None:
@@ -176,6 +187,8 @@ class ClientCore:
         link = self.links[i]
         link.collector_up, link.up_at = up, now
         link.sent = 0
+        if link is self.active and self.choice.on:
+            self._broken(not up, now)
         if up:
             self.own.pump(now)
 
@@ -189,12 +202,22 @@ class ClientCore:
         if wire != AWAY or link.wire == SPEAKS:
             link.wire = wire
 
+    @property
+    def misfit(self) -> str:
+        """The reason why no server is followed: the list has more than one pair. Otherwise ""."""
+        return self.choice.misfit if self.epoch == 0 else ""
+
     def denied(self) -> list[tuple[str, str]]:
         """Return the servers that give this client nothing, and why.
 
         The list is empty while another server may still admit it.
         """
+        if self.misfit:
+            return [("the list of servers", self.misfit)]
         found = [(link.address, link.closed) for link in self.links if link.closed]
+        if self.choice.on and self.active is not None and self.active.forbidden:
+            # The rules are those of the pair, whichever server is asked.
+            return found
         return found if all(link.closed or (link.protocol == 0 and link.wire == AWAY) for link in self.links) else []
 
     def on_update(self, i: int, frames: Sequence[bytes], now: float) -> None:
@@ -248,18 +271,25 @@ class ClientCore:
         if isinstance(header, headers.Batch | headers.Heartbeat):
             if channel is not None:
                 self._on_channel(link, channel, header, items, body=frames[4], now=now)
+            elif link.looked and isinstance(header, headers.Heartbeat):
+                self._seen(link, header, now)
         elif isinstance(header, headers.Greeting):
             self._greeting(link, topic, header, now)
         elif channel is not None and isinstance(header, headers.Refused):
             self._speaks_chp2(link)
             put_off = link is self.active or self.active is None
             self.copy_channels.not_subscribed(channel, link, header, now, put_off)
+        elif isinstance(header, headers.Move):
+            self._asked_to_move(link, header, now)
         elif topic == self.session.topic and epoch_of(number) >= self.leadership.epoch:
-            if isinstance(header, headers.Ack):
-                self.own.acked(header, number, now)
-            elif isinstance(header, headers.Refused):
-                self.own.refused(link, header, now)
-                self._update_state(now)
+            self._answered(link, header, number, now)
+
+    def _answered(self, link: ServerView, header: headers.Header, number: int, now: float) -> None:
+        if isinstance(header, headers.Ack):
+            self.own.acked(header, number, now)
+        elif isinstance(header, headers.Refused):
+            self.own.refused(link, header, now)
+            self._update_state(now)
 
     def _on_channel(
         self,
@@ -274,6 +304,7 @@ class ClientCore:
         lead = self.leadership
         if isinstance(header, headers.Heartbeat):
             link.told_pace(header.heartbeat_ms)
+            link.told_load(header, now)
             self._greeted_by_heartbeat(link, channel, now)
             self._learned(link, headers.State.ACTIVE, header.number, now)
         elif epoch_of(header.last) > lead.epoch:
@@ -282,7 +313,11 @@ class ClientCore:
             self.stats["stale_messages"] += 1
             return
         link.heard_at = channel.heard_at = now
-        if self.freshness.measure(header.wall_ms, now):
+        if link.replica is not None and isinstance(header, headers.Heartbeat):
+            late = self.freshness.measure_age(link.replica.age_ms / 1000)
+        else:
+            late = self.freshness.measure(header.wall_ms, now)
+        if late:
             self._lagging(channel)
         self.copy_channels.heard(channel, header, items, body=body, server=link, now=now)
         self._after(channel, now)
@@ -317,9 +352,13 @@ class ClientCore:
             self._not_spoken(link, header.version, now)
             return
         restarted = link.introduce(header)
+        link.told_load(header, now)
         self._speaks_chp2(link)
         news = link.has(topic)
+        self._look_if_replica(link, now)
+        self._check_list(link)
         self._learned(link, header.state, header.number, now, restarted)
+        self._join_if_greeted(link, now)
         channel = self.copy_channels.by_topic.get(topic)
         if channel is not None and link is self.active:
             self.copy_channels.greeted(channel, link, news, now)
@@ -338,7 +377,8 @@ class ClientCore:
     def _speaks_chp2(self, link: ServerView) -> None:
         if link.protocol != 2:
             link.protocol = 2
-            self.out.effects.unsubscribe.append((link.index, HUGZ))
+            if len(self.links) <= PAIR:
+                self.out.effects.unsubscribe.append((link.index, HUGZ))
             self.chp1.lost(link)
 
     def _greeted_by_heartbeat(self, link: ServerView, channel: CopyChannel, now: float) -> None:
@@ -360,6 +400,8 @@ class ClientCore:
 
     def _learned(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> None:
         move = self.leadership.learned(link, state, number, now, restarted)
+        if self.choice.on:
+            move = self._weighed(link, move, now)
         if move is Move.LEAVE:
             self.out.effects.notes.append(f"{link.address} is no longer active")
             self._leave(now)
@@ -368,7 +410,7 @@ class ClientCore:
 
     def _follow(self, link: ServerView, anew: bool, now: float) -> None:
         if self.active is not None:
-            self.stats["failovers"] += link is not self.active
+            self.stats["moves" if link is self.choice.joining else "failovers"] += link is not self.active
         if anew:
             self.stats["histories_restarted"] += 1
             # The numbers that these tickets wait for may never be reached.
@@ -380,12 +422,175 @@ class ClientCore:
         self.copy_channels.follow(link, anew, now)
         self.session.followed(link, now)
         self.report.follow(now)
+        if self.choice.on:
+            self._read_only_at(link, now)
         self._update_state(now)
 
     def _leave(self, now: float) -> None:
         self.leadership.leave(now)
         self.copy_channels.stop()
+        if self.choice.on:
+            self._lose(now)
         self._update_state(now)
+
+    # -- several servers to choose from
+
+    def _weighed(self, link: ServerView, move: Move, now: float) -> Move:
+        """Return the move for a client that chooses by looks. Another server is followed after a look only."""
+        choice = self.choice
+        if link is self.active:
+            choice.regain(now)
+            if move is Move.ANEW and link.replica is not None:
+                # A replica that restarted has the history of the pair, as before.
+                return Move.FOLLOW if link.epoch > self.epoch or link.number >= self._furthest else Move.LEAVE
+            return move
+        if choice.is_back(link):
+            return Move.FOLLOW
+        if move is Move.FOLLOW and not choice.looks and choice.joining is None:
+            self._look(now)
+        choice.heard(link, now)
+        if choice.looks and now >= choice.choose_at:
+            self._choose(now)
+        return Move.STAY
+
+    @property
+    def _furthest(self) -> int:
+        """The highest number that a channel holds."""
+        return max(channel.at for channel in self.channels)
+
+    def _look(self, now: float, move: headers.Move | None = None) -> None:
+        """Subscribe to PULSE at the other servers. Their greetings tell their states and loads."""
+        self._give_up_joining()
+        for link in self.choice.begin(self._furthest, now, move):
+            # A write-only client reads PULSE anyway.
+            if not (link.used and self.write_only):
+                if link.looked:
+                    self.out.effects.unsubscribe.append((link.index, PULSE_TOPIC))
+                self.out.effects.subscribe.append((link.index, PULSE_TOPIC))
+                link.looked = True
+
+    def _end_look(self) -> None:
+        for link in self.choice.end():
+            link.looked = False
+            link.greeted.discard(PULSE_TOPIC)
+            self.out.effects.unsubscribe.append((link.index, PULSE_TOPIC))
+
+    def _seen(self, link: ServerView, header: headers.Heartbeat, now: float) -> None:
+        """Take a heartbeat on PULSE, which tells a look as much as a greeting."""
+        link.told_pace(header.heartbeat_ms)
+        link.told_load(header, now)
+        self._learned(link, headers.State.ACTIVE, header.number, now)
+
+    def _choose(self, now: float) -> None:
+        """End the look, and follow or join the server that it found."""
+        choice = self.choice
+        picked = choice.pick(now)
+        if picked is None and choice.lost(now):
+            self._look(now)
+            return
+        self._end_look()
+        if picked is None:
+            choice.stay(now)
+            return
+        anew = choice.is_anew(picked, now)
+        self._use(picked)
+        if choice.lost(now) or picked.epoch > self.epoch:
+            self._follow(picked, anew, now)
+        else:
+            choice.join(picked, now)
+            self._join_if_greeted(picked, now)
+
+    def _use(self, link: ServerView) -> None:
+        """Read at this server: subscribe to all channels."""
+        if not link.used:
+            link.used = True
+            link.greeted.clear()
+            link.turned_down.clear()
+            link.beats = 0
+            self.out.effects.subscribe += [(link.index, topic) for topic in self._topics]
+
+    def _disuse(self, link: ServerView) -> None:
+        """Read at this server no longer."""
+        if link.used:
+            link.used = False
+            link.greeted.clear()
+            link.forbidden.clear()
+            link.refused.clear()
+            self.out.effects.unsubscribe += [(link.index, topic) for topic in self._topics]
+
+    def _read_only_at(self, followed: ServerView, now: float) -> None:
+        """Use the followed server and no other; of the pair use both servers, as clients of a pair do."""
+        choice = self.choice
+        self._end_look()
+        pair = choice.pair if followed.replica is None else []
+        for link in self.links:
+            if link is followed or link in pair:
+                self._use(link)
+            else:
+                self._disuse(link)
+        if self.freshness.state is State.SYNCED and self.freshness.current_at is not None:
+            choice.settles_until = self.freshness.current_at + self.leadership.silence_s()
+        choice.followed(followed, now)
+
+    def _join_if_greeted(self, link: ServerView, now: float) -> None:
+        """Follow the replica that is joined once it has all subscriptions, so the resume there begins at once."""
+        if link is self.choice.joining and link.greeted.issuperset(self.copy_channels.by_topic):
+            if link.state == headers.State.ACTIVE and link.epoch >= self.epoch:
+                self._follow(link, False, now)
+            else:
+                self._give_up_joining()
+                self.choice.stay(now)
+
+    def _give_up_joining(self) -> None:
+        link = self.choice.give_up()
+        if link is not None and link is not self.active:
+            self._disuse(link)
+
+    def _asked_to_move(self, link: ServerView, header: headers.Move, now: float) -> None:
+        """Look for a replica with fewer readers, as the followed one asks for it."""
+        choice = self.choice
+        if choice.on and link is self.active and not choice.looks and choice.joining is None:
+            self.stats["moves_asked"] += 1
+            self._look(now, header)
+
+    def _broken(self, broken: bool, now: float) -> None:
+        """Look at once if the connection to the followed server ended, as that server is probably gone."""
+        self.choice.broken = broken
+        if broken:
+            self._lose(now)
+
+    def _lose(self, now: float) -> None:
+        self.choice.lose(now)
+        if not self.choice.looks:
+            self._look(now)
+
+    def _look_if_replica(self, link: ServerView, now: float) -> None:
+        """Begin to choose when the first replica shows among the two servers that a client of a pair knows."""
+        choice = self.choice
+        if link.replica is not None and not choice.on:
+            choice.on = True
+            self._look(now)
+
+    def _check_list(self, link: ServerView) -> None:
+        """Follow no third server of a pair."""
+        why = self.choice.note_pair(link)
+        if why:
+            self.out.effects.warnings.append(f"{link.address} is not followed: {why}")
+
+    def _on_choice_timer(self, now: float) -> None:
+        choice = self.choice
+        if now >= choice.settles_until:
+            choice.settles_until = 0.0
+        if now >= choice.join_until:
+            self._give_up_joining()
+            choice.stay(now)
+        if self.leadership.silent(now):
+            choice.lose(now)
+        if choice.looks:
+            if now >= choice.choose_at:
+                self._choose(now)
+        elif now >= choice.look_at:
+            self._look(now)
 
     # -- answers on P
 
@@ -446,8 +651,15 @@ class ClientCore:
             self.session.settle_held()
         if self.closed:
             return
-        active = self.leadership.active
+        active, choice = self.leadership.active, self.choice
         heard_at = self.chp1.heard_at if active is None else active.heard_at
+        if active is not None and active.replica is not None:
+            heard_at = active.word_at
+        if choice.settles_until:
+            if now < choice.settles_until and active is not None and not self.subscriptions.live:
+                # The copy is as old as it was at the last server, and complete again after the resume at this one.
+                return
+            choice.settles_until = 0.0
         was_synced = self.freshness.state is State.SYNCED
         state = self.freshness.told(self._is_current(now), heard_at)
         if state is not None:
@@ -460,7 +672,14 @@ class ClientCore:
         if self.chp1.following:
             return self.chp1.is_alive(now) and self.subscriptions.live
         active, since = self.leadership.active, now - self.leadership.silence_s()
+        if active is not None and active.replica is not None and active.word_at < since - self._hops_s(active):
+            return False
         return active is not None and active.heard_at >= since and self.subscriptions.is_current(since)
+
+    @staticmethod
+    def _hops_s(link: ServerView) -> float:
+        """Return how much older the active's word may be at a replica: one heartbeat for each hop."""
+        return 0.0 if link.replica is None else link.replica.hops * link.heartbeat_s
 
     def next_deadline(self) -> float:
         """Return the time when `on_timer` should be called if nothing else happens."""
@@ -474,11 +693,14 @@ class ClientCore:
             self.session.next_deadline(),
             self.leases.next_due(),
             self.report.due if follows else NEVER,
+            self.choice.next_deadline(),
         )
 
     def on_timer(self, now: float) -> None:
         """Do everything that is due."""
         lead = self.leadership
+        if self.choice.on:
+            self._on_choice_timer(now)
         self._refresh_leases(now)
         self.chp1.on_timer(now)
         if self.chp1.following:
@@ -506,7 +728,8 @@ class ClientCore:
         """Vote, as no server is heard. Connect anew to servers that live but can't be heard."""
         if now >= self.leadership.vote_at:
             for link in self.leadership.electorate(now):
-                self.copy_channels.vote(link.index)
+                if self.choice.may_vote(link, now):
+                    self.copy_channels.vote(link.index)
         for link in self.leadership.deaf(now):
             self.stats["reconnects"] += 1
             self.out.effects.reconnect.append(link.index)

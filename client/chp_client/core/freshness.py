@@ -43,6 +43,14 @@ class Freshness:
         self.lag_s = offset - self._base
         return self._max_lag_s is not None and self.lag_s > self._max_lag_s
 
+    def measure_age(self, age_s: float) -> bool:
+        """Take the age of the active's word at a replica for the lag. Return True if it exceeds the bound.
+
+        The clock of the replica can't be compared with that of the active, which stamps the batches.
+        """
+        self.lag_s = age_s
+        return self._max_lag_s is not None and self.lag_s > self._max_lag_s
+
     def measure_anew(self) -> None:
         """Forget the smallest delay, as another server sends now or the lag was reported."""
         self._base = None

@@ -84,7 +84,7 @@ class Leadership:
         if link.unspoken:
             return Move.STAY
         link.state, link.heard_at = state, now
-        link.epoch = epoch_of(number)
+        link.epoch, link.number = epoch_of(number), number
         event = self._event(link, restarted, now)
         return Move.STAY if event is None else TABLE[event][self.standing(now).value]
 
@@ -98,9 +98,9 @@ class Leadership:
             return FollowEvent.AGAIN if restarted else FollowEvent.SAME
         if link.epoch == self.epoch:
             return FollowEvent.EQUAL
-        return FollowEvent.LATE if self._is_history_over(now) else FollowEvent.LOWER
+        return FollowEvent.LATE if self.is_history_over(now) else FollowEvent.LOWER
 
-    def _is_history_over(self, now: float) -> bool:
+    def is_history_over(self, now: float) -> bool:
         """Return True if no server of our epoch was heard for long.
 
         A lower epoch is then all there is, as after a restart of servers with memory stores.
@@ -166,7 +166,8 @@ class Leadership:
         if now - max(link.update_at for link in self._links) <= wait_s:
             return []
         # A server that refuses a subscription was heard.
-        deaf = [link for link in self._links if link.collector_up and link.protocol == 2 and not link.refused]
+        heard = [link for link in self._links if link.used or link.looked]
+        deaf = [link for link in heard if link.collector_up and link.protocol == 2 and not link.refused]
         for link in deaf:
             link.update_at = now
         return deaf

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from chp.headers import Greeting, State
+from chp.headers import Greeting, Heartbeat, ReplicaFacts, State, replica_facts
 
 STATE_NAMES = {
     0: "unheard",
@@ -37,6 +37,8 @@ class ServerView:
     protocol: int = 0
     state: int = 0
     epoch: int = 0
+    # The number that it told last.
+    number: int = 0
     heard_at: float = float("-inf")
     heartbeat_s: float = 1.0
     server: bytes = b""
@@ -72,8 +74,18 @@ class ServerView:
     forbidden: dict[bytes, str] = field(default_factory=dict)
     # The reason why its host name can't be resolved.
     unresolved: str = ""
-    # The reason why this client does not use the server: its version is not supported.
+    # The reason why this client does not use the server, such as a version that is not supported.
     unspoken: str = ""
+    # What a replica told last about its place and its load; None for a server of the pair.
+    replica: ReplicaFacts | None = None
+    # The time of the active's last word that this server has passed on.
+    word_at: float = float("-inf")
+    # This client reads here: it is subscribed to its channels, and sends its sets.
+    used: bool = True
+    # A look is under way: this client is subscribed to PULSE, to hear the server's state and load.
+    looked: bool = False
+    # The server told its state since the last look began.
+    answered: bool = False
 
     def ready(self, own_topic: bytes) -> bool:
         """Return True if a KVSET sent now will arrive, and its acknowledgement will be heard."""
@@ -90,6 +102,11 @@ class ServerView:
             self.turned_down.clear()
             self.beats = 0
         return restarted
+
+    def told_load(self, header: Greeting | Heartbeat, now: float) -> None:
+        """Note what a replica tells of itself. A server of the pair tells nothing, as its word is the active's."""
+        self.replica = None if header.replica is None else replica_facts(header.replica)
+        self.word_at = now if self.replica is None else now - self.replica.age_ms / 1000
 
     def told_pace(self, heartbeat_ms: int) -> None:
         """Note the interval between its heartbeats."""
@@ -131,6 +148,8 @@ class ServerView:
             return f"{self.address} can't be used: {self.unspoken}"
         said = STATE_NAMES.get(self.state, str(self.state))
         old = " (CHP/1)" if self.protocol == 1 else f", epoch {self.epoch}"
+        if self.replica is not None:
+            old += f", a replica with {self.replica.readers} readers"
         link = "" if self.collector_up else ", its collector not connected"
         refusal = f", refused: {self.refuses}" if self.refuses else ""
         return f"{self.address} {said}{old}, heard {max(0.0, now - self.heard_at):.1f} s ago{link}{refusal}"

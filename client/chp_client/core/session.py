@@ -96,7 +96,7 @@ class Session:
             return
         first = outbox.first
         for link in self._links:
-            if link.protocol != 2 or not link.ready(self.topic):
+            if link.protocol != 2 or not link.used or not link.ready(self.topic):
                 continue
             start = max(link.sent + 1, first)
             for no in range(start, min(outbox.last, first + PIPELINE_BATCHES) + 1):
@@ -186,6 +186,8 @@ class Session:
         for each in self._links:
             each.sent = each.wanted = each.skips_to = 0
             each.has_not(old_topic)
+            if not each.used:
+                continue
             self._out.effects.unsubscribe.append((each.index, old_topic))
             self._out.effects.subscribe.append((each.index, self.topic))
 

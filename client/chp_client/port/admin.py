@@ -25,12 +25,13 @@ from typing import Any
 import zmq
 
 from chp.errors import BadFrame, BadInput, ChpError
-from chp.keys import ETX, STX, session_topic
+from chp.keys import ETX, STX, channel_topic, session_topic
 from chp.messages import HUGZ
 from chp.numbers import unpack
 
 from .. import checks
 from ..clientfile import credentials_of
+from ..core.copy.subscriptions import PULSE
 from ..core.question import Question, reply_of
 from ..errors import Refused
 from ..target import FilePath, servers_of
@@ -86,7 +87,7 @@ Answer = AdminReply | AdminError | Refused
 class Admin:
     """A connection to each server's P and P+1. Only one thread may use it at a time.
 
-    servers       one or two addresses; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
+    servers       up to 16 addresses; None for CHP_SERVERS or CHP_CLIENT_FILE, else the local pair
     timeout_s     how long an answer is waited for
     client_file   in place of servers: the path of a file with their addresses and keys, and this client's
 
@@ -101,7 +102,7 @@ class Admin:
         client_file: FilePath | None = None,
     ) -> None:
         if servers is not None and not servers:
-            raise BadInput("no servers; name one or two, such as tcp://127.0.0.1:5556")
+            raise BadInput("no servers; name some, such as tcp://127.0.0.1:5556")
         checks.wait_s(timeout_s, "timeout_s")
         servers = servers_of(servers, client_file)
         self.servers = tuple(servers)
@@ -111,8 +112,9 @@ class Admin:
         self._connections: dict[str, Connection] = {}
         known = credentials_of(servers)
         self.with_key = bool(known)
-        # A channel of our own, on which only a greeting comes, and the heartbeat of CHP/1.
-        topics = [session_topic(secrets.token_bytes(16)), HUGZ]
+        # A channel of our own, on which only a greeting comes, and the heartbeat of CHP/1. A replica without an active
+        # greets PULSE only.
+        topics = [session_topic(secrets.token_bytes(16)), channel_topic(PULSE), HUGZ]
         try:
             for server in self.servers:
                 self._connections[server] = Connection(self._context, server, known.get(server), topics)
@@ -138,9 +140,14 @@ class Admin:
     def ask_active(self, command: str, **arguments: Any) -> AdminReply:
         """Return the answer of the server that serves, after asking each for its status."""
         answers = self.ask_all("status")
-        for server, answer in answers.items():
-            if isinstance(answer, AdminReply) and str(answer.facts.get("state", "")).lower() == "active":
-                return self.ask(server, command, **arguments)
+        serve = {
+            server: answer.facts.get("replica") is not None
+            for server, answer in answers.items()
+            if isinstance(answer, AdminReply) and str(answer.facts.get("state", "")).lower() == "active"
+        }
+        if serve:
+            # A replica asks the active in its turn.
+            return self.ask(min(serve, key=serve.__getitem__), command, **arguments)
         states = {s: a.facts.get("state") if isinstance(a, AdminReply) else a.text for s, a in answers.items()}
         raise AdminError(self.servers[0], "none is active: " + "; ".join(f"{s} {state}" for s, state in states.items()))
 

@@ -8,9 +8,9 @@ and the next one is asked for what comes after the last message that was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
+from time import monotonic
 from typing import Any, NamedTuple
 
 from chp.errors import BadFrame
@@ -137,14 +137,17 @@ def batches(
 
     Without `wait` it ends when all messages are read.
 
-    Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while.
+    Raises `NoSuchTopic`, `Refused`, and `Unanswered` when no server has served for a while. A server that is busy is
+    asked again; `Refused` comes after `patience_s` without an answer.
     """
+    answered_at = monotonic()
     with QuestionPort(servers, patience_s, silence_s=SILENCE_S) as port:
         while not place.done:
             try:
                 for header, items in port.stream("", topic=name, after=place.offset, credit=credit):
                     if not isinstance(header, Messages):
                         raise BadFrame("a server answers a reading with something else; is it of an older version?")
+                    answered_at = monotonic()
                     place.kept(header.first)
                     for item in items:
                         yield from place.take(item, decode)
@@ -157,8 +160,8 @@ def batches(
                 continue
             except Refused as refused:
                 if refused.code == "topic":
-                    raise NoSuchTopic(f"there is no topic {name!r}", "topic", name, refused.server) from None
-                if refused.code not in LATER:
+                    text = f"there is no topic {name!r}; its first message makes it, or `create` with settings"
+                    raise NoSuchTopic(text, "topic", name, refused.server) from None
+                if refused.code not in LATER or monotonic() - answered_at > patience_s:
                     raise
-                with suppress(TimeoutError):
-                    Event().wait(AGAIN_S)
+                Event().wait(AGAIN_S)

@@ -343,6 +343,14 @@ class CopyChannel:
         if header.last > self.reached:
             self._record(header, segments, session, now)
 
+    def is_behind(self, header: headers.Kthxbai) -> bool:
+        """Return True if an answer is older than the copy, though of its history.
+
+        A replica may answer before it has what this client saw at another server.
+        """
+        known = header.number < self.at and epoch_of(header.number) == epoch_of(self.at)
+        return known and not self.anew and _whose(header) == self.whose
+
     def on_kthxbai(self, header: headers.Kthxbai, session: bytes, now: float) -> BatchVerdict:
         """Show the snapshot or resume that ends here, then handle the batches that were held back."""
         sync = self.sync

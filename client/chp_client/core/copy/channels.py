@@ -203,6 +203,10 @@ class CopyChannels:
         if isinstance(header, headers.Kthxbai):
             del self._requests[sync.id]
             server.refusal = ""
+            if channel.is_behind(header):
+                self._stats["answers_behind"] += 1
+                self._resync(channel, server, now)
+                return None
             self.obey(channel, channel.on_kthxbai(header, self.session, now), server, now)
             return None
         try:
