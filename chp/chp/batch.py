@@ -137,11 +137,20 @@ class Segment:
     _bounds: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
+    def items(self) -> int:
+        """The count of its items."""
+        return len(self.keys)
+
+    @property
     def bounds(self) -> tuple[str, str]:
         """The lowest and the highest key; a program asks when no key comes any more."""
         if self._bounds is None:
             self._bounds = min(self.keys), max(self.keys)
         return self._bounds
+
+    def know_bounds(self, low: str, high: str) -> None:
+        """Note the lowest and the highest key, which the caller knows."""
+        self._bounds = low, high
 
     @property
     def weight(self) -> int:

@@ -47,7 +47,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"servers": "local/host"}, "is not tcp://host:port"),
         ({"provider": "chp", **SERVERS}, "can't be a table of Spark's catalog.*use CREATE TEMPORARY VIEW"),
         ({**SERVERS, "key.tmplate": "x"}, "key.tmplate is not known; did you mean key.template"),
-        ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, clientFile, subtree"),
+        ({**SERVERS, "zzz": "x"}, "zzz is not known; there are servers, clientFile, replicas, subtree"),
         ({**SERVERS, "path": "/rates/"}, "option path is not used.*subtree"),
         ({**SERVERS, "subtree": "rates"}, "subtree is 'rates'.*'/rates/'"),
         ({**SERVERS, "codec": "pickle"}, "codec is 'pickle': it is one of raw, json, msgpack"),

@@ -310,6 +310,9 @@ def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, t
             found.run()
         assert found.rows == []
         found = Changes(spark, server, tmp_path, startingOffsets=start, failOnDataLoss=False).run()
+        if not (found.rows or spark_api.ADMISSION):
+            # The trigger availableNow ends with the batch that it repeats.
+            found.run()
         assert {value for _, value, _ in found.rows} == {b"new"}
 
 

@@ -1,9 +1,13 @@
 """The Clones by which a process stages: one for each pair of servers, and none of another's concern."""
 
+from pathlib import Path
+
 import pytest
 
+from chp_client.clientfile import ClientFile
 from chp_client.spark import staging
 from chp_server.testing import TestServer
+from tests.wire import keys
 
 
 def test_a_job_that_gives_up_its_servers_leaves_those_of_others_alone(server: TestServer) -> None:
@@ -15,3 +19,12 @@ def test_a_job_that_gives_up_its_servers_leaves_those_of_others_alone(server: Te
         assert lost.closed and not good.closed and staging.clone_of([server.address]) is good
     staging.close_clones()
     assert good.closed
+
+
+def test_a_job_gives_up_servers_that_it_knows_by_a_client_file(tmp_path: Path) -> None:
+    alice = keys.new_pair()
+    nobody = ClientFile.read(keys.client_file(tmp_path / "alice.toml", alice, {"tcp://127.0.0.1:9": alice.public}))
+    lost = staging.clone_of(nobody)
+    with pytest.raises(staging.StagingFailed, match="the servers gave no answer"):
+        staging.commit(nobody, bytes(16), "", 0, [("part", 1)], None, 0.1)
+    assert lost.closed, "what it has not sent goes with it"

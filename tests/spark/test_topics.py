@@ -168,6 +168,9 @@ def test_topic_to_topic_exactly_once_though_the_driver_dies_before_its_checkpoin
         path.unlink(missing_ok=True)
     orders.publish(b"500", "k0").wait(30)
     run()
+    if not spark_api.ADMISSION:
+        # The trigger availableNow ends with the batch that it repeats.
+        run()
     values = [value for batch in invoices.read(wait=False) for value in batch.values]
     assert sorted(values, key=int) == [b"%d" % i for i in range(501)]
 
@@ -177,12 +180,11 @@ def test_what_is_kept_no_more_is_told(spark: SparkSession, server: TestServer, c
     topic.create("size", max_messages=10)
     for i in range(30):
         topic.publish(b"%d" % i).wait(30)
-    until(lambda: topic.facts()["first"] > 5, "it is trimmed, by the second")
-    first = topic.facts()["first"]
-    with pytest.raises(Exception, match=rf"messages 5 to {first - 1} of topic orders are kept no more"):
+    until(lambda: topic.facts()["first"] == 20, "it is trimmed, by the second")
+    with pytest.raises(Exception, match="messages 5 to 19 of topic orders are kept no more"):
         read(spark, server, startingOffsets="5")
     rows = read(spark, server, startingOffsets="5", failOnDataLoss="false")
-    assert [row.offset for row in rows] == list(range(first, 30))
+    assert [row.offset for row in rows] == list(range(20, 30))
 
     def run() -> None:
         stream = spark.readStream.format("chp").options(servers=server.address, topic="orders")

@@ -351,14 +351,16 @@ def _of_steps() -> dict[str, Frames]:
 
 
 def _of_a_large_record() -> dict[str, Frames]:
-    """Return a record that is published in two parts, because a part may have one byte."""
+    """Return a commit that is published in two parts, because a part may have one byte; and its record."""
     lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
     lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
     names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
     for no, name in enumerate(names, 1):
         turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
+    # A record of staged batches is published in the turns to come.
+    turn.publish += lone.turn().publish
     first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
-    return {"update-with-more": first, "update-the-last-of-it": last}
+    return {"update-with-more": first, "update-the-last-of-it": last, "journal-a-commit": [lone.rows[-1]]}
 
 
 def _of_the_link() -> Iterator[tuple[str, Frames]]:

@@ -269,7 +269,7 @@ def test_groups_are_listed_of_topics_that_may_be_read(gateway: RunningGateway, m
         found = {"group": "g", "lag": 1, "oldest_s": 0.5, "members": 0}
         return [{"topic": name, **found} for name in ("open", "secret-orders")]
 
-    monkeypatch.setattr(gateway.gateway.pair, "groups", groups)
+    monkeypatch.setattr(next(iter(gateway.gateway.mounts)).pair, "groups", groups)
     seen = {
         name: {each["topic"] for each in ask(gateway, name, "GET", "/v1/groups").json()["groups"]} for name in TOKENS
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from .options import BadOption, check_topic_options, parse, reads_changes
+from .options import BadOption, check_topic_options, of_one_pair, parse, reads_changes
 from .reading.changes import ChangesReader
 from .reading.messages import MessagesReader, MessagesStream
 from .reading.snapshot import BatchReader, NarrowedReader
@@ -42,16 +42,16 @@ class ChpDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a read for which the user gives no schema."""
-        return SCHEMA if parse(self.options)["topic"] is None else messages.SCHEMA
+        return SCHEMA if parse(self.options, several=True)["topic"] is None else messages.SCHEMA
 
     def reader(self, schema: "StructType") -> BatchReader | ChangesReader | MessagesReader:
         """Return the reader for spark.read."""
-        options = parse(self.options)
+        options = parse(self.options, several=True)
         if options["topic"] is not None:
             check_topic_options(options, reads=True)
             return MessagesReader(options, schema)
         if reads_changes(options):
-            return ChangesReader(options, schema)
+            return ChangesReader(of_one_pair(options), schema)
         if options["pushDownPredicate"] and not FILTERS:
             left_out("pushDownPredicate", "4.1", "Spark filters after the read, as it does without the option")
         return (NarrowedReader if options["pushDownPredicate"] and FILTERS else BatchReader)(options, schema)
@@ -78,7 +78,7 @@ class ChpDataSource(DataSource):
         return StreamWriter(options, shape, overwrite)
 
     def _for_writing(self, schema: "StructType", overwrite: bool) -> tuple[dict[str, Any], Shape]:
-        options = parse(self.options)
+        options = parse(self.options, several=not overwrite)
         if overwrite and options["topic"]:
             raise BadOption("messages are added to a topic: use mode append (output mode append)")
         if overwrite and not options["confirm.overwrite"]:

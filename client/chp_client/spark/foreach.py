@@ -22,7 +22,7 @@ from .options import BadOption, parse
 from .progress import Progress
 from .values.messages import shape_of
 from .worker import first
-from .write import Job, Staged, commit, stream_job
+from .write import Job, commit, report, stream_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     `overwrite` replaces the subtree by each batch, and needs `confirm_overwrite=True`. Raises `BadOption`. The function
     raises `BadDataFrame`, and another `ChpError` if the servers refuse a batch or do not answer for `timeout` seconds.
     """
-    given = read_options(options)
+    given = read_options(options, several=not overwrite)
     if overwrite and given["topic"]:
         raise BadOption("messages are added to a topic: leave overwrite out")
     if given["version"] is not None:
@@ -57,9 +57,9 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
     return sink
 
 
-def read_options(options: dict[str, object]) -> dict[str, Any]:
+def read_options(options: dict[str, object], *, several: bool = True) -> dict[str, Any]:
     """Return the options of format("chp") that a function got as arguments, with `_` for a dot."""
-    return parse({name.replace("_", "."): _text(value) for name, value in options.items()})
+    return parse({name.replace("_", "."): _text(value) for name, value in options.items()}, several=several)
 
 
 def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -119,7 +119,7 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
             progress.add(len(segment.key_column))
     rows: int = table.num_rows
     twice = rows - len(keys) if options["topic"] is None else 0
-    said = Staged(0, part.name, part.batches, rows, twice, job.commit_id, job.application, job.version)
+    said = report(part, 0, rows, twice, job)
     try:
         # The commit follows the staged batches at once: the servers take them in order.
         commit(options, job, [said], overwrite)

@@ -26,7 +26,7 @@ from .options import BadOption
 from .values.fields import BadDataFrame
 from .values.messages import shape_of
 from .worker import first
-from .write import Job, Staged, commit, stream_job
+from .write import Job, commit, report, stream_job
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -74,10 +74,7 @@ class ForeachWriter:
         assert job is not None and part is not None, "rows were staged"
         try:
             part.finish()
-            said = Staged(
-                self._partition, part.name, part.batches, self._count, 0, job.commit_id, job.application, job.version
-            )
-            commit(self._options, job, [said], overwrite=False)
+            commit(self._options, job, [report(part, self._partition, self._count, 0, job)], overwrite=False)
         except ChpError as failed:
             raise first(failed)  # noqa: B904 (the cause is set)
 

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from chp.errors import BadInput
 from chp.keys import check_subtree
@@ -55,6 +55,10 @@ class Option:
 def _servers(text: str) -> list[str] | Mounts:
     if mount_table.is_text(text):
         return Mounts.of_text(text)
+    return _addresses(text)
+
+
+def _addresses(text: str) -> list[str]:
     return [snapshot_port for snapshot_port, _, _ in checks.endpoints_of(text)]
 
 
@@ -168,11 +172,12 @@ def _moment(text: str) -> dt.datetime:
 
 
 OPTIONS = (
-    Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair"),
+    Option("servers", "all", _servers, None, "tcp://host:port,...", "one server, or both of a pair; its replicas may follow"),
     Option(
         "clientFile", "all", _client_file, None, "a path",
         "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
     ),
+    Option("replicas", "read, stream", _addresses, None, "tcp://host:port,...", "replicas of the pair, which are read in place of `servers`; with `clientFile` some of its servers"),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
     Option("topic", "all", _topic, None, "name", "messages of a topic, in place of keys: `value` is one, with a `key` or none"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
@@ -214,8 +219,12 @@ _CATALOG = (
 )
 
 
-def parse(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return every option's value, by the name that it has in the table; raise `BadOption`."""
+def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
+    """Return every option's value, by the name that it has in the table; raise `BadOption`.
+
+    The value of `servers` is the addresses of a pair. If `several` is given and the subtree spans mounts, it is the
+    mounts.
+    """
     values = {option.name: option.default for option in OPTIONS}
     for name, text in given.items():
         if name.lower() in SPARKS_OWN:
@@ -239,17 +248,45 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
             f". ({_CATALOG})"
         )
     if isinstance(values["servers"], Mounts):
-        values["servers"] = _of_one_mount(values["servers"], values["subtree"], values["topic"])
+        values["servers"] = _of_mounts(values["servers"], values["subtree"], values["topic"], several)
+    if values["replicas"]:
+        values["replicas"] = _known_replicas(values)
     check_topic_options(values)
     return values
 
 
-def _of_one_mount(mounts: Mounts, subtree: str, topic: str | None) -> Sequence[str]:
-    """Return the servers of the mount that has a topic or a subtree: a job reads or writes one pair."""
+def of_one_pair(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a job that reads or writes one pair; raise `BadOption` if its subtree spans mounts."""
+    servers = options["servers"]
+    if not isinstance(servers, Mounts):
+        return options
+    return {**options, "servers": _of_mounts(servers, options["subtree"], None, several=False)}
+
+
+def _of_mounts(mounts: Mounts, subtree: str, topic: str | None, several: bool) -> Sequence[str] | Mounts:
+    """Return the servers of the mount that has a topic or a subtree, or the mounts if several have the subtree."""
     try:
-        return mounts.alone(subtree) if topic is None else mounts.servers[mounts.of_topic(topic)]
+        if topic is not None:
+            return mounts.servers[mounts.of_topic(topic)]
+        return mounts if several and len(mounts.split([subtree])) > 1 else mounts.alone(subtree)
     except BadInput as error:
         raise BadOption(f"option {'topic' if topic else 'subtree'}: {error}") from None
+
+
+def _known_replicas(options: Mapping[str, Any]) -> Sequence[str]:
+    """Return the addresses of the option replicas, with the keys of the client file if one is given."""
+    if isinstance(options["servers"], Mounts):
+        raise BadOption(
+            f"option replicas is of one pair, and the subtree {options['subtree']!r} spans several mounts; name a "
+            "subtree of one mount, or leave replicas out"
+        )
+    replicas: list[str] = options["replicas"]
+    if (file := options["clientFile"]) is None:
+        return replicas
+    try:
+        return cast(Sequence[str], file.only(replicas))
+    except BadInput as error:
+        raise BadOption(f"option replicas: {error}") from None
 
 
 CHANGES = ("startingOffsets", "startingTimestamp", "endingRevision", "endingTimestamp")

@@ -29,6 +29,8 @@ from ..clone.base import internals
 from ..clone.clone import Clone
 from ..core.events import Ack
 from ..errors import Refused
+from ..mount_table import Mounts, one
+from .pairs import WHAT
 
 if TYPE_CHECKING:
     from .values.pack import PackedRows
@@ -37,7 +39,9 @@ log = logging.getLogger(__name__)
 ABORT_S = 10.0
 # After this long a job says what it waits for.
 SILENCE_S = 10.0
-_clones: dict[tuple[int, tuple[str, ...]], Clone] = {}
+# By the process, and the servers.
+Where = tuple[int, tuple[str, ...]]
+_clones: dict[Where, Clone] = {}
 _lock = threading.Lock()
 
 
@@ -47,13 +51,17 @@ class StagingFailed(ChpError):
 
 def clone_of(servers: Sequence[str]) -> Clone:
     """Return this process's Clone that writes to these servers."""
-    where = os.getpid(), servers if isinstance(servers, ClientFile) else tuple(servers)
+    where = _here(servers)
     with _lock:
         clone = _clones.get(where)
         if clone is None or clone.closed:
             _forget_parents()
             clone = _clones[where] = Clone(servers, subtree=None, name=f"spark-{where[0]}")
         return clone
+
+
+def _here(servers: Sequence[str]) -> Where:
+    return os.getpid(), servers if isinstance(servers, ClientFile) else tuple(servers)
 
 
 def writer_of(servers: Sequence[str]) -> Writer:
@@ -67,11 +75,11 @@ def _forget_parents() -> None:
         del _clones[where]
 
 
-def close_clones(servers: list[str] | None = None) -> None:
+def close_clones(servers: Sequence[str] | None = None) -> None:
     """Close this process's Clones, or the one for these servers; the next use makes a new one."""
     with _lock:
-        meant = [where for where in _clones if where[0] == os.getpid() and servers in (None, list(where[1]))]
-        mine = [_clones.pop(where) for where in meant]
+        meant = [each for each in _clones if each[0] == os.getpid()] if servers is None else [_here(servers)]
+        mine = [_clones.pop(each) for each in meant if each in _clones]
     for clone in mine:
         clone.close(timeout=0)
 
@@ -80,26 +88,39 @@ atexit.register(close_clones)
 
 
 class StagedPart:
-    """The part of a staged commit that one attempt of a task sends."""
+    """The part of a staged commit that one attempt of a task sends. With mounts its first key says to which pair."""
 
-    def __init__(self, servers: list[str], commit_id: bytes, name: str, timeout_s: float) -> None:
+    def __init__(self, servers: Sequence[str] | Mounts, commit_id: bytes, name: str, timeout_s: float) -> None:
         self.name = f"{name}.{secrets.token_hex(4)}"
         self.batches = 0
-        self._servers = servers
-        self._clone = clone_of(servers)
+        # The mount of all rows, and one of their keys.
+        self.mount = self.key = ""
+        self._mounts = servers if isinstance(servers, Mounts) else None
+        self._servers: Sequence[str] = () if isinstance(servers, Mounts) else servers
+        self._writer = None if isinstance(servers, Mounts) else writer_of(servers)
         self._commit_id = commit_id
         self._timeout_s = timeout_s
         self._tickets: list[Ticket] = []
 
     def add(self, rows: "PackedRows") -> None:
-        """Stage rows that fit one batch."""
+        """Stage rows that fit one batch. Raise `BadInput` if they are of two mounts, or of another one than before."""
+        writer = self._writer if self._mounts is None else self._writer_of(self._mounts, rows.keys)
+        assert writer is not None, "without mounts there is one from the beginning"
         body = rows.encode(**{columns.STAGE: [self._commit_id, self.name]})
         with _failures(self._servers, self._timeout_s):
-            self._tickets.append(internals(self._clone).writer.put_encoded(body, self._timeout_s))
+            self._tickets.append(writer.put_encoded(body, self._timeout_s))
         self.batches += 1
         if self._tickets[0].done:
             self._settle([ticket for ticket in self._tickets if ticket.done])
             self._tickets = [ticket for ticket in self._tickets if not ticket.done]
+
+    def _writer_of(self, mounts: Mounts, keys: list[str]) -> Writer:
+        mount = mounts.of_keys(WHAT, keys)
+        if self._writer is None:
+            self.mount, self.key, self._servers = mount, keys[0], mounts.servers[mount]
+            self._writer = writer_of(self._servers)
+        one(WHAT, ((self.mount, self.key), (mount, keys[0])))
+        return self._writer
 
     def finish(self) -> None:
         """Return when the servers have the whole part."""
@@ -123,7 +144,7 @@ def _answer(ticket: Ticket, timeout_s: float) -> Ack:
 
 
 def commit(  # noqa: PLR0917 (the order on the wire)
-    servers: list[str],
+    servers: Sequence[str],
     commit_id: bytes,
     application: str,
     version: int,
@@ -138,7 +159,7 @@ def commit(  # noqa: PLR0917 (the order on the wire)
         return _answer(writer_of(servers).put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
-def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
+def abort(servers: Sequence[str], commit_id: bytes, timeout_s: float) -> None:
     """Have the servers forget a staged commit; they do so by themselves after an hour.
 
     A failure is only logged: the job has failed for another reason, which is the one to raise.
@@ -153,7 +174,7 @@ def abort(servers: list[str], commit_id: bytes, timeout_s: float) -> None:
 
 
 @contextmanager
-def _failures(servers: list[str], timeout_s: float, words: Mapping[str, str] | None = None) -> Iterator[None]:
+def _failures(servers: Sequence[str], timeout_s: float, words: Mapping[str, str] | None = None) -> Iterator[None]:
     """Raise the errors of a Clone in the words of a job; `words` has those for refusals by their codes."""
     try:
         yield

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from . import staging
 from .options import BadOption
+from .pairs import pair_of, pairs_of
 from .progress import Progress
 from .spark_api import DataSourceStreamArrowWriter
 from .values.rows import Shape
@@ -45,6 +46,9 @@ class Staged(WriterCommitMessage):
     commit_id: bytes
     application: str
     version: int
+    # The mount of the rows if the servers are those of several, and one of the keys.
+    mount: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,26 +94,40 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
             part.add(segment)
             progress.add(len(segment.key_column))
     part.finish()
-    return Staged(partition, part.name, part.batches, rows, duplicates, job.commit_id, job.application, job.version)
+    return report(part, partition, rows, duplicates, job)
+
+
+def report(part: staging.StagedPart, partition: int, rows: int, duplicates: int, job: Job) -> Staged:
+    """Return what the driver has to know of a part that was staged."""
+    known = job.commit_id, job.application, job.version
+    return Staged(partition, part.name, part.batches, rows, duplicates, *known, part.mount, part.key)
 
 
 def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bool) -> None:
-    """Make the staged parts visible, in the order of their partitions: of equal keys the last partition's wins."""
+    """Make the staged parts visible, in the order of their partitions: of equal keys the last partition's wins.
+
+    Raise `BadInput` if the parts are of several mounts.
+    """
     staged = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
     replace = options["subtree"] if overwrite else None
     if replace is None and not any(m.batches for m in staged):
         return
+    servers = pair_of(options["servers"], ((m.mount, m.key) for m in staged if m.batches))
     parts = [(m.part, m.batches) for m in staged]
-    ack = staging.commit(
-        options["servers"], job.commit_id, job.application, job.version, parts, replace, options["timeout"]
-    )
-    note_answer(options["servers"])
+    ack = staging.commit(servers, job.commit_id, job.application, job.version, parts, replace, options["timeout"])
+    note_answer(servers)
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
     log.info("committed %d rows at %d.%d (%s)", rows, ack.epoch, ack.sequence, ack.durability)
     if duplicates:
         log.warning(
             "%d of %d rows had a key that came again later; the last row of each key was written", duplicates, rows
         )
+
+
+def abort(options: dict[str, Any], commit_id: bytes) -> None:
+    """Have each pair that may have rows of a staged commit forget them."""
+    for servers in pairs_of(options):
+        staging.abort(servers, commit_id, options["timeout"])
 
 
 @errors_first
@@ -131,7 +149,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Abort beside the driver, after the job has failed."""
-        staging.abort(self._options["servers"], self._job.commit_id, self._options["timeout"])
+        abort(self._options, self._job.commit_id)
 
 
 @errors_first
@@ -165,4 +183,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         Without a report of a task the servers forget the staged commit after an hour.
         """
         for commit_id in {m.commit_id for m in messages if m is not None}:
-            staging.abort(self._options["servers"], commit_id, self._options["timeout"])
+            abort(self._options, commit_id)

@@ -67,6 +67,7 @@ class ServerCore:
         committed = Committed(limits)
         room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.committer = Committer(committed, room, config.durability)
+        self.committer.retains = config.retain_bytes, config.retain_s
         self.pair = PairState(config, server, turn, committed)
         self._config, self._committed, self._room = config, committed, room
         self._deadlines, self._pending = Deadlines(), PendingList(limits)
@@ -87,10 +88,15 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
-        self._ending_keys_max, self._deferred_items = limits.ending_keys_max, limits.deferred_slice_items
+        self._ending_keys_max = limits.ending_keys_max
+        # The items and bytes of a large commit that a turn does.
+        self._quiet_slice = limits.deferred_slice_items, limits.publish_slice_bytes
+        self._busy_slice = max(1, self._quiet_slice[0] // 2), max(1, self._quiet_slice[1] // 2)
         self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
         # True if this turn has done its share of the sets that wait.
         self._shared = False
+        # True if this turn took a message of a client or of the peer, who may wait for its end.
+        self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
         # A message of the peer that waits for the journal, with its read.
@@ -144,8 +150,9 @@ class ServerCore:
             self._deadlines.set(LINK, now)
         if config.has_peer:
             self.link.beat_timer.begins(now)
-        if state.deferred:
-            state.catch_up(self._deferred_items)
+        self._heard = False
+        if self._committed.busy:
+            self._go_on_with_commit(self._busy_slice)
         arbitrated = config.has_arbiter and pair.active and not pair.is_handing_over()
         if arbitrated and not pair.arbitration.holds(now, state.number):
             self._step(PairEvent.LEASE_LOST)
@@ -159,6 +166,17 @@ class ServerCore:
         if not config.has_peer and not pair.active:
             # This comes before the first request: a CHP/1 client would ask again only after 5 s.
             self._alone()
+
+    def _go_on_with_commit(self, most: tuple[int, int]) -> None:
+        """Put the next items of a large commit into the map, and publish the next bytes of it."""
+        items, size = most
+        channels, state = self._committed.channels, self._committed.state
+        state.catch_up(items)
+        # A replica publishes while it catches up, too.
+        if channels.behind and (self.pair.active or self._config.replica):
+            self.turn.effects.publish += channels.share(size)
+        elif channels.behind:
+            channels.drop_later()
 
     def end_turn(self) -> Turn:
         """Do what is due, commit, pass new records to the peer and to streams, and return all effects of the turn."""
@@ -191,6 +209,10 @@ class ServerCore:
             self.requests.replicas.pump(self.requests.blocked)
         if self.requests.awake or self.requests.replicas.reads:
             self.requests.pump()
+        if self._committed.busy and not self._heard:
+            # Nobody waits for the end of this turn.
+            items, size = self._quiet_slice
+            self._go_on_with_commit((items - self._busy_slice[0], size - self._busy_slice[1]))
         self.link.opens = False
         effects, turn.effects = turn.effects, Turn()
         return effects
@@ -236,7 +258,7 @@ class ServerCore:
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
         state, now = self._committed.state, self.turn.now
-        if state.busy or state.deferred or self._pending.taken or self.link.ready:
+        if state.busy or self._committed.busy or self._pending.taken or self.link.ready:
             return now
         if self._sets.queue.sessions and self._sets.ready(self.pair.follower, now):
             return now
@@ -261,6 +283,7 @@ class ServerCore:
 
     def collect(self, frames: list[bytes]) -> None:
         """Take a KVSET of P+2, of CHP/1 or CHP/2; from here on its session goes by its public id."""
+        self._heard = True
         try:
             known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
             if self._pending.taken and self._pending.queues(known, self._committed.state):
@@ -343,6 +366,7 @@ class ServerCore:
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """Take a message of P+3, and the identity of its connection."""
+        self._heard = True
         if self._parked is None:
             self._hear_peer(frames, line)
         else:

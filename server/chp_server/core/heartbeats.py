@@ -71,8 +71,8 @@ class HeartbeatTimer:
             committed.counts["forgotten_applications"] += forgotten
         committed.channels.let_go(turn.now)
         turn.effects.publish += subscriptions.say_again(committed)
-        if pair.active and committed.state.deferred:
-            # While a large commit is applied, no fingerprint can be given.
+        if pair.active and committed.busy:
+            # While a large commit is applied and published, no fingerprint can be given.
             self.greet_all()
         elif pair.active:
             self.tell_channels()

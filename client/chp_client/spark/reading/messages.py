@@ -29,6 +29,7 @@ from ...topics.groups import begin, naming
 from ...topics.reader import MessageBatch, ReadPosition, batches
 from .. import staging
 from ..options import BadOption
+from ..pairs import readers_of
 from ..progress import Progress
 from ..spark_api import ADMISSION, ReadLimit, SupportsTriggerAvailableNow
 from ..values.columns import layout_of
@@ -149,7 +150,7 @@ class Source:
             progress.add(len(delivered.values))
 
     def _batches(self, piece: OffsetRange) -> Generator[MessageBatch, None, None]:
-        place, servers = ReadPosition(piece.first, piece.end), self.options["servers"]
+        place, servers = ReadPosition(piece.first, piece.end), readers_of(self.options)
         for batch in batches(servers, self.name, place, None, wait=False, patience_s=self.options["timeout"]):
             if batch is not None:
                 self._look(batch.missed, batch.offset)

@@ -27,6 +27,7 @@ from chp.numbers import describe
 
 from ...errors import Refused
 from ...port.ask import QuestionPort
+from ..pairs import Place, places_of, readers_of
 from ..progress import Progress
 from ..spark_api import EqualTo, In, StringStartsWith
 from ..values.columns import Updates, layout_of, packed_column
@@ -64,13 +65,20 @@ class ReadPort(QuestionPort):
         return facts
 
 
-def port_of(options: dict[str, Any], *, plans: bool = False) -> ReadPort:
-    """Return the port to the servers that the options name.
+class PlacedSlice(InputPartition):
+    """A slice of the image of a place."""
+
+    def __init__(self, place: Place, piece: ImagePartition) -> None:
+        self.place, self.piece = place, piece
+
+
+def port_of(options: dict[str, Any], *, plans: bool = False, servers: Sequence[str] | None = None) -> ReadPort:
+    """Return the port to `servers`, or else to those that the options name for reading.
 
     The plan of a batch read waits no longer than `FIRST_S` for servers that have not answered in this session: they are
     more likely the wrong ones, or not started, than in a failover.
     """
-    servers, timeout_s = options["servers"], options["timeout"]
+    servers, timeout_s = readers_of(options) if servers is None else servers, options["timeout"]
     if plans and not has_answered(servers):
         timeout_s = min(timeout_s, FIRST_S)
     return ReadPort(servers, timeout_s)
@@ -131,19 +139,24 @@ class BatchReader(DataSourceReader):
                 self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks: one image for all of them."""
+        """Plan the tasks: one image for all of them, or with several mounts one of each."""
         settle()
-        with port_of(self._options, plans=True) as port:
-            return list(make_image(port, self._options["subtree"], self._prefix, self._options["partitions"]))
+        found: list[InputPartition] = []
+        for place in places_of(self._options, self._prefix):
+            with port_of(self._options, plans=True, servers=place.servers) as port:
+                pieces = make_image(port, place.subtree, place.prefix, self._options["partitions"])
+            found += [PlacedSlice(place, piece) for piece in pieces]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a slice in a task, as record batches."""
-        assert isinstance(partition, ImagePartition)
+        assert isinstance(partition, PlacedSlice)
         settle()
-        progress = Progress(f"slice {partition.part}", "keys read")
-        with port_of(self._options) as port:
-            for updates in read_slice(port, self._options["subtree"], partition, packed=True):
-                yield self._layout.batch(updates)
+        place, piece = partition.place, partition.piece
+        progress = Progress(f"slice {piece.part}", "keys read")
+        with port_of(self._options, servers=place.servers) as port:
+            for updates in read_slice(port, place.subtree, piece, packed=True):
+                yield self._layout.batch(place.own(updates))
                 progress.add(len(updates.keys))
 
 

@@ -56,12 +56,16 @@ class Updates:
     wall_ms: int | None = None
 
     def take(self, rows: Sequence[int]) -> "Updates":
-        """Return some of the rows, whose keys and values are lists, in their order."""
+        """Return some of the rows, in their order."""
         ttls = self.ttls_ms
         if isinstance(ttls, dict):
             ttls = {new: ttls[old] for new, old in enumerate(rows) if old in ttls}
-        keys, values = [self.keys[i] for i in rows], [self.values[i] for i in rows]
-        return Updates(keys, values, self.revisions[list(rows)], ttls, self.wall_ms)
+        rows = list(rows)
+        return Updates(_rows(self.keys, rows), _rows(self.values, rows), self.revisions[rows], ttls, self.wall_ms)
+
+
+def _rows(column: Any, rows: list[int]) -> Any:
+    return column.take(pa.array(rows, pa.int64())) if isinstance(column, pa.Array) else [column[i] for i in rows]
 
 
 def _ttls(u: Updates) -> pa.Array:

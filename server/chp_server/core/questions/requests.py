@@ -34,6 +34,7 @@ from chp.versions import spoken, unspoken
 from ..asks import Ask, Asking, RiseAbove, Vote
 from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
+from ..state.commit_record import in_memory
 from ..state.history import Position
 from ..state.image import Image
 from ..state.leases import listed
@@ -293,9 +294,12 @@ class Requests:
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
-        """Return True if `after` is in our history, and the log has all records after it."""
-        committed = self._committed
-        return after > 0 and committed.state.is_ours(after, proof) and committed.log.reaches(after)
+        """Return True if `after` is in our history, and the log has all records after it.
+
+        A server that took over a whole state has no record yet, and none is missing after its own number.
+        """
+        state, log = self._committed.state, self._committed.log
+        return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
@@ -317,7 +321,7 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
-        if self._committed.state.deferred:
+        if self._committed.busy:
             return False
         return subtree in self._fresh or not (self._committed.state.gathering or self._crowded)
 
@@ -352,7 +356,7 @@ class Requests:
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
         yield from resume_parts(
-            iter(records),
+            in_memory(records, committer.limits.part_bytes),
             after,
             subtree,
             end,

@@ -18,7 +18,7 @@ from typing import Any
 from chp import headers
 from chp.batch import decode, encode, items_of, packb, peek
 from chp.errors import BadFrame
-from chp.headers import Access, Batch, Epoch, name_of
+from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
 from chp.messages import ICANHAZ
 from chp.numbers import describe, epoch_of, pack, unpack
@@ -89,7 +89,7 @@ class Upstream:
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
-        # True if the records that it lacks are gone, so that it asks for the whole state.
+        # True if the records that it lacks are gone, or it lacks staged parts: it then asks for the whole state.
         self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
@@ -319,16 +319,20 @@ class Upstream:
         if isinstance(header, headers.StateHead):
             self._take_over(body)
             return
-        if not isinstance(header, Batch | Epoch | Access):
+        if not isinstance(header, Batch | Epoch | Access | Commit):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= committed.followed:
             return
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
+        try:
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+        except BadFrame:
+            # Other batches are staged here than the active has committed.
+            self._whole = True
+            raise
         # The messages of topics stay with the pair.
-        committed.keep(
-            committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish), turn.effects
-        )
+        committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
 

@@ -37,7 +37,7 @@ from .incremental_free import IncrementalFree
 from .leases import LeaseTable, user_of
 from .runs import RunTable
 from .sessions import Sessions
-from .staging import Staging
+from .staging import StagedBatch, Staging
 from .topics import Topics
 
 # Items of a list that are packed in one turn, in about 2 ms.
@@ -314,12 +314,10 @@ class ReplicatedState:
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
         if segment.extras and columns.STAGE in segment.extras:
-            self.staging.add(segment, now)
+            self.staging.add(segment, now, revision)
             return
         if deferred:
-            if not self.deferred or self.deferred[-1].number != revision:
-                self.deferred.append(DeferredCommit(self._map, revision, now))
-            self.deferred[-1].add(segment)
+            self._defer(segment, revision, now)
         else:
             for commit in self.deferred:
                 commit.note(segment.keys)
@@ -327,13 +325,26 @@ class ReplicatedState:
                 self._tell_gatherings(segment)
             self._map.apply(segment, revision, now)
         if self.lease_of:
-            self._detach(segment)
+            self._detach(segment.keys)
         if self.topics.schedule.unless:
             self.topics.schedule.changed(segment.keys)
         if segment.extras:
             self._apply_extras(segment, revision, now)
             if columns.ENDED in segment.extras:
                 self.ended.note(segment.keys, revision)
+
+    def apply_staged(self, batch: StagedBatch, revision: int, now: float) -> None:
+        """Do what a plain batch of a commit says; the map gets it as with `deferred` of `apply`."""
+        self._defer(batch, revision, now)
+        if self.lease_of:
+            self._detach(batch.written(self.lease_of))
+        if self.topics.schedule.unless:
+            self.topics.schedule.changed(batch.written(self.topics.schedule.unless))
+
+    def _defer(self, segment: Segment | StagedBatch, revision: int, now: float) -> None:
+        if not self.deferred or self.deferred[-1].number != revision:
+            self.deferred.append(DeferredCommit(self._map, revision, now))
+        self.deferred[-1].add(segment)
 
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
@@ -388,8 +399,8 @@ class ReplicatedState:
         self.leases[lease_id].keys |= dict.fromkeys(keys)
         self.lease_of.update(dict.fromkeys(keys, lease_id))
 
-    def _detach(self, segment: Segment) -> None:
-        for key in self.lease_of.keys() & segment.keys:
+    def _detach(self, keys: Iterable[str]) -> None:
+        for key in self.lease_of.keys() & set(keys):
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
