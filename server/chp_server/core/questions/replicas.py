@@ -72,6 +72,8 @@ class Replicas:
         self.server = b""
         # What a replica tells of itself; a server of the pair tells nothing.
         self.load: Callable[[], dict[str, Any] | None] = lambda: None
+        # The wall clock that a replica has of the active; 0 if it is this server's own.
+        self.wall_ms: Callable[[], int] = lambda: 0
         # True if records are being read from the journal.
         self.reads = False
         # The servers that want to follow this one while it serves nobody, and the time when each last said so.
@@ -128,7 +130,10 @@ class Replicas:
 
     def _life(self) -> dict[str, Any]:
         """Return the sign of life of this server."""
-        return {"number": self._committed.state.number, **(self.load() or {"hops": 0, "age": 0})}
+        wall_ms = self.wall_ms() or round(self._turn.wall_s * 1000)
+        return {
+            "number": self._committed.state.number, "wall_ms": wall_ms, **(self.load() or {"hops": 0, "age": 0}),
+        }  # fmt: skip
 
     def note_below(self, servers: list[bytes]) -> None:
         """Note the servers that would stand below this one, as each says again and again."""

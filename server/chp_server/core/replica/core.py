@@ -48,13 +48,13 @@ class ReplicaCore(ServerCore):
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
         self.pair.load = requests.replicas.load = self.load
-        requests.replicas.server = server
+        requests.replicas.server, requests.replicas.wall_ms = server, lambda: self.upstream.wall_ms
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
         """Return what greetings and heartbeats tell of this replica."""
         upstream, readers = self.upstream, self.committer.committed.channels.listeners.connections
-        return {"hops": upstream.hops, "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
+        return {"hops": max(1, upstream.hops), "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
 
     # -- what comes in
 
@@ -115,7 +115,11 @@ class ReplicaCore(ServerCore):
             self._step_to(active=upstream.in_sync)
         elif upstream.greets and pair.active:
             self._greet()
-        upstream.greets, self.link.ends = False, upstream.ends
+        if upstream.lives:
+            # The age that this server tells is then that of the active's word, and of the way.
+            self.heartbeats.beat_now()
+        pair.wall_ms = upstream.wall_ms
+        upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends
         self._deadlines.set(LINK, upstream.next_at())
         return super().end_turn()
 

@@ -45,6 +45,8 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
+# A time is over when it has passed.
+A_LITTLE = 0.001
 LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
 TOO_FAR = (
     "the servers at --upstream are {0} replicas away from the pair, and {0} is the most: follow a server nearer to it"
@@ -103,6 +105,10 @@ class Upstream:
         self._passed: dict[bytes, int] = {}
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
+        # True if a sign of life came in this turn, which is passed on at once.
+        self.lives = False
+        # The wall clock that it told.
+        self.wall_ms = 0
         # True once it was in sync: after that an upstream that does not fit is only logged.
         self.was_in_sync = False
         # The reason why this replica can't follow; the shell then ends it.
@@ -132,9 +138,10 @@ class Upstream:
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
-        if not self.in_sync:
-            return self._turn.now + self._timeout_s / 4
-        return min(self._report_at, self._heard + self._timeout_s * ASK_AGAIN, self._turn.now + self._timeout_s)
+        now, timeout_s = self._turn.now, self._timeout_s
+        times = [self._asked_at + timeout_s / 2] if self.source is None else [self._report_at]
+        times += self._heard + timeout_s * ASK_AGAIN + A_LITTLE, self._heard + timeout_s + A_LITTLE
+        return min((at for at in times if at > now), default=now + timeout_s / 4)
 
     # -- what is passed to upstream
 
@@ -299,7 +306,9 @@ class Upstream:
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
-        self._told_age, self.hops = age, hops + 1
+        self._told_age, self.hops, self.lives = age, hops + 1, True
+        wall_ms = facts.get("wall_ms")
+        self.wall_ms = wall_ms if type(wall_ms) is int and wall_ms >= 0 else 0
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))

@@ -17,8 +17,11 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from math import ceil
 
+from chp.keys import channel_topic
 from chp.limits import Limits
 
+# The channel of no keys, by which programs look whether a server lives.
+PULSE = channel_topic("/.chp/pulse/")
 # A reader whose connection broke is back by then.
 LINGER_S = 3.0
 # The number of topics that are refused again with each beat.
@@ -39,6 +42,8 @@ class Listeners:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._topics: dict[bytes, set[bytes]] = {}  # connection -> topics
+        # The connections with another topic than PULSE.
+        self._readers: set[bytes] = set()
         self.counts: Counter[bytes] = Counter()
         # The listeners of all topics; a connection with two topics counts twice.
         self.total = 0
@@ -53,8 +58,8 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """The number of connections that listen to something."""
-        return len(self._topics)
+        """The number of connections that listen to keys; one that looks for a sign of life alone does not count."""
+        return len(self._readers)
 
     def room(self, who: bytes) -> bool:
         """Return whether a connection may have one more topic."""
@@ -98,6 +103,8 @@ class Listeners:
         self._unrefuse(who, topic)
         if not self.has(who, topic):
             self._topics.setdefault(who, set()).add(topic)
+            if topic != PULSE:
+                self._readers.add(who)
             self.counts[topic] += 1
             self.total += 1
             self._lingering.pop(topic, None)
@@ -107,6 +114,8 @@ class Listeners:
         self._unrefuse(who, topic)
         if self.has(who, topic):
             self._topics[who].remove(topic)
+            if self._topics[who] <= {PULSE}:
+                self._readers.discard(who)
             if not self._topics[who]:
                 del self._topics[who]
             self._uncount(topic, now)
@@ -114,6 +123,7 @@ class Listeners:
     def gone(self, who: bytes, now: float) -> None:
         """Take a connection that has ended from all its topics."""
         self._refused.pop(who, None)
+        self._readers.discard(who)
         for topic in sorted(self._topics.pop(who, ())):
             self._uncount(topic, now)
 
