@@ -30,6 +30,7 @@ from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
+from ..updates.authorizer import VOUCHED, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn, DropAfter, Replace
@@ -61,6 +62,11 @@ OLD = "the server at --upstream does not know replicas ({0}): bring the pair to 
 def line(kind: bytes, place: int) -> bytes:
     """Return the line of a server."""
     return kind + bytes([place])
+
+
+def vouching(user: str, frames: list[bytes]) -> list[bytes]:
+    """Return a message with its user in front, if its connection has shown a key."""
+    return [VOUCHED, user.encode(), *frames] if user else frames
 
 
 class Upstream:
@@ -147,10 +153,11 @@ class Upstream:
 
     def pass_set(self, frames: list[bytes]) -> None:
         """Pass a KVSET to each server, as its client would send it."""
-        self._turn.effects.to_peer += [[line(SETS, i), *frames] for i in range(self.servers)]
+        sent = vouching(signer(frames), frames)
+        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in range(self.servers)]
 
-    def pass_question(self, identity: bytes, request: list[bytes], request_id: int) -> None:
-        """Pass a question to the active, by a connection for this client alone."""
+    def pass_question(self, identity: bytes, user: str, request: list[bytes], request_id: int) -> None:
+        """Pass a user's question to the active, by a connection for this client alone."""
         place = self._passed.get(identity, self.source)
         if place is None or not self.in_sync:
             self._refuse(identity, headers.Refused(request_id, "passive", int(headers.State.PASSIVE)))
@@ -159,12 +166,13 @@ class Upstream:
         else:
             self._passed[identity] = place
             self._requests.passed.add(identity)
-            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *request])
+            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
 
-    def pass_more(self, identity: bytes, request: list[bytes]) -> None:
+    def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
         if identity in self._passed:
-            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *request])
+            sent = vouching(user, request)
+            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *sent])
 
     def _refuse(self, identity: bytes, refused: headers.Refused) -> None:
         told = reply(pack(self._committed.state.number), encode(refused))
