@@ -32,6 +32,7 @@ from chp_server.access.zap import KEY_PROPERTY
 from chp_server.core.performing import admit, refuse_subscription
 
 from .flooder import FLOODER, RIGHTS
+from .intruder import INTRUDER, OF_CLIENTS
 from .keys import refused_since
 from .network import Conn, Frames
 
@@ -194,7 +195,11 @@ class Operator:
 
     def _open(self) -> Document:
         names = [client.name for client in self._world.clients]
-        users: Document = {name: {"read": [""], "write": [""]} for name in names}
+        intruder = self._world.intruder
+        more = {} if intruder is None else OF_CLIENTS
+        users: Document = {name: {"read": [""], "write": [""], **more} for name in names}
+        if intruder is not None:
+            users[INTRUDER] = intruder.rights
         if self._world.flooder is not None:
             users[FLOODER] = RIGHTS
         return {"users": {**users, ROOT: {"admin": EVERY_VERB}}, "roles": {}}
@@ -307,6 +312,8 @@ class AccessChecks:
         last = msgpack.unpackb(body, strict_map_key=False)[0][3]
         record = self._world.checks.oracle.nodes[last]
         rules = self._rules(record.prev)
+        if rules is not None and self._world.intruder is not None:
+            self._world.intruder.commits(node, record)
         for key, value in record.writes if self._world.keyed else ():
             by, at = self.called.get(value, ("", 0.0)) if value else ("", 0.0)
             if by and at > refused_since(self._world, node, by):

@@ -6,6 +6,9 @@
     full_disks      disks are full while members of groups have messages in hand, and a server may die meanwhile
     key_removed     a client's key is removed while its session, leases and members live; it may come back with another
     flooded         a user opens more sessions than the tables hold while clients wait for answers
+    intruded        a user tries to take what members of groups have in hand, and their leases
+    held            slow members have messages in hand while the active changes; then all is quiet for a while
+    crowded         a program subscribes to more channels than it may have, again and again
 
 Each function draws from its own generator, so that a plan with a burst has the commands that it had without it.
 """
@@ -141,3 +144,34 @@ def flooded(rng: random.Random, names: list[str]) -> list[str]:
         out += [f"flood {rng.choice((20, 60))}", f"tick {rng.choice((0.05, 0.3))}"]
     out += [f"heal {way}" for way in deaf]
     return [*out, "tick 0.3", f"reonce {name}", f"retx {name}", "tick 0.1", f"once {name} /x/1"]
+
+
+def intruded(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands by which a user tries to take what members of groups have in hand, also after a takeover."""
+    out = ["access open", "tick 0.5"]
+    for _ in range(rng.randint(2, 4)):
+        out += [f"publish {rng.choice(names)} t {rng.choice((2, 5))}" for _ in range(rng.randint(1, 3))]
+        out += [f"tick {rng.choice((0.05, 0.2, 0.6))}", "intrude", f"tick {rng.choice((0.05, 0.6))}"]
+        if rng.random() < 0.3:
+            name = rng.choice("PB")
+            out += [f"crash {name}", f"tick {rng.choice((1.5, 4.0))}", "intrude", f"start {name}", "tick 1.0"]
+    return out
+
+
+def held(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that kill each server while slow members have messages in hand, and then let time pass."""
+    out = ["start P", "start B", "heal *", *(f"consume {name} t {rng.choice('gh')}" for name in names), "tick 3.0"]
+    for name in rng.sample("PB", 2):
+        out += [f"slow {each}" for each in names]
+        for _ in range(rng.randint(3, 6)):
+            out += [f"publish {rng.choice(names)} t {rng.choice((2, 5))}", f"tick {rng.choice((0.1, 0.3))}"]
+        out += [f"crash {name}", "tick 1.5", f"start {name}", "tick 8.0", *(f"quick {each}" for each in names)]
+    return out
+
+
+def crowded(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that break the connections of a program with too many channels, which then subscribes anew."""
+    out = []
+    for _ in range(rng.randint(1, 3)):
+        out += [f"reset crowd-{rng.choice('PB')}.upd", sent(rng, names), f"tick {rng.choice((0.05, 0.3, 1.2))}"]
+    return out

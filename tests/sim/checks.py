@@ -136,8 +136,12 @@ class Checks:
         now = self.pauses[node.name] = self.world.time.now
         if now - self.began.get(node.name, now) > PAUSE_S:
             self.stops[node.name] = now
-            if self.words.get(node.name, float("-inf")) >= self.excused.get(node.name, float("-inf")):
-                self.excused[node.name] = now
+            self._excuse(node)
+
+    def _excuse(self, node: ServerNode) -> None:
+        """Note that a server gives its peer the full time again after a pause that it noticed, once in a silence."""
+        if self.words.get(node.name, float("-inf")) >= self.excused.get(node.name, float("-inf")):
+            self.excused[node.name] = self.world.time.now
 
     def said(self, node: ServerNode, fact: Fact) -> None:
         """Check a fact that a server reports.
@@ -244,7 +248,9 @@ class Checks:
             self.fail(f"{node.name} begins alone above epoch {ours}, though a client told it of epoch {seen}")
 
     def begins(self, node: ServerNode) -> None:
-        """Note the time when a server begins a turn."""
+        """Note the time when a server begins a turn, perhaps after a long one, such as a turn that waited for room."""
+        if self.world.time.now - self.began.get(node.name, self.world.time.now) > PAUSE_S:
+            self._excuse(node)
         self.began[node.name] = self.world.time.now
 
     def saves(self, node: ServerNode, save: Save) -> None:
@@ -592,6 +598,8 @@ class Checks:
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"
+        if self.world.crowd is not None and (untold := self.world.crowd.untold()):
+            return untold
         both = active.core.pair.arbitration.both
         return self.topics.groups.undrained(active.core) if both else "the arbiter's set does not have both"
 

@@ -15,6 +15,7 @@ What must hold once all is healed:
                message is lost or done twice, whatever process was stopped, killed or cut off meanwhile.
     order      The effects of a slot are in the order of its offsets.
     apart      No member is given a message that another living member has in hand, while the same server is active.
+    answered   A server without faults answers each question of a member.
     drained    A group with a living member reaches the end, even if full disks refused its acknowledgements before.
     dead       Of group p, each bad message is in the dead topic once and has no effect. A good message is there only if
                members of the group ended by accident often enough.
@@ -65,8 +66,10 @@ class Member:
         # Operations that must be answered before the member goes on.
         self._waits: list[Op] = []
         self._acks: deque[Op] = deque()
-        self.joined = self._left = False
+        self.joined = self.left = False
         self._server, self._request, self._heard = 0, 0, float("-inf")
+        # The time of the last question, by the program's clock and by the world's.
+        self._asked = self._asked_at = float("-inf")
         self._chunks: deque[Given] = deque()
         # The steps of each operation of `_acks`.
         self._acking: deque[list[list[Any]]] = deque()
@@ -84,7 +87,8 @@ class Member:
 
     def _ask(self, now: float) -> None:
         self._request = self.node.next_request()
-        self._heard = now
+        self._heard = self._asked = now
+        self._asked_at = self.node.world.time.now
         options: dict[str, Any] = {"chp": VERSION, "id": self._request, "topic": self.topic, "group": self.group}
         options |= {"member": self.lease, "credit": 3}
         if self._proof is not None:
@@ -95,13 +99,13 @@ class Member:
         """Leave the group until the next start of the program."""
         if self.node.leases.pop(self.lease, None):
             self._put({"unlease": self.lease})
-        self._left = True
+        self.left = True
 
     # -- going on
 
     def act(self, now: float) -> None:
         """Do what is due: join, acknowledge, work or ask again."""
-        if self._left or self.node.core.unsettled > 200 or now < self._not_before:
+        if self.left or self.node.core.unsettled > 200 or now < self._not_before:
             return
         if any(op.result is None for op in self._waits):
             return
@@ -117,8 +121,18 @@ class Member:
         if self._chunks and len(self._acks) < 3 and self.node.world.rng.random() < self.node.consuming.eager:
             self._work(*self._chunks.popleft())
         elif now - self._heard > ASK_S:
+            self._was_answered()
             self._server = 1 - self._server
             self._ask(now)
+
+    def _was_answered(self) -> None:
+        """Check that the last question was answered, unless a fault has kept the server from it."""
+        node, world = self.node, self.node.world
+        server, found = world.servers[self._server], len(self._in_hand())
+        runs = server.running and not server.paused and not server.recovering
+        admitted = node.key not in world.key_files.removed
+        if self._heard == self._asked and runs and admitted and world.is_calm(self._asked_at):
+            world.checks.fail(f"{server.name} has not answered {node.name}'s member, which has {found} ranges in hand")
 
     def _joining(self, codes: list[str], now: float) -> bool:
         """Join the group, and return True if the member has to wait. The member makes the group before it joins."""
@@ -246,7 +260,9 @@ class Member:
         found: list[tuple[int, int, bytes]] = []
         for first, n, _, _, bodies, *mask in items:
             found += _messages(first, n, bodies, mask[0] if mask else b"\x01" * n)
-        for other in self.node.world.members_of(self.topic, self.group):
+        # Messages may be under way to a member that has left, or whose lease has ended meanwhile.
+        lives = not self.left and self.node.world.servers[self._server].core.state.leases.lives(self.lease)
+        for other in self.node.world.members_of(self.topic, self.group) if lives else ():
             if other is not self and (both := other.holds({offset for offset, *_ in found}, proof, self._server)):
                 self.node.world.checks.fail(f"message {min(both)} of group {self.group} is in two members' hands")
         self._chunks.append(([[slots, after, upto] for slots, after in spans], found, proof))
@@ -257,7 +273,7 @@ class Member:
 
         A message of which the acknowledgement is on its way is not among them.
         """
-        if self._left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
+        if self.left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
             return set()
         if not self.node.world.servers[server].core.state.leases.lives(self.lease):
             return set()
@@ -326,7 +342,7 @@ class Consuming:
     def begin(self) -> None:
         """Make the members again when the program starts."""
         for member in self.members:
-            if member.joined and not member._left:
+            if member.joined and not member.left:
                 member._ended_by_accident()
         self.members = [Member(self.node, *wanted, n) for n, wanted in enumerate(self.wanted)]
 
@@ -363,7 +379,7 @@ class GroupChecks:
         """Return the groups that have a living member."""
         return {
             (m.topic, m.group)
-            for node in self._world.clients for m in node.consuming.members if not m._left and m.joined
+            for node in self._world.clients for m in node.consuming.members if not m.left and m.joined
         }  # fmt: skip
 
     def undrained(self, core: Any) -> str:

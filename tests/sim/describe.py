@@ -14,7 +14,7 @@ from chp.batch import decode, decode_segment, segment_of
 from chp.headers import Batch, Greeting, Header, Heartbeat, Messages, Records, StateHead, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
-from chp_server.core.updates.turn import Append, DropAfter, Remember, Replace
+from chp_server.core.updates.turn import Append, DropAfter, Fill, Remember, Replace
 
 
 def message(kind: str, way: str, frames: list[bytes], chatter: bool) -> str | None:
@@ -129,6 +129,8 @@ def journal(op: Any) -> str:
         return f"journal drops what follows {describe(op.number)}"
     if isinstance(op, Remember):
         return f"journal remembers {op.key}={op.value.hex()}"
+    if isinstance(op, Fill):
+        return "journal fills " + " ".join(f"topic {row.topic} {row.first}+{row.n}" for row in op.messages)
     return f"journal {op!r}"
 
 

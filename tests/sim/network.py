@@ -52,6 +52,8 @@ class Conn:
         self.identity = b""
         # The key that the client has shown, if it has one.
         self.key = ""
+        # upd: at most so many publications wait here, and others are lost; 0 if there is no such bound.
+        self.mark = 0
         # upd: the topics to which the XPUB knows this connection has subscribed.
         self.topics: dict[bytes, None] = {}
         # req, and set if it lingers: messages that are queued while there is no connection.
@@ -211,6 +213,8 @@ class Network:
             self._world.nodes[conn.b].deliver(conn, frames)
 
     def _loses(self, wire: Wire) -> bool:
+        if wire.conn.mark:
+            return len(wire.queue) >= wire.conn.mark and wire.way == "down" and not self.is_cut(wire)
         if self.drops:
             way = f"{wire.src}>{wire.dst}"
             for name in (way, f"{way}.{wire.conn.kind}"):

@@ -58,11 +58,15 @@ BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.full_disks, ("crash",), 0.4, 2),
     (bursts.key_removed, TEMPERS, 0.15, 1),
     (bursts.flooded, TEMPERS, 0.1, 1),
+    (bursts.intruded, TEMPERS, 0.08, 1),
+    (bursts.crowded, TEMPERS, 0.05, 1),
+    (bursts.held, TEMPERS, 0.03, 1),
 )
 # The seeds that show planted bugs (seen_in.json) have no bursts with this offset.
 BURSTS_FROM = 29_067
 # These need clients with keys, and these have members of groups.
-OF_KEYS, OF_GROUPS = (bursts.key_removed, bursts.flooded), (bursts.full_disks, bursts.key_removed)
+OF_KEYS = (bursts.key_removed, bursts.flooded, bursts.intruded)
+OF_GROUPS = (bursts.full_disks, bursts.key_removed, bursts.intruded, bursts.held)
 # The share of seeds with a busy machine, on which a server gets no processor time for seconds.
 SLOW_SHARE = 0.15
 # The share of seeds in which the map gets each commit and each followed record item by item, a turn each.
@@ -167,6 +171,8 @@ def _with_some_bursts(made: Plan) -> Plan:
 def with_bursts(made: Plan, burst: Burst, most: int = 3) -> Plan:
     """Return the plan with one to `most` bursts of a kind."""
     rng = random.Random(made.seed * 104_729 + 103)
+    if burst is bursts.crowded and made.commands[0] == "keyed":
+        return made
     if burst in OF_KEYS and made.commands[0] != "keyed":
         # A reader of the feed has no key.
         made = with_rules(replace(made, commands=[command for command in made.commands if command != "feed f1"]))
@@ -179,7 +185,13 @@ def with_bursts(made: Plan, burst: Burst, most: int = 3) -> Plan:
         end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
         at = rng.randint(min(early, end), end)
         out[at:at] = burst(rng, names)
-    return replace(made, commands=["keyed", "flooder", *out[1:]] if burst is bursts.flooded else out)
+    if burst is bursts.crowded:
+        out.insert(1, f"crowd {rng.randint(5, 7)}")
+    if burst is bursts.flooded and "flooder" not in out:
+        out.insert(1, "flooder")
+    if burst is bursts.intruded and not any(command.startswith("intruder") for command in out):
+        out.insert(1, f"intruder {rng.choice(('reads', 'takes'))}")
+    return replace(made, commands=out)
 
 
 def _with_slowness(made: Plan) -> Plan:

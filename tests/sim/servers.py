@@ -31,7 +31,7 @@ from chp_server.core.updates.resource_limits import ResourceUsage
 from chp_server.core.updates.turn import Copy, Fact, JournalRead, Save, Turn
 
 from . import mistakes
-from .access import OPERATOR, Door, user_of
+from .access import Door, user_of
 from .arbiter import Line
 from .clock import LocalClock
 from .disk import FREE, KEPT, Disk
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 # A process can die or be stopped before a step that has something to do, or after all steps.
 POINTS = (*Step, "end")
 SPIN_TURNS = 2000
+# A step that takes longer is a fault.
+SHORT_S = 0.1
 MEASURE_S, NO_ROOM_RETRY_S, NO_ROOM_S = 0.1, 0.5, 10.0
 KINDS = {ServerPort.PEER: "peer", ServerPort.UPDATES: "upd", ServerPort.COLLECTOR: "set", ServerPort.SNAPSHOT: "req"}
 
@@ -173,6 +175,7 @@ class ServerNode:
     def crash(self) -> None:
         """End the process. Its memory is lost, and a part of what was not synced."""
         if self.running:
+            self.world.faulty()
             self.running = self.paused = self.busy = self.misplaced = self.recovering = False
             self.world.trace(f"{self.name:10} crashes")
             self.disk.crash(self.world.rng)
@@ -387,6 +390,8 @@ class ServerNode:
 
     def _wait(self, busy_s: float, step: Step) -> None:
         self.busy, self.waits = True, step in (Step.SYNC, Step.NO_ROOM)
+        if self.paused or busy_s > SHORT_S:
+            self.world.faulty(busy_s)
         starts = self.starts
         self.world.time.at(self.world.time.now + busy_s, lambda: self._waited(starts, step))
         if busy_s > self.core.link.beat_timer.beat_s / 2 and not self.is_replica:
@@ -525,8 +530,8 @@ class ServerNode:
         """Send replies to the connection that asked, if it is still there."""
         conn = self._identities.get(identity)
         for frames in messages:
-            if identity == OPERATOR:
-                self.world.operator.answered(self, frames)
+            if (answered := self.world.outsiders.get(identity)) is not None:
+                answered(self, frames)
                 continue
             if conn is not None:
                 self.world.checks.access.sends(self, conn, frames)

@@ -11,6 +11,7 @@
     plain c1 /a
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
+    intruder takes | intrude (intruder.py) | crowd 6 (crowd.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     replica R1 [R2] | at c1 R1 P   (replicas.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
@@ -24,7 +25,7 @@ A failing run is therefore given by its seed, or by the list of its commands.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
@@ -34,15 +35,17 @@ from chp.limits import Limits
 from chp.numbers import describe as number_text
 
 from . import describe, mistakes, scheduled, topics
-from .access import Operator
+from .access import OPERATOR, Operator
 from .arbiter import LeaseService
 from .checks import Checks
 from .clients import ClientNode
 from .clock import LocalClock, Timeline
 from .consumers import QUICK, SLOW, Member
+from .crowd import Crowd
 from .disk import FREE, Disk
 from .feedreader import FeedReader
 from .flooder import Flooder
+from .intruder import IDENTITY, Intruder
 from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
 from .oracle import Wrong
@@ -51,6 +54,14 @@ from .servers import POINTS, ServerNode
 from .stranger import Stranger
 
 EVENTS_AT_ONCE = 20_000
+# In a pair without faults each change of the active is over by then.
+CALM_S = 5.0
+# What programs do, and what moves time. All other commands are faults, or heal them.
+HARMLESS = frozenset({
+    "set", "del", "cset", "tx", "retx", "once", "reonce", "plain", "sync", "read", "publish", "topic", "schedule",
+    "unschedule", "lease", "unlease", "forsake", "consume", "leave", "slow", "quick", "flood", "intrude", "forge",
+    "tick", "deliver", "show", "chatter",
+})  # fmt: skip
 
 
 class World:
@@ -86,8 +97,12 @@ class World:
         self.arbiter: LeaseService | None = None
         self.stranger = Stranger()
         self.flooder: Flooder | None = None
+        self.intruder: Intruder | None = None
+        self.crowd: Crowd | None = None
         self.key_files = KeyFiles()
         self.operator = Operator(self)
+        # identity -> what takes the answers to a user that has no connection here
+        self.outsiders: dict[bytes, Callable[[ServerNode, Frames], None]] = {OPERATOR: self.operator.answered}
         # The servers that are told to open a store.
         self.bootstrapped: set[str] = set()
         # The servers whose line to the arbiter is cut; "P.up" and "P.down" are one way each.
@@ -95,6 +110,8 @@ class World:
         # True if clients have keys. Otherwise there are no rules.
         self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
+        # The time of the last fault, or of its end.
+        self.fault_at = 0.0
         # The times that members of the group that counts ended, other than by a bad message.
         self.accidents = 0
         self.trouble: dict[tuple[str, str], float] = {}
@@ -153,6 +170,14 @@ class World:
         """Note that a fault or a change hit a connection."""
         self.trouble[conn.a, conn.b] = self.time.now
 
+    def faulty(self, seconds: float = 0.0) -> None:
+        """Note a fault that lasts so long from now on."""
+        self.fault_at = max(self.fault_at, self.time.now + seconds)
+
+    def is_calm(self, since: float) -> bool:
+        """Return True if there was no fault for a moment before `since`, and none after that."""
+        return not self.loss and not self.doubted and not self.net.cuts and self.fault_at < since - CALM_S
+
     # -- the transcript
 
     def trace(self, line: str) -> None:
@@ -199,6 +224,8 @@ class World:
         handler = getattr(self, "_do_" + verb, None)
         if handler is None:
             raise ValueError(f"no such command: {line!r}")
+        if verb not in HARMLESS:
+            self.faulty()
         handler(*words)
 
     def _do_client(self, name: str, kind: str, *subtrees: str) -> None:
@@ -492,6 +519,19 @@ class World:
     def _do_flood(self, count: str) -> None:
         if self.flooder is not None:
             self.flooder.floods(int(count))
+
+    def _do_intruder(self, kind: str) -> None:
+        self.intruder = Intruder(self, kind)
+        self.outsiders[IDENTITY] = self.intruder.answered
+
+    def _do_intrude(self) -> None:
+        if self.intruder is not None:
+            self.intruder.tries()
+
+    def _do_crowd(self, count: str) -> None:
+        self.crowd, self.limits = Crowd(self, int(count)), Crowd.limits(self.limits)
+        self.nodes[self.crowd.name] = self.crowd
+        self.crowd.start()
 
     def _do_access(self, *words: str) -> None:
         self.operator.does(list(words))

@@ -81,6 +81,24 @@ def test_the_leases_of_a_client_from_before_the_rules_are_its_users() -> None:
     assert name("alice", 1) not in cores.p.state.leases and cores.p.state.leases.user_of(name("alice", 2)) == "alice"
 
 
+def test_the_refusals_of_a_client_from_before_its_first_batch_under_rules_are_its_users() -> None:
+    """A flooder's refusals once counted with those of other clients from before the rules (seed 2230)."""
+    cores = Cores(replace(DEFAULT, refusals_max=MOST), keyed=True)
+    alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
+    if_absent: dict[str, Any] = {"c": [[0], [0]]}
+    for writer in (alice, bob):
+        assert [writer.does(keys=("/k",)), writer.does(keys=("/k",), **if_absent)] == ["ack", "revision"]
+    ask(cores.p, "root", rules=RULES, on=0)
+    cores.run(1.0)
+    assert [writer.does(keys=("/k",)) for writer in (alice, bob)] == ["ack", "ack"]
+    assert [alice.does(keys=("/k",), **if_absent) for _ in range(MOST)] == ["revision"] * MOST
+    for core in (cores.p, cores.b):
+        refusals = core.state.refusals
+        assert refusals.get(public_session(BOB), 2) and not refusals.get(public_session(ALICE), 2)
+    assert cores.p.state.refusals.to_list() == cores.b.state.refusals.to_list()
+    assert len(cores.p.state.refusals) == MOST
+
+
 def test_without_rules_everybody_is_one_user() -> None:
     cores = Cores(replace(DEFAULT, leases_max=MOST, staged_commits_max=MOST))
     alice, bob = Writer(cores, "", ALICE), Writer(cores, "", BOB)

@@ -192,6 +192,18 @@ def test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_whe
     assert state.map.values["/free"] == state.map.values["/theirs"] == b"job" and state.topics.by_name["t"].next == 1
 
 
+def test_a_skipped_batch_that_comes_late_is_not_acknowledged() -> None:
+    """A server without room had refused it, and died with the refusal (seed 1637)."""
+    pair = split()
+    pair.put("B", X, 4, {"/four": b"4"}, oldest=True)
+    pair.run(0.1)
+    answers = pair.answers(X, "B")
+    assert answers[-1][:2] == (4, "ack") and pair.b.state.sessions[PUBLIC].skipped == ((2, 3),)
+    pair.put("B", X, 3, {"/three": b"3"})
+    pair.run(0.1)
+    assert pair.answers(X, "B") == answers and "/three" not in pair.b.state.map.values
+
+
 @pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
 def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_done(theirs: str) -> None:
     """The active got the batches of the program's first run after those of its second run (seed 1245)."""
@@ -210,6 +222,27 @@ def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_
     revision = held.revisions["/job/1"]
     assert take(ledger, [piece.to_replay()]) == conflicts
     assert held.revisions["/job/1"] == revision, "it is not done twice"
+
+
+@pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
+@pytest.mark.parametrize("done", [False, True], ids=["passed over", "done"])
+def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: str, done: bool) -> None:
+    """The active had the batches of both runs before the servers met, so the loser sees its batch in the state."""
+    pair = split()
+    version: dict[str, Any] = {"once": ["job", 1, False], "publish": messages(b"m")}
+    pair.put("P", X, 3, {"/job/1": b"1"}, **version)
+    first = [lambda: pair.put("B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
+    second = [lambda: pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
+    for put in first + second if done else second + first:
+        put()
+        pair.run(0.1)
+    meet(pair)
+    wins = not done and theirs == "/job/1"
+    state = pair.b.state
+    assert state.map.values["/job/1"] == (b"2" if theirs == "/job/1" else b"1")
+    assert state.topics.by_name["t"].next == 1 if not wins else "t" not in state.topics.by_name
+    assert pair.outcomes()["/job/1"] == (CONFLICT if wins else REPLAYED)
+    assert state.staging.versions["job"][0] == 2
 
 
 def test_a_set_that_follows_on_a_version_in_conflict_is_replayed_if_it_has_no_condition() -> None:

@@ -205,7 +205,7 @@ class ServerCore:
             self.requests.forget()
         if state.busy:
             state.go_on(self._quiet_times if state.number == turn.written else 1)
-        if self.requests.replicas:
+        if self.requests.replicas.streams:
             self.requests.replicas.pump(self.requests.blocked)
         if self.requests.awake or self.requests.replicas.reads:
             self.requests.pump()

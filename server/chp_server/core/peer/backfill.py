@@ -2,6 +2,7 @@
 
     begin, replaced     note which messages the journal has, at the start or after a new state was taken over
     came                notes the messages of a record
+    dropped             forgets the messages of a record whose last part did not come
     end_turn            drops expired messages from the journal, and requests missing ones
     on_lack, read       answer the peer: the journal is read at the end of a turn, and the next turn sends the answer
     on_fill             keeps the messages that the peer sent
@@ -60,6 +61,10 @@ class Backfill:
         messages = unpacked(frame) if frame else []
         self._missing.came(messages)
         return messages
+
+    def dropped(self) -> None:
+        """Note that a record was dropped before its last part came: it may come again without its messages."""
+        self._missing.dropped(self._committed.state.topics)
 
     def end_turn(self, turn: Turn, now: float, *, asks: bool) -> None:
         """Drop expired messages, and request missing ones if there is a peer to ask."""

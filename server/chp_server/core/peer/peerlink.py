@@ -361,6 +361,7 @@ class PeerLink:
     def drop_partial(self) -> None:
         """Forget the parts of a record that will never be complete, in the journal too."""
         if self._committed.drop_partial():
+            self.backfill.dropped()
             self._turn.effects.journal.append(DropAfter(self._committed.state.number))
 
     def differences(self, peer: Peer) -> dict[str, list[Any]]:

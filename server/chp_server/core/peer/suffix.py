@@ -313,20 +313,25 @@ class Ledger:
         updates = [list(_updates(segment, number)) for segment in piece.segments]
         flat = [update for column in updates for update in column]
         self._left |= piece.on
-        if heard(piece.origins or [], state):
-            refused = self._refused(piece.origins or [], state)
-            if refused != PARTED and (refused or not self._passed_over(piece, state, counted)):
-                self._answered(piece, flat, refused, state)
-                return None, flat
+        stands = self._stands(piece, state, counted)
+        if stands:
+            self._answered(piece, flat, state)
+            return None, flat
+        if stands is None:
+            for update in flat:
+                update.outcome = REPLAYED
+            on = self._on(flat)
+            self._left |= {update.key: SET_AGAIN for update in flat}
+            segments = [some for each in piece.segments for some in kept(each, [True] * len(each.keys))]
+            return SuffixPart(piece.origins, piece.whole, segments, on), flat
         told = self._counted(piece, state, counted)
         if told == ALREADY:
             revision = state.staging.versions[piece.version[0]].revision if piece.version else LOST
             self._left |= {update.key: revision for update in flat}
             return None, flat
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
-        on = {u.key: self._left[u.key] for u in flat if u.outcome == REPLAYED and self._left.get(u.key, -1) >= 0}
         whole = piece.whole and not torn and not piece.bound and told != CONFLICT
-        taken = SuffixPart(piece.origins, whole, [], on)
+        taken = SuffixPart(piece.origins, whole, [], self._on(flat))
         for segment, column in zip(piece.segments, updates, strict=True):
             taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
             taken.whole &= all(update.outcome != CONFLICT for update in column)
@@ -336,20 +341,34 @@ class Ledger:
         self._left |= {u.key: SET_AGAIN if u.outcome == REPLAYED else LOST for u in flat}
         return taken, flat
 
+    def _on(self, updates: list[Update]) -> dict[str, int]:
+        """Return the revisions that the suffix has left at the active on the keys that are to be replayed."""
+        left = self._left
+        return {u.key: left[u.key] for u in updates if u.outcome == REPLAYED and left.get(u.key, SET_AGAIN) >= 0}
+
     @staticmethod
     def _refused(origins: list[list[Any]], state: ReplicatedState) -> str:
         """Return the code with which the active has refused the batches; "" if it did them."""
         return next((found[0] for i, no in origins if (found := state.refusals.get(i, no)) is not None), "")
 
-    @staticmethod
-    def _passed_over(piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> bool:
-        """Return True if the active answered a version without doing it, because it had counted a later one."""
-        if piece.version is None or counted is None:
-            return False
-        application, version, _ = piece.version
-        return version < state.staging.versions.get(application, (0, 0))[0] and not counted(application, version)
+    def _stands(self, piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> bool | None:
+        """Return True if the active's answer to a piece stands, False if the piece is to be judged, None if unknown.
 
-    def _answered(self, piece: SuffixPart, updates: list[Update], refused: str, state: ReplicatedState) -> None:
+        The active answers an earlier version without doing it if it has counted a later one. Only the active knows
+        whether it did so.
+        """
+        if not heard(piece.origins or [], state):
+            return False
+        refused = self._refused(piece.origins or [], state)
+        if refused or piece.version is None:
+            return refused != PARTED
+        application, version, _ = piece.version
+        if version >= state.staging.versions.get(application, NO_VERSION)[0]:
+            return True
+        return None if counted is None else bool(counted(application, version))
+
+    def _answered(self, piece: SuffixPart, updates: list[Update], state: ReplicatedState) -> None:
+        refused = self._refused(piece.origins or [], state)
         session_id, no = (piece.origins or [])[0]
         revision = LOST if refused else state.sessions[session_id].revision_of(no)
         for update in updates:

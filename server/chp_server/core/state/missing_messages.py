@@ -64,6 +64,16 @@ class MissingMessages:
             self._lack(row.topic, at, row.first)
             self._ends[row.topic] = max(at, row.end)
 
+    def dropped(self, topics: Topics) -> None:
+        """Forget the messages of a record that was dropped in part: they are above the ends of the topics."""
+        nexts = {topic.id: topic.next for topic in topics.by_name.values()}
+        self._ends = {topic_id: min(end, nexts.get(topic_id, 0)) for topic_id, end in self._ends.items()}
+        for topic_id, spans in list(self.lacks.items()):
+            end = self._ends[topic_id]
+            self.lacks[topic_id] = [[first, min(upto, end)] for first, upto in spans if first < end]
+            if not self.lacks[topic_id]:
+                del self.lacks[topic_id]
+
     def look(self, topics: Topics, floors: dict[int, int]) -> None:
         """Note what records placed since the last call, and what topics no longer keep.
 

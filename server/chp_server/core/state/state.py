@@ -15,7 +15,7 @@ The state changes only by records, in the order of their numbers, on the active,
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, overload
@@ -143,13 +143,35 @@ class RecentRefusals:
     def __init__(self, most: int, owners: dict[bytes, str]) -> None:
         self._packed = FairTable[bytes, bytes](most)
         self._owners = owners
+        # The number of refusals of each client that has no user yet.
+        self._unowned: Counter[bytes] = Counter()
 
     def add(self, session_id: bytes, no: int, code: str, detail: Any) -> None:
         """Remember that a batch was refused; beyond the bound a refusal of the user that has most is forgotten."""
-        user = self._owners.get(session_id[:CLIENT_BYTES], "")
-        self._packed.put(session_id + no.to_bytes(8), packb((code, detail)), user)
+        client, batch = session_id[:CLIENT_BYTES], session_id + no.to_bytes(8)
+        if batch in self._packed:
+            self._forget(batch)
+        user = self._owners.get(client, "")
+        if not user:
+            self._unowned[client] += 1
+        self._packed.put(batch, packb((code, detail)), user)
         if len(self._packed) > self._packed.most:
-            del self._packed[self._packed.loser()]
+            self._forget(self._packed.loser())
+
+    def _forget(self, batch: bytes) -> None:
+        client = batch[:CLIENT_BYTES]
+        if not self._packed.user_of(batch):
+            self._unowned[client] -= 1
+            if not self._unowned[client]:
+                del self._unowned[client]
+        del self._packed[batch]
+
+    def own(self, client: bytes, user: str) -> None:
+        """Give the refusals of a client to a user, if the client had no user before."""
+        if self._unowned.pop(client, 0):
+            for batch in self._packed.of_user(""):
+                if batch.startswith(client):
+                    self._packed.give(batch, user)
 
     def get(self, session_id: bytes, no: int) -> tuple[str, Any] | None:
         """Return the code and the detail of a batch's refusal; None if no refusal of it is remembered."""
@@ -418,6 +440,7 @@ class ReplicatedState:
             if self.sessions.has_client(name):
                 if name not in self.access.owners:
                     self.leases.own(name, user)
+                    self.refusals.own(name, user)
                 self.sessions.own(name, user)
             elif name[:1] == APPLICATION:
                 self.staging.own(name[1:].decode(errors="replace"), user)

@@ -1,10 +1,16 @@
-"""Verdicts: the values that say what becomes of a KVSET. intake.py returns them, and commit.py acts on them.
+"""Verdicts: the values that say what becomes of a KVSET.
 
-Accept               it is done, in the open record AcceptChp1           a set of CHP/1: it is done, in the open record
-Commit               it commits staged updates, which become a record of their own Refuse               it is not done,
-for good Duplicate            it was done, or refused, before Expected             it is not the next batch of its
-session Unrecorded           it changes nothing, and the server may write nothing KEY_IN_OPEN_RECORD   the open record
-has to be committed first UNHEARD              it gets no answer; its client sends it again
+    Accept               it is done, in the open record
+    AcceptChp1           a set of CHP/1: it is done, in the open record
+    Commit               it commits staged updates, which become a record of their own
+    Refuse               it is not done, for good
+    Duplicate            it was done, or refused, before
+    Expected             it is not the next batch of its session
+    Unrecorded           it changes nothing, and the server may write nothing
+    KEY_IN_OPEN_RECORD   the open record has to be committed first
+    UNHEARD              it gets no answer: its client sends it again, or holds it no more
+
+intake.py returns them, and commit.py acts on them.
 """
 
 from __future__ import annotations
@@ -106,7 +112,7 @@ class Other(Enum):
     """Verdicts that carry no values."""
 
     KEY_IN_OPEN_RECORD = "another client has written one of these keys in the open record"
-    UNHEARD = "another server is about to hand over its suffix, and this batch may follow on that"
+    UNHEARD = "it may follow on a suffix that another server is about to hand over, or it was skipped"
 
 
 # Why such a batch needs a record of its own: in one record, both clients would be told the same revision. Then the

@@ -94,7 +94,7 @@ def judge(frames: list[bytes], view: StateView, open_record: OpenRecord, now: fl
     if state.replaced(session_id):
         return Expected((session_id, no), "session", 1)
     if no <= last:
-        return _judge_again((session_id, no), view)
+        return _judge_again((session_id, no), frames[4], view)
     if no > last + 1 and now < view.suffix_due:
         return UNHEARD
     if no > last + 1 and not (frames[3] == OLDEST_HELD and view.version >= SKIPS_SINCE):
@@ -119,7 +119,7 @@ def _judge_chp1(frames: list[bytes], view: StateView, open_record: OpenRecord) -
     return AcceptChp1(key, value, uuid, properties, ttl_ms)
 
 
-def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
+def _judge_again(batch: BatchId, body: bytes, view: StateView) -> Verdict:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
@@ -127,7 +127,15 @@ def _judge_again(batch: BatchId, view: StateView) -> Duplicate | Unrecorded:
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
         return Unrecorded(batch)
+    if refusal is None and state.skipped(session_id, no) and not _changes_nothing(body):
+        # It was not done here, and may have been refused elsewhere. Its client has an answer, and holds it no more.
+        return UNHEARD
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
+
+
+def _changes_nothing(body: bytes) -> bool:
+    segment = decode_segment(body)
+    return not (segment.keys or segment.extras)
 
 
 def _judge_next(batch: BatchId, frames: list[bytes], view: StateView, open_record: OpenRecord) -> Verdict:
