@@ -23,6 +23,7 @@ VALUE = b"first".ljust(200, b".")
 def rows(servers: list[str], piece: ImagePartition) -> Iterator[list[tuple[str, bytes]]]:
     with port_of({"timeout": 120}, servers=servers, silence_s=15) as port:
         for updates in read_part(port, "/a/", piece, packed=True):
+            assert not isinstance(updates.keys, list) and not isinstance(updates.values, list)
             yield list(zip(updates.keys.to_pylist(), updates.values.to_pylist(), strict=True))
 
 

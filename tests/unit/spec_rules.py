@@ -37,6 +37,12 @@ HELD: dict[str, dict[str, str]] = {
         "test_questions_of_the_active_go_through": "D-8",
         "test_replicas_stand_in_a_row_and_tell_hops_and_age": "D-13",
         "test_the_ninth_hop_is_refused": "D-15",
+        "test_a_message_for_a_user_needs_the_right_to_vouch": "D-17 D-18",
+        "test_a_replica_whose_user_may_not_vouch_any_more_is_dropped": "D-19",
+        "test_a_replica_without_keys_does_not_serve_a_pair_with_rules": "D-20",
+    },
+    "tests/wire/test_replica_keys.py": {
+        "test_clients_of_a_replica_are_judged_by_their_own_users": "D-17 D-19",
     },
     "tests/wire/test_garbage.py": {
         "test_four_actives_of_garbage_do_not_pass_for_a_peer": "C-3",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import zmq
 
 from chp.addresses import beside, is_ipv6
+from chp.keyfiles import KeyPair
 from chp.limits import Limits
 
 from ..core.replica.upstream import HUGZ, PASSED, QUESTIONS, SETS, UPDATES
@@ -29,8 +30,18 @@ SEND_MARK = 4096
 class UpstreamSockets:
     """The lines of a replica to its upstream."""
 
-    def __init__(self, context: zmq.Context[Socket], servers: list[str], limits: Limits, waiting: Poller) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Socket],
+        servers: list[str],
+        limits: Limits,
+        waiting: Poller,
+        keys: list[tuple[KeyPair, bytes]],
+    ) -> None:
         self._context, self._servers, self._limits, self._waiting = context, servers, limits, waiting
+        # For each server: our own key pair and the server's key; empty without keys.
+        self._keys = keys
+        self._topics: list[dict[bytes, None]] = [{HUGZ: None} for _ in servers]
         self._lines: dict[bytes, Socket] = {}
         self._named: dict[Socket, bytes] = {}
         self.dropped = 0
@@ -54,8 +65,11 @@ class UpstreamSockets:
             socket.set(option, value)
         if kind == SETS:
             socket.set(zmq.IMMEDIATE, 1)
-        if kind == UPDATES:
-            socket.set(zmq.SUBSCRIBE, HUGZ)
+        for topic in self._topics[line[1]] if kind == UPDATES else ():
+            socket.set(zmq.SUBSCRIBE, topic)
+        if self._keys:
+            own, theirs = self._keys[line[1]]
+            socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = own.public, own.secret, theirs
         address = beside(self._servers[line[1]], OFFSETS[kind])
         socket.ipv6 = is_ipv6(address)
         socket.connect(address)
@@ -85,7 +99,7 @@ class UpstreamSockets:
         """Send messages by their lines; drop those for which there is no room."""
         for line, *frames in messages:
             if line[:1] == UPDATES:
-                self._subscribe(self._lines[line], frames[0])
+                self._subscribe(line, frames[0])
             elif not frames:
                 self._close(line)
             else:
@@ -93,7 +107,18 @@ class UpstreamSockets:
                 self.dropped += send_all(socket, [frames])
                 self._waiting.again.add(socket)
 
-    def _subscribe(self, socket: Socket, event: bytes) -> None:
+    def connect_anew(self) -> None:
+        """Connect again: if a server did not know our key, libzmq has given the connection up for ever."""
+        for line in list(self._lines):
+            self._close(line)
+        self.connect()
+
+    def _subscribe(self, line: bytes, event: bytes) -> None:
+        socket, topics = self._lines[line], self._topics[line[1]]
+        if event[:1] == b"\x01":
+            topics[event[1:]] = None
+        else:
+            topics.pop(event[1:], None)
         socket.set(zmq.SUBSCRIBE if event[:1] == b"\x01" else zmq.UNSUBSCRIBE, event[1:])
         self._waiting.again.add(socket)
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from chp import columns, headers
-from chp.access import TOPICS
+from chp.access import TOPICS, VOUCH
 from chp.batch import Segment, decode_options, encode, peek_id
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
@@ -63,8 +63,6 @@ from .syncs import (
 from .topic_readers import TopicReaders, of_member
 
 STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
-# The admin right of a replica: it gets all that the pair holds, and speaks for its clients.
-VOUCH = "vouch"
 # An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
 # So many keys are counted in the turn of the question; those of a larger map in the turns to come.
@@ -72,7 +70,7 @@ COUNTED_AT_ONCE = 50_000
 # The slices of names that are counted in one turn.
 COUNTED_SLICES = 8
 TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
-# A replica lets a reader that is further wait so long for its number; that is shorter than `WORD_S`.
+# A replica lets a reader that is further wait so long for its number, which nearly always comes within milliseconds.
 AWAITED_S = 0.5
 Options = dict[str, Any]
 # The user that asked, and the number of the rules at that time.
@@ -227,7 +225,7 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "busy", self._committer.limits.replicas_max))
         else:
             self._committer.commit(self._turn)
-            self.replicas.open(identity, options, at)
+            self.replicas.open(identity, options, at, self.authorizer.speaker)
 
     def _denies_following(self, identity: bytes, request_id: int) -> bool:
         why = self.authorizer.undone(self._committed.state.access, VOUCH)
@@ -269,18 +267,20 @@ class Requests:
             self._feed(identity, after, subtree, options, credit)
             return
         indices = count()
-        copy = chain(self._reached(after, proof), self._copy((after, proof), subtree, request_id, session_id, indices))
+        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
-        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
+        waits = self._is_ahead(after, proof)
+        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty, waits=waits)
 
-    def _reached(self, after: int, proof: list[bytes] | None) -> Iterator[list[Frames]]:
-        """Yield an empty list until a replica has a reader's number: the reader comes from a server that is further."""
-        state, turn = self._committed.state, self._turn
-        if self._pair.config.replica and proof is not None and proof[0] == state.store:
-            until = turn.now + AWAITED_S
-            while after > self._committed.state.number and turn.now < until:
-                yield []
+    def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
+        """Return what tells whether a reader's answer waits: the reader comes from a server that is further."""
+        committed, turn = self._committed, self._turn
+        ahead = proof is not None and proof[0] == committed.state.store and after > committed.state.number
+        if not (self._pair.config.replica and ahead):
+            return None
+        until = turn.now + AWAITED_S
+        return lambda: after > committed.state.number and turn.now < until
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -307,9 +307,10 @@ class Requests:
         wants: str | None = None,
         copy: tuple[bytes, str] | None = None,
         empty: Callable[[], Frames] | None = None,
+        waits: Callable[[], bool] | None = None,
     ) -> None:
         stream = self._stream_of(identity, request_id, parts, credit)
-        stream.wants, stream.copy, stream.empty = wants, copy, empty
+        stream.wants, stream.copy, stream.empty, stream.waits = wants, copy, empty, waits
         self._open(stream, subtree, self._asked)
 
     def _stream_of(self, identity: bytes, request_id: int, parts: Iterator[list[Frames]], credit: int) -> SyncStream:
@@ -590,14 +591,14 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, chain(self._reached(after, whose), probe), ONE_ANSWER, subtree)
+            self._stream(identity, request_id, probe, ONE_ANSWER, subtree, waits=self._is_ahead(after, whose))
         else:
             until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
-            records = chain(self._reached(after, whose), records)
             empty = partial(self._no_records, request_id, after, indices)
-            self._stream(identity, request_id, records, credit, subtree, empty=empty)
+            waits = self._is_ahead(after, whose)
+            self._stream(identity, request_id, records, credit, subtree, empty=empty, waits=waits)
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while records are read from the journal."""
