@@ -97,6 +97,8 @@ FACTS = (
     Fact("clients", WHOLE, "clients that told that they are connected", row="clients"),
     Fact("syncs", WHOLE, "snapshots and resumes under way", metric=True),
     Fact("images", WHOLE, "snapshots that are kept for several readers"),
+    Fact("image_numbers", WHOLE, "numbers of which a planned read may still ask for a snapshot", metric=True),
+    Fact("undo_bytes", WHOLE, "bytes of what changed since these numbers, with the old values", "bytes", metric=True),
     Fact("topics.topics", WHOLE, "topics", metric=True),
     Fact("topics.messages", WHOLE, "messages that topics keep", metric=True),
     Fact("topics.bytes", WHOLE, "bytes of the messages that topics keep", "bytes", metric=True),

@@ -15,8 +15,9 @@ DYNAMIC = ("refused_", "garbage_", "suffix_")
 
 
 def test_each_name_stands_once() -> None:
-    gauges = *GAUGES, *GROUP_GAUGES, *REPLICA_GAUGES
-    metrics = [fact.metric_name for fact in gauges] + [measure.name for measure in MEASURES]
+    metrics = [fact.metric_name for fact in (*GAUGES, *GROUP_GAUGES, *REPLICA_GAUGES)] + [
+        measure.name for measure in MEASURES
+    ]
     assert len(set(metrics)) == len(metrics)
     assert len(BY_PATH) == len(FACTS)
 

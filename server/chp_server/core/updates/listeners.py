@@ -56,11 +56,6 @@ class Listeners:
         """Return whether a connection has subscribed to a topic."""
         return topic in self._topics.get(who, ())
 
-    @property
-    def connections(self) -> int:
-        """The number of connections that listen to something."""
-        return len(self._topics)
-
     def room(self, who: bytes) -> bool:
         """Return whether a connection may have one more topic."""
         return len(self._topics.get(who, ())) < self._limits.topics_of_one_max
