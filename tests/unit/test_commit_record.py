@@ -20,6 +20,7 @@ from chp.topics import pack_messages
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.performing import read_journal, recover
+from chp_server.core.questions import feeds
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.commit_record import is_commit
 from chp_server.core.state.journal import Journal, Options
@@ -363,7 +364,9 @@ def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair
     assert not published([pair.turn("P")], channel_topic("/r/")) and not pair.p.committer.committed.channels.behind
 
 
-def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(pair: Pair) -> None:
+def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.send({"/a": b"1"})
     pair.stage()
     pair.commit()
@@ -376,7 +379,9 @@ def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(pair:
     for name in "PB":
         if name == "B":
             succeeded(pair)
-        for memory in (True, False):
+        # The records that staged small batches are read together, and those of large ones one by one.
+        for memory, small in ((True, 0), (False, feeds.SMALL_BATCH), (False, 0)):
+            monkeypatch.setattr(feeds, "SMALL_BATCH", small)
             if not memory:
                 pair.cores[name].committer.committed.log.clear()
             got, end = pair.feed(name)

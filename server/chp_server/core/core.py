@@ -46,7 +46,7 @@ from .questions.status import status_of
 from .release import AckRelease
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
-from .updates.authorizer import Authorizer, with_user
+from .updates.authorizer import VOUCHED, Authorizer, with_user
 from .updates.channels import alive
 from .updates.commit import Committer
 from .updates.committed import Committed
@@ -254,6 +254,8 @@ class ServerCore:
             self._changes.tell(acks.answered, self.requests.promise)
         if self.requests.readers.owed:
             self.requests.readers.tell(acks.answered)
+        if self.requests.owed:
+            self.requests.tell_plans(acks.answered)
 
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
@@ -285,6 +287,8 @@ class ServerCore:
         """Take a KVSET of P+2, of CHP/1 or CHP/2; from here on its session goes by its public id."""
         self._heard = True
         try:
+            if frames[0] == VOUCHED:
+                frames = self._vouched(frames, 0)
             known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
             if self._pending.taken and self._pending.queues(known, self._committed.state):
                 self._pending.taken.append(known)
@@ -296,6 +300,11 @@ class ServerCore:
             # It is a defect of the server, or memory is exhausted; the shell logs it.
             self._health.failures += 1
             raise
+
+    def _vouched(self, frames: list[bytes], at: int) -> list[bytes]:
+        """Return a message that a replica sends for a user, as that user's own."""
+        access, keyed = self._committed.state.access, self._config.keyed
+        return self.requests.authorizer.vouched(access, frames, at, keyed=keyed)
 
     def _take_sets(self) -> None:
         """Do the sets that waited for their turn, as far as this turn may; once a turn."""
@@ -331,8 +340,12 @@ class ServerCore:
         if self._sets.queue.sessions:
             self._take_sets()
         self._deadlines.set(EXPIRY, self.turn.now)
-        self.requests.authorizer.heed(frames)
+        authorizer = self.requests.authorizer
+        authorizer.heed(frames)
         try:
+            if frames[1:2] == [VOUCHED]:
+                frames = self._vouched(frames, 1)
+                authorizer.heed(frames)
             self._run(self.requests.message(frames))
         except BadInput as error:
             self._garbage("snapshot", error)
@@ -608,6 +621,8 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
+            if beats:
+                self.requests.forget_numbers()
             times = (expiry.next_at(), self.requests.readers.coordinator.due_at(now))
             at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:

@@ -88,7 +88,8 @@ class HeartbeatTimer:
         turn, committed, pace = self._turn, self._committed, self._pace
         channels = committed.channels
         topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
-        at, beat_ms, wall_ms = committed.state.number, round(pace.told_s * 1000), round(turn.wall_s * 1000)
+        at, beat_ms = committed.state.number, round(pace.told_s * 1000)
+        wall_ms = self._pair.wall_ms or round(turn.wall_s * 1000)
         load = self._pair.load()
         for channel, fingerprint in channels.measured(committed.state.map, topics):
             if fingerprint is None:
