@@ -430,8 +430,8 @@ READS = {
     "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
     "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",
     *(f"option {name}" for name in (
-        "after", "at", "chp", "count", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts", "prefix",
-        "probe", "scheduled", "store", "topic", "topics", "until",
+        "after", "at", "chp", "count", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts",
+        "prefix", "probe", "scheduled", "store", "topic", "topics", "until",
     )),
 }  # fmt: skip
 # Columns that no client may write. Servers refuse them for each user, whatever its rights.
@@ -441,7 +441,7 @@ SERVERS: dict[str, Any] = {
     columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
-    columns.SCHEDULED: [1, []], columns.FIRED: [], columns.IMAGES: [1, []],
+    columns.SCHEDULED: [1, []], columns.FIRED: [], columns.IMAGES: [True, []],
     columns.FAILED: [["t", "g", [[ALL, 1, ""]]]], columns.ASIDE: [["t", "g", [[ALL, 0]]]],
 }  # fmt: skip
 # Rows that other files have: name -> the test.
