@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chp.access import VOUCH
-from chp.batch import packb, unpackb
+from chp.batch import Segment, packb, unpackb
 from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT
@@ -68,6 +68,18 @@ def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
     for subtree in SUBTREES:
         assert pair.batches("R", subtree) == pair.batches("P", subtree)
     assert pair.r.state.proof() == pair.p.state.proof()
+
+
+def test_a_record_of_several_parts_is_published_in_the_same_parts() -> None:
+    pair = WithReplica(replace(DEFAULT, part_bytes=1000))
+    for subtree in SUBTREES:
+        pair.listen(subtree, "P", "R")
+    segments = [Segment([f"/{'ab'[i % 2]}/{i}"], [bytes(600)], None) for i in range(8)]
+    pair.p.committer.commit_in_parts(pair.p.turn, segments)
+    pair.run(0.5)
+    assert len(pair.batches("P", "")) > 1 and len(pair.batches("P", "/a/")) > 1, "it has parts"
+    for subtree in SUBTREES:
+        assert pair.batches("R", subtree) == pair.batches("P", subtree)
 
 
 def test_a_replica_that_lost_its_stream_goes_on_by_records() -> None:
