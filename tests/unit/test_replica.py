@@ -182,6 +182,19 @@ def test_questions_of_the_active_go_through() -> None:
     assert [b"Q\x00c"] in turn.to_peer, "the client's connection ends"
 
 
+def test_questions_go_to_the_successor_after_a_failover() -> None:
+    pair = WithReplica()
+    asks = [b"c", ICANHAZ, b"\x02leases\x03", packb({"chp": 5, "id": 3})]
+    pair.r.request(asks)
+    pair.run(0.3)
+    pair.stopped = "P"
+    pair.run(6.0)
+    assert pair.r.active and pair.r.upstream.source == 1
+    pair.r.request(asks)
+    pair.run(0.3)
+    assert [request_of(header) for header in pair.answers_to(b"c")] == [3, 3]
+
+
 def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
     pair = WithReplica(row=True)
     pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
