@@ -133,10 +133,16 @@ class Limits:
     sync_idle_s_max: float = 60.0
     # Snapshots that are kept for several readers at once. What they hold is bounded below; a name alone has 500 bytes.
     images_max: int = 1024
-    # All images that are read at once have this many keys, of some 24 bytes each beside their values ...
-    images_items_max: int = 8 << 20
-    # ... or this many times those of the map, if that is larger.
+    # All images that are read at once have this many bytes, with the values, which the map may have too ...
+    images_bytes_max: int = 1024 * MIB
+    # ... or this many times the keys of the map, if that is more.
     images_maps_max: int = 4
+    # Numbers of which an image may be asked for; each has 300 bytes, and the layer of the undo log that it begins.
+    image_numbers_max: int = 1024
+    # What changed since these numbers, with the old values: the oldest number is lost beyond that.
+    undo_bytes_max: int = 256 * MIB
+    # A passive that is not told that a number is not needed any more forgets it after so long.
+    image_kept_s_max: float = 3600.0
     # Each slice of an image is a reader.
     image_parts_max: int = 4096
     # An image that was not read from for this long is dropped.

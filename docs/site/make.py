@@ -63,6 +63,8 @@ NAV: dict[str, list[str]] = {
                 "store",
                 "monitoring",
                 "memory-and-disk",
+                "growing",
+                "replicas",
                 "upgrade",
                 "backup",
                 "tuning",

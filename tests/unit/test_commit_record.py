@@ -11,7 +11,7 @@ import pytest
 
 from chp.batch import BATCH, GREETING, HEARTBEAT, KTHXBAI, RECORDS, Segment, encode, packb, split
 from chp.errors import BadFrame
-from chp.headers import COMMIT, Batch, Commit, State
+from chp.headers import ACCESS, COMMIT, Batch, Commit, State
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
@@ -20,6 +20,7 @@ from chp.topics import pack_messages
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.performing import read_journal, recover
+from chp_server.core.questions import feeds
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.commit_record import is_commit
 from chp_server.core.state.journal import Journal, Options
@@ -353,6 +354,17 @@ def test_a_channel_gets_a_share_a_turn_and_later_updates_behind_it() -> None:
     assert beats[-1][0][2:4] == [lone.core.state.number, headers[-1][3]] and not lone.core.committer.committed.busy
 
 
+def test_a_record_of_owners_does_not_end_the_publication() -> None:
+    lone, topic = Lone("/r/"), channel_topic("/r/")
+    turns = [lone.turn(lone.commit())]
+    # The first batch of a client under rules makes such a record.
+    lone.core.committer.new_owners = {b"c" * 12: "alice"}
+    turns += [lone.turn() for _ in range(20)]
+    batches = published(turns, topic)
+    assert [key for _, *segments in batches for keys, _, _ in segments for key in keys] == in_order()
+    assert kinds([op.body for op in turns[1].journal if isinstance(op, Append)]) == [ACCESS]
+
+
 def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair) -> None:
     pair.p.subscription([b"1", b"\x01" + channel_topic("/r/")])
     pair.stage()
@@ -363,7 +375,9 @@ def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair
     assert not published([pair.turn("P")], channel_topic("/r/")) and not pair.p.committer.committed.channels.behind
 
 
-def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(pair: Pair) -> None:
+def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.send({"/a": b"1"})
     pair.stage()
     pair.commit()
@@ -376,7 +390,9 @@ def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(pair:
     for name in "PB":
         if name == "B":
             succeeded(pair)
-        for memory in (True, False):
+        # The records that staged small batches are read together, and those of large ones one by one.
+        for memory, small in ((True, 0), (False, feeds.SMALL_BATCH), (False, 0)):
+            monkeypatch.setattr(feeds, "SMALL_BATCH", small)
             if not memory:
                 pair.cores[name].committer.committed.log.clear()
             got, end = pair.feed(name)

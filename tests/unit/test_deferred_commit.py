@@ -274,6 +274,7 @@ def test_a_staged_batch_tells_which_keys_it_writes() -> None:
     assert set(batch.written(["/bench/0000", "/bench/0001", "/bench/0998", "/bench/1", "/a"])) == {keys[0], keys[-1]}
     assert set(batch.written([f"/bench/{i:04}" for i in range(100)])) == set(keys[:50])
     assert not set(batch.written(["/bench/0001", "/other"]))
+    assert batch.keys() == keys == batch.segment().keys
     assert batch.plain and batch.prefix == "/bench/0" and batch.segment().bounds == (keys[0], keys[-1])
 
 

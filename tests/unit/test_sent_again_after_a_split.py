@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -231,8 +232,8 @@ def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: st
     pair = split()
     version: dict[str, Any] = {"once": ["job", 1, False], "publish": messages(b"m")}
     pair.put("P", X, 3, {"/job/1": b"1"}, **version)
-    first = [lambda: pair.put("B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
-    second = [lambda: pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
+    first: list[Callable[[], object]] = [partial(pair.put, "B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
+    second: list[Callable[[], object]] = [partial(pair.put, "B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
     for put in first + second if done else second + first:
         put()
         pair.run(0.1)
@@ -275,4 +276,9 @@ def test_a_session_remembers_some_skips_and_forgets_the_oldest() -> None:
     for i in range(DEFAULT.skips_of_session_max + 2):
         pair.put("B", Y, 10 * i + 10, {"/y": b"1"}, oldest=True)
         pair.run(0.05)
-    assert len(pair.b.state.sessions[public_session(Y)].skipped) == DEFAULT.skips_of_session_max
+    session = pair.b.state.sessions[public_session(Y)]
+    before = session.skipped
+    assert len(before) == DEFAULT.skips_of_session_max
+    first, last = before[-1]
+    pair.b.state.record_batch(public_session(Y), first + 1, 1, 0.0)
+    assert session.skipped == (*before[1:-1], (first, first), (first + 2, last)), "a state tells as many (seed 2894)"

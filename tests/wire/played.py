@@ -244,6 +244,8 @@ def _questions() -> dict[str, Frames]:
         "icanhaz-an-image": {"image": IMAGE, "prefix": "/b", "parts": 1},
         "icanhaz-a-slice": {"image": IMAGE, "part": 0, "packed": True, "credit": 8},
         "icanhaz-an-inspection": {"inspect": True, "credit": 8},
+        "icanhaz-a-plan": {"image": 0, "prefix": "/b", "count": True},
+        "icanhaz-a-part": {"image": number(1, 8), **store, "prefix": "/b", "part": 0, "parts": 2, "credit": 8},
     }
     found = {name: _question(b"", 1, options) for name, options in asked.items()}
     told = {"name": "rates", "program": "rates.py", "state": "SYNCED", "every_ms": 5000}
@@ -301,7 +303,15 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
     made = pair.ask(b"", image=IMAGE, prefix="/b", parts=1)
     part = pair.ask(b"", image=IMAGE, part=0, packed=True, credit=8)
     gone = pair.ask(b"", image=LEASE_ID, part=0)
+    plan = pair.ask(b"", image=0, prefix="/b", count=True)
+    kept = split(only(8, plan)[-1])[0][2]
+    proof = [kept["store"], kept["opener"]]
+    part_of = pair.ask(b"", image=kept["number"], proof=proof, prefix="/b", part=0, parts=2, credit=8)
+    other = pair.ask(b"", image=kept["number"] - 1, proof=proof, part=0)
     return {
+        "reply-to-a-plan": only(8, plan),
+        "kthxbai-of-a-part": only(5, part_of),
+        "refused-a-number-that-is-not-kept": only(7, other),
         "records-of-a-feed": only(4, feed),
         "kthxbai-of-a-feed": only(5, feed),
         "reply-to-a-probe": only(8, probe),
@@ -676,12 +686,16 @@ def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
     return message, "P+1" if on_updates else "P", "server to client"
 
 
+# The refusals of questions; the others are of sets.
+OF_QUESTIONS = ("refused-passive", "refused-image", "refused-a-number-that-is-not-kept")
+
+
 def _file_of(name: str, message: str) -> str:
     if name.startswith(("session-", "peer-", "journal-")):
         return name.partition("-")[0] + ".json"
     if message == "MESSAGES" or any(word in name for word in ("topic", "group", "member", "acknowledgement", "fenced")):
         return "topics.json"
-    if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in ("refused-passive", "refused-image")):
+    if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in OF_QUESTIONS):
         return "sets.json"
     return "updates.json" if message == "UPDATE" else "questions.json"
 

@@ -254,6 +254,8 @@ class ServerCore:
             self._changes.tell(acks.answered, self.requests.promise)
         if self.requests.readers.owed:
             self.requests.readers.tell(acks.answered)
+        if self.requests.owed:
+            self.requests.tell_plans(acks.answered)
 
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
@@ -619,6 +621,8 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
+            if beats:
+                self.requests.forget_numbers()
             times = (expiry.next_at(), self.requests.readers.coordinator.due_at(now))
             at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:

@@ -29,6 +29,8 @@ from ..updates.turn import Frames, Read, ReadOldest
 from .syncs import reply, resume_parts
 
 PAGE_BYTES = 4 << 20
+# The rows of a batch below which the records of several batches are read together.
+SMALL_BATCH = 1000
 # Pages that are read in a turn. Other work, such as sets and heartbeats, is done between turns.
 READS_A_TURN = 4
 
@@ -243,18 +245,25 @@ class Feeds:
 
     def _staged(self, header: headers.Commit) -> Iterator[StagedBatch | None]:
         """Yield the batches that a record names, from the records that staged them; None while these are read."""
+        count = sum(len(numbers) for _, _, numbers in header.parts)
+        # The records of small batches are read together. They may be those of several parts, one after the other.
+        bytes_max = PAGE_BYTES if header.last - header.first < SMALL_BATCH * count else 1
+        near: dict[int, Record] = {}
         for part, crc, numbers in header.parts:
             found, known = 0, 0
             for number in dict.fromkeys(numbers):
                 after, more = number - 1, True
                 while more:
-                    page = self._page(after, 1)
-                    while page.waits:
-                        yield None
-                    if not page.records:
-                        raise _not_retained(header.prev)
-                    batches, more = staged_in(page.records[0].body, header.transaction, part)
-                    after = page.records[0].last
+                    if after not in near:
+                        page = self._page(after, bytes_max)
+                        while page.waits:
+                            yield None
+                        if not page.records:
+                            raise _not_retained(header.prev)
+                        near = dict(zip([after, *(each.last for each in page.records)], page.records, strict=False))
+                    record = near[after]
+                    batches, more = staged_in(record.body, header.transaction, part)
+                    after = record.last
                     for batch in batches:
                         found, known = found + 1, crc32(batch.body, known)
                         yield batch

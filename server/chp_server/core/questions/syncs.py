@@ -110,6 +110,25 @@ def snapshot_parts(
     yield [reply(number, encode(end))]
 
 
+def slice_parts(
+    image: Image,
+    request_id: int,
+    ending: list[Any],
+    limits: Limits,
+    now: Callable[[], float],
+    *,
+    form: Callable[[Segment], bytes],
+    indices: Iterator[int],
+) -> Iterator[list[Frames]]:
+    """Yield the SYNC chunks and the KTHXBAI of a part of an image, while the image is gathered."""
+    number = pack(image.number)
+    for segment in image.arriving(limits, now):
+        yield (
+            [] if segment is None else [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
+        )
+    yield [reply(number, encode(headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)))]
+
+
 def gathered(image: Image) -> Iterator[list[Frames]]:
     """Yield an empty list, again and again, until the image is complete."""
     return ([] for _ in image.waiting())

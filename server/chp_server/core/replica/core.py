@@ -4,7 +4,7 @@
     PEER (upstream)                  takes records, publishes them, and holds them as a passive does
     COLLECTOR (P+2)                  passes each KVSET to the servers of the pair
     SNAPSHOT (P)                     answers copies, log reads, images and inspections; passes on what only the active
-                                     answers (`PASSED_COMMANDS`, topics)
+                                     answers (`PASSED_COMMANDS`, topics, plans of reads)
     UPDATES (P+1)                    has the channels of subtrees, and passes subscriptions to own channels
 
 It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
@@ -29,6 +29,7 @@ from ..pair.pair_state import ACTIVE, PASSIVE
 from ..updates.authorizer import signer
 from ..updates.channels import alive
 from ..updates.turn import Turn
+from .moves import MoveRequests
 from .upstream import Upstream
 
 NO_KEYS = "the pair has rules, and without keys no client of this replica is known; start it with --keys DIR"
@@ -49,13 +50,14 @@ class ReplicaCore(ServerCore):
         )
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
+        self._moves = MoveRequests(config.readers_max, requests.clients)
         self.pair.load = requests.replicas.load = self.load
         requests.replicas.server, requests.replicas.wall_ms = server, lambda: self.upstream.wall_ms
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
         """Return what greetings and heartbeats tell of this replica."""
-        upstream, readers = self.upstream, self.committer.committed.channels.listeners.connections
+        upstream, readers = self.upstream, self.committer.committed.channels.listeners.readers
         return {"hops": max(1, upstream.hops), "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
 
     # -- what comes in
@@ -107,7 +109,9 @@ class ReplicaCore(ServerCore):
             self.upstream.pass_more(identity, signer(frames), frames[1:])
             return False
         else:
-            passes = "topic" in options or "topics" in options
+            # The plan of a read needs a record; the parts of the read are answered here.
+            plans = options.get("image") == 0
+            passes = plans or "topic" in options or "topics" in options
         if passes:
             self.upstream.pass_question(identity, signer(frames), frames[1:], options["id"])
         return passes
@@ -121,7 +125,7 @@ class ReplicaCore(ServerCore):
     def end_turn(self) -> Turn:
         """Ask upstream for what is due, say whether this replica serves, and return all effects of the turn."""
         upstream, pair = self.upstream, self.pair
-        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.connections)
+        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.readers)
         if self.state.access.changed and not pair.config.keyed:
             upstream.ends = NO_KEYS
         serves = upstream.in_sync and not upstream.ends
@@ -134,8 +138,19 @@ class ReplicaCore(ServerCore):
             self.heartbeats.beat_now()
         pair.wall_ms = upstream.wall_ms
         upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends
+        if pair.active:
+            self._ask_to_move()
         self._deadlines.set(LINK, upstream.next_at())
         return super().end_turn()
+
+    def _ask_to_move(self) -> None:
+        """Ask readers to go to another replica, if there are too many here."""
+        readers = self.committer.committed.channels.listeners.readers
+        if self._moves.due(self.turn.now, readers, self.cpu):
+            asked = self._moves.ask(readers, self.upstream.own_channels(), self.state.number)
+            self.turn.effects.publish += asked
+            self.committer.counts["moves_asked"] += len(asked)
+            self.turn.effects.fact("asks readers to move", readers=readers, asked=len(asked), cpu=self.cpu)
 
     def _step_to(self, *, active: bool) -> None:
         pair, turn = self.pair, self.turn

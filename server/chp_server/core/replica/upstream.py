@@ -185,6 +185,10 @@ class Upstream:
 
     # -- own channels
 
+    def own_channels(self) -> list[bytes]:
+        """Return the own channels of the clients that listen here."""
+        return list(self._listeners)
+
     def subscription(self, frames: list[bytes]) -> bool:
         """Take an event of P+1; return True if it is of an own channel, which upstream has."""
         who, *events = frames

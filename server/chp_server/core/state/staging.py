@@ -26,6 +26,8 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import msgpack
+
 from chp import columns
 from chp.batch import Segment, decode_segment, narrow
 from chp.errors import BadFrame
@@ -90,6 +92,14 @@ class StagedBatch:
             segment.know_bounds(self.low, self.high)
         return segment
 
+    def keys(self) -> list[str]:
+        """Return the keys alone, which takes a fifth of the time of `segment`."""
+        unpacker = msgpack.Unpacker(max_buffer_size=len(self.body))
+        unpacker.feed(self.body)
+        unpacker.read_array_header()
+        keys: list[str] = unpacker.unpack()
+        return keys
+
     def narrowed(self, prefix: str) -> StagedBatch | Segment | None:
         """Return the items whose keys begin with a prefix; this batch if these are all, None if there are none."""
         if self.low.startswith(prefix) and self.high.startswith(prefix):
@@ -107,7 +117,7 @@ class StagedBatch:
         sought = [key for key in keys if self.low <= key <= self.high]
         if len(sought) <= SOUGHT_MAX:
             sought = [key for key in sought if key.encode() in self.body]
-        return set(sought).intersection(self.segment().keys) if sought else ()
+        return set(sought).intersection(self.keys()) if sought else ()
 
 
 @dataclass(slots=True)

@@ -533,10 +533,11 @@ class Committer:
         """Return the deletes with which a commit replaces a subtree as a whole."""
         if prefix is None:
             return []
-        kept: set[str] = set()
-        for each in segments:
-            kept.update(each.segment().keys if isinstance(each, StagedBatch) else each.keys)
-        return deletes([key for key in self.committed.state.under(prefix) if key not in kept], self.limits)
+        under = self.committed.state.under
+        gone = set(under(prefix))
+        for each in segments if gone else ():
+            gone.difference_update(each.keys() if isinstance(each, StagedBatch) else each.keys)
+        return deletes([key for key in under(prefix) if key in gone] if gone else [], self.limits)
 
     def commit_in_parts(self, turn: CurrentTurn, segments: Sequence[Segment]) -> int:
         """Make the server's own segments one record, however large, and return its revision; no record may be open."""

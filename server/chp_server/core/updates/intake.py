@@ -54,7 +54,7 @@ from .resource_limits import ResourceLimits
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
      columns.PLACED, columns.TRIM, columns.ASSIGN, columns.FAILED, columns.ASIDE, columns.SKIPPED, columns.SCHEDULED,
-     columns.FIRED}
+     columns.FIRED, columns.IMAGES}
 )  # fmt: skip
 # The settings of a group that an older server does not know.
 NEWER = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s", "change"})
@@ -123,6 +123,9 @@ def _judge_again(batch: BatchId, body: bytes, view: StateView) -> Verdict:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
+    if refusal is not None and refusal[0] == "full" and _changes_nothing(body):
+        # It counts as refused because it stands between two batches that were, and needs no room itself.
+        refusal = None
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
