@@ -329,6 +329,10 @@ class Upstream:
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
             for topic in self._listeners.keys() & self._greeted[place]:
                 self._greet(topic)
+            for identity in [each for each, before in self._passed.items() if before != place]:
+                # The client asks again, as it does after any failover.
+                self._requests.passed.discard(identity)
+                self._close(identity)
 
     def _on_state_chunk(self, body: bytes) -> None:
         self._loader = self._loader or Loader(self._limits)
