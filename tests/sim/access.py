@@ -300,7 +300,8 @@ class AccessChecks:
 
     def _told_of_replies(self, conn: Conn, frames: Frames) -> tuple[list[str], list[str]]:
         header, *items = msgpack.unpackb(frames[4], strict_map_key=False)
-        if header[0] == REFUSED:
+        # An empty chunk tells only that the server prepares an answer.
+        if header[0] == REFUSED or (header[0] == SYNC and not items):
             return [], []
         segments = [s for _, *parts in items for s in parts] if header[0] == RECORDS else items
         keys = [key for segment in segments for key in segment[0]] if header[0] in (SYNC, RECORDS) else []

@@ -121,6 +121,17 @@ def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
     assert told(turn_of(server, (ONE, 4, SYNC), (ONE, 2, a_set("/b")))) == [[[4, 4]], [2, "full"]]
 
 
+def test_one_between_two_that_were_refused_is_answered_again_with_and_without_room() -> None:
+    """The range of refused batches in memory has no holes (seed 2641)."""
+    server = Talk(disk_free_min=KEPT)
+    sets = [(ONE, 1, a_set("/b")), (ONE, 2, SYNC), (ONE, 3, a_set("/c"))]
+    wanted = [[1, "full"], [[2, 2]], [3, "full"]]
+    for seen in (NOTHING, NOTHING, ROOM):
+        assert sorted(told(turn_of(server, *sets, seen=seen)), key=str) == sorted(wanted, key=str)
+    assert told(turn_of(server, (ONE, 4, a_set("/d")))) == [[[4, 4]]]
+    assert sorted(told(turn_of(server, *sets)), key=str) == sorted(wanted, key=str)
+
+
 def test_a_pair_without_room_never_calls_it_replicated() -> None:
     """The passive has confirmed nothing since, and behind a cut link it may serve and have more."""
     pair = Cores(disk_free_min=KEPT)

@@ -276,4 +276,9 @@ def test_a_session_remembers_some_skips_and_forgets_the_oldest() -> None:
     for i in range(DEFAULT.skips_of_session_max + 2):
         pair.put("B", Y, 10 * i + 10, {"/y": b"1"}, oldest=True)
         pair.run(0.05)
-    assert len(pair.b.state.sessions[public_session(Y)].skipped) == DEFAULT.skips_of_session_max
+    session = pair.b.state.sessions[public_session(Y)]
+    before = session.skipped
+    assert len(before) == DEFAULT.skips_of_session_max
+    first, last = before[-1]
+    pair.b.state.record_batch(public_session(Y), first + 1, 1, 0.0)
+    assert session.skipped == (*before[1:-1], (first, first), (first + 2, last)), "a state tells as many (seed 2894)"

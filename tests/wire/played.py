@@ -249,6 +249,11 @@ def _questions() -> dict[str, Frames]:
     }
     found = {name: _question(b"", 1, options) for name, options in asked.items()}
     told = {"name": "rates", "program": "rates.py", "state": "SYNCED", "every_ms": 5000}
+    at = {"at": [SERVER, number(1, 3), SERVER, 0], "below": [OTHER_SESSION[:12] + b"rep1"], "name": "r1", "credit": 32}
+    found["icanhaz-to-follow"] = _question(b"\x02follow\x03", 3, {**at, "whole": False})
+    found["icanhaz-more-of-a-replica"] = _question(
+        b"", 3, {"more": 16, "readers": 250, "hops": 1, "number": number(1, 9)}
+    )
     return {**found, "icanhaz-what-a-client-tells-of-itself": _question(b"\x02client\x03", 2, told)}
 
 

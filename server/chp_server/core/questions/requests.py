@@ -345,6 +345,9 @@ class Requests:
         The answer shows the state at the time when its first part is made, not when the request came.
         """
         committer, committed = self._committer, self._committed
+        # The digest of a channel counts what was published, and the copy has all of a commit (`_may_begin`).
+        while committed.busy:
+            yield []
         session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._resumes(*at):

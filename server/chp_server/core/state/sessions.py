@@ -55,10 +55,11 @@ class SessionRecord:
         """Return True if a batch was skipped, and was not handed over since."""
         return any(first <= no <= last for first, last in self.skipped)
 
-    def fill(self, no: int) -> None:
-        """Note that a skipped batch is done: it came with the suffix of another server."""
+    def fill(self, no: int, most: int) -> None:
+        """Note that a skipped batch is done: it came with the suffix of another server. It may part a run in two."""
         runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
-        self.skipped = tuple((first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last)
+        left = [(first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last]
+        self.skipped = tuple(left[-most:])
 
     def keep_run(self, run: Run) -> None:
         """Add a run that another server remembers."""

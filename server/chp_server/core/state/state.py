@@ -445,7 +445,7 @@ class ReplicatedState:
     def _record_skip(self, session_id: bytes, first: int, last: int | None = None, *, now: float) -> None:
         session = self.sessions.heard(session_id, now)
         if last is None:
-            session.fill(first)
+            session.fill(first, self.limits.skips_of_session_max)
         else:
             session.skip(first, last, self.limits.skips_of_session_max)
 
@@ -493,7 +493,7 @@ class ReplicatedState:
         """Remember a session's last batch, or that a batch that was skipped is done."""
         session = self.sessions.heard(session_id, now)
         if no <= session.no:
-            session.fill(no)
+            session.fill(no, self.limits.skips_of_session_max)
             return
         session.record(no, revision, now)
 

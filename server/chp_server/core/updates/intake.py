@@ -123,6 +123,9 @@ def _judge_again(batch: BatchId, body: bytes, view: StateView) -> Verdict:
     session_id, no = batch
     state = view.committed.state
     refusal = state.refusals.get(session_id, no) or view.unwritten.get(session_id, no)
+    if refusal is not None and refusal[0] == "full" and _changes_nothing(body):
+        # It counts as refused because it stands between two batches that were, and needs no room itself.
+        refusal = None
     session = state.sessions.get(session_id)
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
