@@ -1,5 +1,6 @@
 # make demo    the whole thing on real data: a pair, three applications, a Spark job, a kill -9 and the count at the end
 #              make demo ARGS=topics: orders, a group that shares them, a dead letter, and kills
+#              make demo ARGS=replicas: readers of two replicas, kills of a replica and of the active
 # make test    everything, three test processes at a time, as most of a test is waiting; what failed beside the others is
 #              run once more alone, and what fails twice is red; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium

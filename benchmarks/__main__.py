@@ -33,6 +33,7 @@ NAMES = (
     "stalls",
     "idle",
     "fairness",
+    "mounts",
     "gateway",
     "topics",
     "recording",

@@ -55,6 +55,7 @@ MEASURED = {
     "values": ("sets", f"{ONE}; Redis without persistence"),
     "idle": ("turns", ONE),
     "fairness": ("sets", ONE),
+    "mounts": ("sets", "four pairs without journals, one Clone over all of them"),
     "security": ("sets", f"{ONE}, with keys and without"),
     "memory": ("keys", f"{ONE}, and one client"),
     "sync": ("keys", f"{ONE}, while 10,000 updates a second go on; Redis without persistence"),

@@ -1,7 +1,8 @@
 """Spark and the store: a million rows written at once and read back, and how soon a small micro-batch is seen.
 
     write   a cached DataFrame in local[2] into a lone in-memory server, committed atomically; values of 20 or 100 bytes
-            beside foreachPartition with one set a row, and redis-py pipelines of 1,000 from foreachPartition
+            beside foreachPartition with one set a row, with redis-py pipelines of 1,000 SETs, and with pipelines of
+            ten MSETs of 1,000 keys each
     read    the same keys as a DataFrame: all columns, and four of them
     topic   the rows of 100 bytes published to a topic by one commit, and read back by two tasks
     seen    a micro-batch of 100 rows: from the sink to an application's memory (spark_seen.py)
@@ -12,6 +13,9 @@ takes the next request then. Each round begins when the server has done so. What
 `chp, 3 in a row`, one write after the other and the wait until the last one is in the map; and `chp, just written`, a
 read right after a write. The other reads are of keys that have an image already. `the first of the session` is one
 write of 100-byte values, before anything is warm: Python workers, imports, the JVM's compiler.
+
+Each round of a write and of a read tells the processor seconds of driver, JVM, Python workers and server
+(spark_processor.py). Those of a write include what the server does until the rows are in its map.
 
 Redis and one set a row are not atomic and no reader is told of anything; they are what people write otherwise.
 """
@@ -26,6 +30,7 @@ from typing import Any
 from .rounds import Round, in_turn, ratio, summary
 from .servers import ChpServer, Redis, redis_program, status
 from .spark_crosses import crosses
+from .spark_processor import Processor
 from .spark_seen import seen
 
 KEY = "concat('/bench/', lpad(id, 8, '0')) key"
@@ -55,22 +60,24 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         def idle() -> None:
             status(server.address, timeout_ms=60_000)
 
-        first = _rate(lambda: _save(larger, options), rows, idle)()
+        used = Processor(server.pid)
+        first = _rate(lambda: _save(larger, options), rows, idle, used)()
         writers = {
-            "chp": _rate(lambda: _save(frame, options), rows, idle),
-            "chp, 100-byte values": _rate(lambda: _save(larger, options), rows, idle),
-            "chp, 3 in a row": _rate(lambda: _in_a_row(frame, options, idle), IN_A_ROW * rows, idle),
-            "chp, 3 in a row of 100": _rate(lambda: _in_a_row(larger, options, idle), IN_A_ROW * rows, idle),
-            "one set a row": _rate(lambda: _each_row(few, server.address), fewer, idle),
+            "chp": _rate(lambda: _save(frame, options), rows, idle, used),
+            "chp, 100-byte values": _rate(lambda: _save(larger, options), rows, idle, used),
+            "chp, 3 in a row": _rate(lambda: _in_a_row(frame, options, idle), IN_A_ROW * rows, idle, used),
+            "chp, 3 in a row of 100": _rate(lambda: _in_a_row(larger, options, idle), IN_A_ROW * rows, idle, used),
+            "one set a row": _rate(lambda: _each_row(few, server.address), fewer, idle, used),
         }
         if redis is not None:
-            port = redis.port
-            writers["redis"] = _rate(lambda: _pipelines(few, port), fewer, idle)
+            port, by_redis = redis.port, Processor(redis.pid)
+            writers["redis"] = _rate(lambda: _pipelines(few, port), fewer, idle, by_redis)
+            writers["redis, MSET"] = _rate(lambda: _msets(frame, port), rows, idle, by_redis)
         cases["rows written"] = _case(writers, rounds)
         cases["rows written"]["contenders"]["chp, the first of the session"] = summary([first])
         readers = {
-            "chp": _rate(lambda: _load(spark, options), rows, idle),
-            "chp, 4 columns": _rate(lambda: _load(spark, options, _FOUR), rows, idle),
+            "chp": _rate(lambda: _load(spark, options), rows, idle, used),
+            "chp, 4 columns": _rate(lambda: _load(spark, options, _FOUR), rows, idle, used),
             "chp, just written": _rate(lambda: _load(spark, options), rows, lambda: _save(frame, options)),
         }
         cases["rows read"] = _case(readers, rounds)
@@ -103,13 +110,21 @@ def _case(contenders: dict[str, Callable[[], Round]], rounds: int) -> dict[str, 
     return case
 
 
-def _rate(work: Callable[[], None], rows: int, before: Callable[[], None]) -> Callable[[], Round]:
+def _rate(
+    work: Callable[[], None], rows: int, before: Callable[[], None], used: Processor | None = None
+) -> Callable[[], Round]:
     def once() -> Round:
         before()
+        earlier = used.read() if used else {}
         begin = time.monotonic()
         work()
         seconds = time.monotonic() - begin
-        return {"rate": rows / seconds, "seconds": seconds}
+        figures: Round = {"rate": rows / seconds, "seconds": seconds}
+        if used:
+            # What the server does with the rows after its acknowledgement counts too.
+            before()
+            figures |= used.since(earlier)
+        return figures
 
     return once
 
@@ -162,6 +177,25 @@ def _pipelines(frame: Any, port: int) -> None:
             pipe.set(row.key, bytes(row.value))
             if n % 1000 == 0:
                 pipe.execute()
+        pipe.execute()
+
+    frame.foreachPartition(send)
+
+
+def _msets(frame: Any, port: int) -> None:
+    def send(rows: Iterator[Any]) -> None:
+        import redis
+
+        pipe, batch = redis.Redis(port=port).pipeline(transaction=False), {}
+        for n, row in enumerate(rows, 1):
+            batch[row.key] = bytes(row.value)
+            if n % 1000 == 0:
+                pipe.mset(batch)
+                batch = {}
+            if n % 10_000 == 0:
+                pipe.execute()
+        if batch:
+            pipe.mset(batch)
         pipe.execute()
 
     frame.foreachPartition(send)

@@ -1,10 +1,10 @@
 """How long one client's work holds up all others: the server's longest turn, and a bystander's longest awaited set.
 
 Each row is what an ordinary client may do with a large map: join it, or a subtree of it, alone or five at once; end a
-lease of many keys; delete everything; let a great many ttls end at one moment; set values of 16 MiB; back up, restore;
-open a thousand subtrees. The longest turn is processor time of the serving thread, as the server itself counts it
-(`chp status`), so a busy machine does not change it. A bystander sets one key and waits, again and again; the first row
-is that while nobody else does anything.
+lease of many keys; delete everything; commit staged rows; let a great many ttls end at one moment; set values of
+16 MiB; back up, restore; open a thousand subtrees. The longest turn is processor time of the serving thread, as the
+server itself counts it (`chp status`), so a busy machine does not change it. A bystander sets one key and waits, again
+and again; the first row is that while nobody else does anything.
 
 The last case is the nightly reload of a table: all keys of a durable pair are set a second time, while another client
 joins and the servers write snapshots of their journals. It is measured beside the first fill, in processor time.
@@ -12,12 +12,16 @@ joins and the servers write snapshots of their journals. It is measured beside t
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+
+from chp.batch import Segment
+from chp.columns import STAGE
 
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round
@@ -42,6 +46,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         ("a lease of a third of the keys is closed", lambda role, n: role.ask(600, act="lease", n=n // 3)),
         ("a third of the keys end by ttl at one moment", lambda role, n: role.ask(600, act="ttl", n=n // 3)),
         ("ten values of 16 MiB", lambda role, n: role.ask(300, act="large")),
+        ("a commit of a third as many staged rows", lambda role, n: role.ask(300, act="commit", n=n // 3)),
         ("backup", lambda role, n: role.ask(600, act="admin", command="backup")),
         ("clear", lambda role, n: role.ask(600, act="clear")),
     ]
@@ -234,6 +239,19 @@ def _large(_: str, clone: Any) -> None:
     clone.flush(timeout=600)
 
 
+def _commit(address: str, _: Any, n: int) -> None:
+    from chp_client.spark import staging
+
+    transaction, writer, tickets = os.urandom(16), staging.writer_of([address]), []
+    for at in range(0, n, BATCH):
+        keys = [f"/c/{i:08d}" for i in range(at, at + BATCH)]
+        tickets.append(writer.put_encoded(Segment(keys, [VALUE] * BATCH, {STAGE: [transaction, "0"]}).encode(), 600))
+    for ticket in tickets:
+        ticket.wait(600)
+    staging.commit([address], transaction, "", 1, [("0", len(tickets))], None, 600)
+    time.sleep(5)
+
+
 def _admin(address: str, _: Any, command: str) -> None:
     from chp_client.port.admin import Admin
 
@@ -252,5 +270,5 @@ def _clear(address: str, _: Any) -> None:
 
 ACTS: dict[str, Any] = {
     "join": _join, "subtrees": _subtrees, "lease": _lease, "ttl": _ttl, "large": _large, "admin": _admin,
-    "clear": _clear,
+    "clear": _clear, "commit": _commit,
 }  # fmt: skip

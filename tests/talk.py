@@ -58,7 +58,7 @@ def run(*words: str, stdin: bytes | None = None, env: Mapping[str, str | None] |
 
 
 @contextmanager
-def synced(servers: str | list[str], subtree: str | None = "", **options: Any) -> Iterator[Clone]:
+def synced(servers: str | list[str] | None, subtree: str | None = "", **options: Any) -> Iterator[Clone]:
     """Open a Clone that holds its first snapshot."""
     with Clone(servers, subtree, **options) as clone:
         clone.wait_until_synced(WAIT_S)

@@ -34,7 +34,9 @@ CONSUME, DENY_CONSUME = "consume", "deny-consume"
 ALLOW, DENY = ("read", "write", CONSUME), ("deny-read", "deny-write", DENY_CONSUME)
 LISTS = (*ALLOW, *DENY, "admin")
 # Later versions may have more commands.
-COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch")
+COMMANDS = ("access", "backup", "clients", "leases", "restore", "status", "switch", "vouch")
+# The right of a replica: it follows, and speaks for its clients.
+VOUCH = "vouch"
 # All rules, packed, have to fit the message that asks for them or sets them, which has 64 KiB.
 RULES_BYTES_MAX = 32 << 10
 ROLES_MAX = 32  # of one user

@@ -137,11 +137,20 @@ class Segment:
     _bounds: tuple[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
+    def items(self) -> int:
+        """The count of its items."""
+        return len(self.keys)
+
+    @property
     def bounds(self) -> tuple[str, str]:
         """The lowest and the highest key; a program asks when no key comes any more."""
         if self._bounds is None:
             self._bounds = min(self.keys), max(self.keys)
         return self._bounds
+
+    def know_bounds(self, low: str, high: str) -> None:
+        """Note the lowest and the highest key, which the caller knows."""
+        self._bounds = low, high
 
     @property
     def weight(self) -> int:
@@ -578,6 +587,12 @@ def _skipped_ok(column: object, n: int) -> bool:
     return type(column) is list and 2 <= len(column) <= 3 and _id_ok(column[0]) and all(map(_number_ok, column[1:]))
 
 
+def _images_ok(column: object, n: int) -> bool:
+    if type(column) is not list or len(column) != 2:
+        return False
+    return type(column[0]) is bool and type(column[1]) is list and all(map(_number_ok, column[1]))
+
+
 def _trim_ok(column: object, n: int) -> bool:
     return type(column) is list and all(
         type(each) is list and len(each) == 2 and _topic_ok(each[0]) and _number_ok(each[1]) for each in column
@@ -621,6 +636,7 @@ _EXTRAS: dict[object, Callable[[Any, int], bool]] = {
     columns.FIRED: _fired_ok,
     columns.ONCE: _once_ok,
     columns.SKIPPED: _skipped_ok,
+    columns.IMAGES: _images_ok,
 }
 
 COLUMNS = frozenset(_EXTRAS)

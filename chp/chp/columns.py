@@ -38,6 +38,8 @@ ENDED: Final = "ended"
 REFUSED: Final = "refused"
 # The batches of a session that its client can't send again, since another server answered them.
 SKIPPED: Final = "skipped"
+# Whether the number of the record is kept, so that an image of it can be made; and the numbers that are kept no more.
+IMAGES: Final = "images"
 # In packed chunks: the length of each key, and of each value.
 KEY_BYTES: Final = "k"
 VALUE_BYTES: Final = "v"
@@ -136,6 +138,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     FIRED: lambda column: " ".join(f"fired={topic}/{name}" for topic, name, _ in column),
     EXPECT: lambda column: "expect=" + ",".join(f"{key}:{describe(at)}" for key, at in column),
     ONCE: lambda column: f"once={column[0]}:{column[1]}",
+    IMAGES: lambda column: (
+        "images=" + ",".join(["kept"] * column[0] + [f"-{describe(number)}" for number in column[1]])
+    ),
     SKIPPED: lambda column: (
         f"skipped={column[1]}..{column[2]}" if len(column) > 2 else f"no longer skipped={column[1]}"
     ),

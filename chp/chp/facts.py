@@ -75,7 +75,7 @@ FACTS = (
     Fact("name", STRING, "the configured name of the server", gateway=True, row="role, name"),
     Fact("server", STRING, "the id of this run of the server"),
     Fact("store", STRING, "the id of the store: the server that opened its first epoch"),
-    Fact("role", STRING, "primary, backup, or alone without a peer", gateway=True, row="role, name"),
+    Fact("role", STRING, "primary, backup, replica, or alone without a peer", gateway=True, row="role, name"),
     Fact("insecure", FLAG, "other hosts reach this server without a key", row="open to"),
     Fact("access", MAP, "the number at which the rules of access changed last; null without rules"),
     Fact("state", STRING, "active, passive, or the role while it starts", gateway=True, row="state"),
@@ -97,6 +97,8 @@ FACTS = (
     Fact("clients", WHOLE, "clients that told that they are connected", row="clients"),
     Fact("syncs", WHOLE, "snapshots and resumes under way", metric=True),
     Fact("images", WHOLE, "snapshots that are kept for several readers"),
+    Fact("image_numbers", WHOLE, "numbers of which a planned read may still ask for a snapshot", metric=True),
+    Fact("undo_bytes", WHOLE, "bytes of what changed since these numbers, with the old values", "bytes", metric=True),
     Fact("topics.topics", WHOLE, "topics", metric=True),
     Fact("topics.messages", WHOLE, "messages that topics keep", metric=True),
     Fact("topics.bytes", WHOLE, "bytes of the messages that topics keep", "bytes", metric=True),
@@ -165,6 +167,22 @@ FACTS = (
     Fact("misfit.store", STRING, "the id of that server's store"),
     Fact("misfit.active", FLAG, "that server is active"),
     Fact("misfit.silent_s", NUMBER, "seconds since that server was heard", "s"),
+    Fact("replica.hops", WHOLE, "replicas between its readers and the pair, this one included", metric=True,
+         gateway=True, row="replica"),
+    Fact("replica.age", WHOLE, "how old the active's last word is at this replica", "ms", metric=True, gateway=True,
+         row="replica"),
+    Fact("replica.readers", WHOLE, "connections that read at this replica", metric=True, gateway=True, row="replica"),
+    Fact("replica.cpu", WHOLE, "the share of a core used in the last second, in thousandths", metric=True,
+         gateway=True, row="replica"),
+    Fact("replica.source", WHOLE, "the place of the server that it follows among --upstream, from 0"),
+    Fact("replica.ends", STRING, "why this replica can't follow, and ends"),
+    Fact("replicas[].name", STRING, "the name of a replica that follows this server", gateway=True, row="replicas"),
+    Fact("replicas[].hops", WHOLE, "replicas between its readers and the pair", gateway=True),
+    Fact("replicas[].readers", WHOLE, "connections that read at that replica", gateway=True, row="replicas"),
+    Fact("replicas[].lag", WHOLE, "updates that the replica lacked when it reported", metric=True, gateway=True,
+         row="replicas"),
+    Fact("replicas[].silent_s", NUMBER, "seconds since the replica reported", "s", metric=True, gateway=True,
+         row="replicas"),
     Fact("journal.store", STRING, "where the journal is", row="journal"),
     Fact("journal.store_id", STRING, "the id of this journal"),
     Fact("journal.sync", STRING, "the setting `sync`", row="journal"),
@@ -248,6 +266,7 @@ COUNTS = {
     "dead_letters": "messages of groups that failed too often, and were put aside",
     "groups_late": "times that the first message of a group became older than its lag_alarm_s",
     "members_too_slow": "members of groups that lost their slots, as they acknowledged nothing",
+    "moves_asked": "readers that a replica asked to read at another replica, as it had too many",
     "slots_moved": "slots of groups that moved to another member",
     "slots_moved_by_work": "slots of groups that were to move from a slow member to a faster one",
     "upstream_dropped": "messages of a replica to the servers that it follows that were dropped for want of room",
@@ -267,7 +286,7 @@ COUNTS = {
 }
 # fmt: on
 MEASURES = (
-    Measure("chp_active", "gauge", "1 while this server serves"),
+    Measure("chp_active", "gauge", "1 while this server is the active one of its pair"),
     Measure("chp_events_total", "counter", "what the server counted since it started", ("kind",)),
     Measure("chp_turn_seconds", "histogram", "processor time of a turn: one above 50 ms is too long"),
     Measure("chp_sync_seconds", "histogram", "how long a turn waits until its journal is durable"),
@@ -281,6 +300,7 @@ MEASURES = (
 BY_PATH = {fact.path: fact for fact in FACTS}
 GAUGES = tuple(fact for fact in FACTS if fact.metric and "[]" not in fact.path)
 GROUP_GAUGES = tuple(fact for fact in FACTS if fact.metric and fact.path.startswith("groups[]."))
+REPLICA_GAUGES = tuple(fact for fact in FACTS if fact.metric and fact.path.startswith("replicas[]."))
 MEASURE = {measure.name: measure for measure in MEASURES}
 
 

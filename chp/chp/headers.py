@@ -20,10 +20,10 @@ from .errors import BadFrame
 from .numbers import SEQUENCE_MASK, describe
 
 GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED, REPLY, EPOCH, STATE, MESSAGES, ACCESS = range(13)
-MOVE = 13
+MOVE, COMMIT = 13, 14
 KIND_NAMES = (
     "GREETING", "BATCH", "HEARTBEAT", "SYNC", "RECORDS", "KTHXBAI", "ACK", "REFUSED", "REPLY", "EPOCH", "STATE",
-    "MESSAGES", "ACCESS", "MOVE",
+    "MESSAGES", "ACCESS", "MOVE", "COMMIT",
 )  # fmt: skip
 APPLIED, JOURNALED, REPLICATED = range(3)
 DURABILITY_NAMES = ("applied", "journaled", "replicated")
@@ -306,6 +306,29 @@ class Move(NamedTuple):
         return _line("MOVE", what, f"{self.asked} of {self.readers}")
 
 
+class Commit(NamedTuple):
+    """A commit that names the staged batches that it makes visible; in journals and between servers only.
+
+    `parts` are [part, CRC-32 of its batches, numbers]: each batch is in the record that begins with its number.
+    """
+
+    prev: int
+    first: int
+    last: int
+    wall_ms: int
+    origins: list[Any]
+    transaction: bytes
+    application: str
+    version: int
+    parts: list[Any]
+
+    def describe(self, what: str = "") -> str:
+        """Return a line for logs, such as `COMMIT #1.7..9 of 2 parts (after 1.6)`."""
+        upto = "" if self.first == self.last else f"..{self.last & SEQUENCE_MASK}"
+        of = f"of {len(self.parts)} parts"
+        return _line("COMMIT", f"#{describe(self.first)}{upto}", of, what, f"(after {describe(self.prev)})")
+
+
 class ReplicaFacts(NamedTuple):
     """What a replica adds to each GREETING and HEARTBEAT: its place, its age and its load.
 
@@ -348,6 +371,7 @@ Header = (
     | Messages
     | Access
     | Move
+    | Commit
 )
 H = TypeVar("H", bound=tuple[Any, ...])
 

@@ -96,8 +96,11 @@ class Limits:
     deferred_items_min: int = 10_000
     # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
     deferred_items_always: int = 200_000
-    # A turn puts so many items of such a commit into the map: some 8 ms, for which the sets of that turn wait.
-    deferred_slice_items: int = 8000
+    # A turn puts so many items of such a commit into the map, in some 5 ms; one with messages does half of it. So
+    # an awaited set, which takes three turns, is done in some 20 ms.
+    deferred_slice_items: int = 4000
+    # A turn publishes so many bytes of such a commit, in some 8 ms; one with messages does half of it.
+    publish_slice_bytes: int = 4 * MIB
     # One snapshot chunk has about 1 MiB of 100-byte values.
     sync_chunk_items: int = 8192
     sync_chunk_bytes: int = MIB
@@ -130,10 +133,16 @@ class Limits:
     sync_idle_s_max: float = 60.0
     # Snapshots that are kept for several readers at once. What they hold is bounded below; a name alone has 500 bytes.
     images_max: int = 1024
-    # All images that are read at once have this many keys, of some 24 bytes each beside their values ...
-    images_items_max: int = 8 << 20
-    # ... or this many times those of the map, if that is larger.
+    # All images that are read at once have this many bytes, with the values, which the map may have too ...
+    images_bytes_max: int = 1024 * MIB
+    # ... or this many times the keys of the map, if that is more.
     images_maps_max: int = 4
+    # Numbers of which an image may be asked for; each has 300 bytes, and the layer of the undo log that it begins.
+    image_numbers_max: int = 1024
+    # What changed since these numbers, with the old values: the oldest number is lost beyond that.
+    undo_bytes_max: int = 256 * MIB
+    # A passive that is not told that a number is not needed any more forgets it after so long.
+    image_kept_s_max: float = 3600.0
     # Each slice of an image is a reader.
     image_parts_max: int = 4096
     # An image that was not read from for this long is dropped.

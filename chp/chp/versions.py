@@ -7,9 +7,10 @@ servers: requests that need the later one are REFUSED, since the other server wo
     1   RFC 12        2   0.1 of this project, never released        3   stores and histories are proved
     4   rules of access, which an older passive would not have
     5   headers of messages, groups that count deliveries, and scheduled messages
+    6   records between servers that name staged batches
 """
 
-VERSION = 5
+VERSION = 6
 OLDEST = 3
 # Rules of access.
 ACCESS_SINCE = 4
@@ -18,6 +19,8 @@ HEADERS_SINCE = 5
 # Groups that count how often a message was given.
 DELIVERIES_SINCE = 5
 SCHEDULE_SINCE = 5
+# A record of a large commit that names its staged batches. An older peer gets a record with the batches.
+COMMIT_SINCE = 6
 # A client that tells which batch is the oldest that it holds.
 SKIPS_SINCE = 4
 # Sparse columns that are newer than OLDEST, and the version of each.

@@ -63,6 +63,8 @@ NAV: dict[str, list[str]] = {
                 "store",
                 "monitoring",
                 "memory-and-disk",
+                "growing",
+                "replicas",
                 "upgrade",
                 "backup",
                 "tuning",
@@ -128,7 +130,8 @@ def make_source(to: Path) -> list[str]:
         file = to / "docs" / page
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(linked(path.read_text(encoding="utf-8"), page, path, known), encoding="utf-8")
-    for picture in [*(ROOT / "docs").glob("*.png"), *(ROOT / "benchmarks" / "results").glob("*.png")]:
+    drawn = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")]
+    for picture in [*drawn, *(ROOT / "benchmarks" / "results").glob("*.png")]:
         shutil.copy(picture, to / "docs" / picture.name)
     (to / "docs" / "api").mkdir()
     for page, (title, module) in API.items():

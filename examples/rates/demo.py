@@ -32,6 +32,7 @@ from chp_client import Clone
 from chp_client.port.admin import Admin, AdminReply
 
 from ..orders import demo as orders
+from ..replicas import demo as replicas
 from .application import MARK
 from .display import Plain, display
 from .processes import Failed, Family, Process, free_ports, server_command
@@ -284,7 +285,11 @@ def main() -> int:
         prog="make demo", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", nargs="?", choices=("rates", "topics"), default="rates", help="topics: orders, a group, and kills"
+        "what",
+        nargs="?",
+        choices=("rates", "topics", "replicas"),
+        default="rates",
+        help="topics: orders, a group, and kills; replicas: readers of two replicas, and kills",
     )
     what = parser.parse_args().what
 
@@ -300,7 +305,13 @@ def main() -> int:
     last_line, status = "", 1
     try:
         with Family(folder) as family, display() as shown:
-            demo = Demo(family, folder, shown) if what == "rates" else orders.Demo(family, folder, Plain())
+            demo: Demo | orders.Demo | replicas.Demo
+            if what == "rates":
+                demo = Demo(family, folder, shown)
+            elif what == "topics":
+                demo = orders.Demo(family, folder, Plain())
+            else:
+                demo = replicas.Demo(family, folder, Plain())
             status = demo.run()
             last_line = demo.last_line
             if isinstance(demo, Demo):

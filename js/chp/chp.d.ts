@@ -5,7 +5,7 @@ export interface Entry { value: Value; revision: Revision }
 export interface Change { key: string; value: Value | undefined; deleted: boolean; revision: Revision }
 export interface Done { revision: Revision; durability: "" | "applied" | "journaled" | "replicated" }
 export type State = "connecting" | "synced" | "stale" | "closed";
-export interface Options { subtree?: string; onState?: (state: State) => void; timeoutMs?: number; token?: string }
+export interface Options { subtree?: string; mount?: string; onState?: (state: State) => void; timeoutMs?: number; token?: string }
 export type Row =
   | { set: string; value: Value; ttl?: number; if?: Revision | null }
   | { delete: string; if?: Revision | null };

@@ -26,16 +26,17 @@ export class Unanswered extends Error {
 }
 
 export class Clone {
-  #gateways; #subtree; #token; #core = null; #socket = null; #open = false; #turn = 0; #failures = 0; #heardAt = 0; #tick = null; #again = null;
+  #gateways; #subtree; #mount; #token; #core = null; #socket = null; #open = false; #turn = 0; #failures = 0; #heardAt = 0; #tick = null; #again = null;
   #listeners = new Set(); #onState; #timeoutMs; #closed = false; #ready; #settle; #room = []; #why = ""; #pending = new Set();
 
-  /** Connect. Use `open` to wait for the copy too. `gateways` is a URL, or several of the same pair. */
-  constructor(gateways, { subtree = "", onState = () => {}, timeoutMs = 30_000, token = "" } = {}) {
+  /** Connect. Use `open` to wait for the copy too. `gateways` is a URL, or several of the same pair. Of several pairs `mount` names one. */
+  constructor(gateways, { subtree = "", mount = "", onState = () => {}, timeoutMs = 30_000, token = "" } = {}) {
     this.#gateways = [gateways].flat().map((each) => new URL(each).origin);
     if (!this.#gateways.length) throw new TypeError("a Clone needs a gateway's URL, such as http://127.0.0.1:8080");
     if (typeof subtree !== "string" || (subtree && !/^\/.*\/$/s.test(subtree))) throw new TypeError('a subtree is "" or begins and ends with a slash, such as "/rates/"');
     if (typeof WebSocket === "undefined") throw new TypeError("there is no WebSocket here; use Node 22 or newer");
     this.#subtree = subtree;
+    this.#mount = mount ? `?mount=${encodeURIComponent(mount)}` : "";
     this.#onState = onState;
     this.#timeoutMs = timeoutMs;
     this.#token = token;
@@ -134,7 +135,7 @@ export class Clone {
 
   #connect() {
     const gateway = this.#gateways[this.#turn++ % this.#gateways.length];
-    const socket = (this.#socket = new WebSocket(`${gateway.replace(/^http/, "ws")}/v1/clone`, this.#token ? ["chp", `bearer.${this.#token}`] : []));
+    const socket = (this.#socket = new WebSocket(`${gateway.replace(/^http/, "ws")}/v1/clone${this.#mount}`, this.#token ? ["chp", `bearer.${this.#token}`] : []));
     socket.binaryType = "arraybuffer";
     this.#heardAt = performance.now();
     socket.onmessage = ({ data }) => { if (socket === this.#socket) this.#came(new Uint8Array(data)); };

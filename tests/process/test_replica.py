@@ -92,7 +92,7 @@ def test_a_replica_of_another_store_ends_with_a_reason(tmp_path: Path) -> None:
         (["--replica", "--upstream", "tcp://a:1,tcp://a:1"], "give each server once"),
         (["--replica", "--upstream", "tcp://a:5556", "--peer", "tcp://b:5556"], "no part of it"),
         (["--replica", "--upstream", "tcp://127.0.0.1:5577"], "is this replica itself"),
-        (["--replica", "--upstream", "tcp://a:5556", "--keys", "keys"], "are not there yet"),
+        (["--replica", "--upstream", "tcp://a:5556", "--keys", "k", "--ipc", "/run/chp"], "can't vouch"),
     ],
 )
 def test_flags_that_do_not_go_together(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

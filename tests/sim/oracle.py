@@ -14,7 +14,7 @@ import msgpack
 
 from chp.numbers import epoch_of
 
-EPOCH, ACCESS = 9, 12
+EPOCH, ACCESS, COMMIT = 9, 12, 14
 
 
 @dataclass(slots=True)
@@ -45,6 +45,8 @@ class Node:
     leased: set[str] = field(default_factory=set)
     # The segments of a record whose last part is still to come.
     parts: tuple[Any, ...] = ()
+    # What is staged: the segments of each part of each transaction.
+    staged: dict[bytes, dict[str, tuple[Any, ...]]] = field(default_factory=dict)
     revision: int = 0
     # The rules of access.
     rules: dict[str, Any] | None = None
@@ -88,7 +90,10 @@ class Oracle:
         node.path = {**parent.path, epoch_of(node.last): node.last}
         node.revision = parent.revision if parent.parts else node.first
         node.rules = next(iter(header[7:] if header[0] == ACCESS else ()), None) or parent.rules
-        if header[0] not in (EPOCH, ACCESS) and header[6]:
+        node.staged = parent.staged
+        if header[0] == COMMIT:
+            items = self._named(node, items, header)
+        elif header[0] not in (EPOCH, ACCESS) and header[6]:
             node.parts = (*parent.parts, *items)
             node.values, node.revisions, node.names = parent.values, parent.revisions, parent.names
             node.twice = parent.twice
@@ -105,10 +110,29 @@ class Oracle:
         return node
 
     @staticmethod
+    def _named(node: Node, items: list[Any], header: list[Any]) -> list[Any]:
+        """Return the segments of a record that names staged batches."""
+        transaction, application, version, parts = header[6:10]
+        named: list[Any] = []
+        for part, _, numbers in parts:
+            found = node.staged.get(transaction, {}).get(part, ())
+            if len(found) != len(numbers):
+                raise Wrong(f"{node.by} commits {len(numbers)} batches of {part}, and {len(found)} are staged")
+            named += found
+        return [*items, *named, [[], [], {"done": [application, version, transaction]}]]
+
+    @staticmethod
     def _segment(node: Node, keys: list[str], values: list[bytes], extras: dict[str, Any], names: set[bytes]) -> None:
         if "stage" in extras:
-            # Staged updates are invisible until their commit, which repeats them.
+            # Staged updates are invisible until their commit, which repeats or names them.
+            transaction, part = extras["stage"]
+            rest = {name: column for name, column in extras.items() if name != "stage"}
+            parts = node.staged.get(transaction, {})
+            parts = {**parts, part: (*parts.get(part, ()), [keys, values, rest])}
+            node.staged = {**node.staged, transaction: parts}
             return
+        if ended := extras["done"][2] if "done" in extras else extras.get("abort"):
+            node.staged = {name: parts for name, parts in node.staged.items() if name != ended}
         if "lease" in extras:
             node.leases.append(("lease", extras["lease"][0]))
         if "unlease" in extras:

@@ -228,6 +228,13 @@ def with_feed(made: Plan) -> Plan:
     return replace(made, commands=[*made.commands[:at], "feed f1", *made.commands[at:]])
 
 
+def with_image_reads(made: Plan) -> Plan:
+    """Return the plan with two readers of images, from early on; half of the plans have large commits."""
+    at = len(made.commands) // 6
+    readers = ["images i1", *made.commands[at : at + 3], "images i2"]
+    return replace(made, commands=[*made.commands[:at], *readers, *made.commands[at + 3 :]], late=made.seed % 2)
+
+
 def with_endings(made: Plan) -> Plan:
     """Return the plan with slow expiry, in steps of one or two keys, for some seeds.
 

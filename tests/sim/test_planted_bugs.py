@@ -519,8 +519,8 @@ def a_slice_of_a_commit_overwrites_a_later_set(mp: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_is_read_before_its_last_slice(mp: pytest.MonkeyPatch) -> None:
-    def begin(self: ReplicatedState, prefixes: Any) -> Gathering:
-        gathering = Gathering(self.map_so_far, self.number, prefixes, self.leaving, self.limits)
+    def begin(self: ReplicatedState, images: Any, undone: Any = ()) -> Gathering:
+        gathering = Gathering(self.map_so_far, images, self.leaving, self.limits, undone)
         self._gathering += () if gathering.done else (gathering,)
         return gathering
 

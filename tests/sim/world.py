@@ -12,6 +12,7 @@
     arbiter | doubt P | trust P | bootstrap P | scrub 1 | forge P
     keyed | access open | access grant c1 read /a/   (access.py) | unkey c1 (keys.py) | flooder | flood 70 (flooder.py)
     intruder takes | intrude (intruder.py) | crowd 6 (crowd.py)
+    feed f1 (feedreader.py) | images i1 (imagereader.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
     replica R1 [R2] | at c1 R1 P   (replicas.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
@@ -45,6 +46,7 @@ from .crowd import Crowd
 from .disk import FREE, Disk
 from .feedreader import FeedReader
 from .flooder import Flooder
+from .imagereader import ImageReader
 from .intruder import IDENTITY, Intruder
 from .keys import KeyFiles
 from .network import Conn, Frames, Network, Wire
@@ -245,6 +247,10 @@ class World:
     def _do_feed(self, name: str) -> None:
         reader = self.nodes[name] = FeedReader(self, name)
         self.readers.append(reader)
+        reader.start()
+
+    def _do_images(self, name: str) -> None:
+        reader = self.nodes[name] = ImageReader(self, name)
         reader.start()
 
     def _do_start(self, name: str) -> None:

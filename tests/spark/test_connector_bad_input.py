@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,24 @@ def test_an_error_of_ours_is_the_first_line(spark: Any, server: TestServer, tmp_
         with pytest.raises(PySparkException) as told:
             act()
         assert said in str(told.value).strip().splitlines()[line], str(told.value)
+
+
+def test_tables_of_spark_s_catalog_are_refused_as_soon_as_spark_asks(spark: Any, server: TestServer) -> None:
+    said = r"Spark's catalog.*CREATE TEMPORARY VIEW \.\.\. USING chp OPTIONS"
+    given = f"OPTIONS (servers '{server.address}')"
+    with pytest.raises(Exception, match=said):
+        spark.sql(f"CREATE TABLE whole USING chp {given}")
+    try:
+        # With columns Spark does not ask. The first use is the error.
+        spark.sql(f"CREATE TABLE columns (key string, value binary) USING chp {given}")
+        with pytest.raises(Exception, match=said):
+            spark.table("columns").collect()
+        frame = spark.createDataFrame([("/t", "x")], "key string, value string")
+        frame.write.format("chp").options(servers=server.address).mode("append").saveAsTable("rows")
+        with pytest.raises(Exception, match=said):
+            spark.table("rows").collect()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS columns")
+        spark.sql("DROP TABLE IF EXISTS rows")
+        with suppress(OSError):
+            Path("spark-warehouse").rmdir()

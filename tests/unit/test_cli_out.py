@@ -35,7 +35,7 @@ def test_top_looks_as_often_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     looks: list[int] = []
     monkeypatch.setattr(status, "_wait", lambda seconds: None)
     look: Any = SimpleNamespace(again=lambda: looks.append(1))
-    assert len(list(islice(status.looks(look, 1.0, 3), 10))) == len(looks) == 3
+    assert len(list(islice(status.looks([status.MountLook("", look)], 1.0, 3), 10))) == len(looks) == 3
 
 
 def test_a_hand_over_of_which_nothing_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

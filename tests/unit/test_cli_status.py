@@ -24,7 +24,7 @@ from chp_client.port import admission
 from chp_client.port.admin import AdminReply, Answer, SpeaksOnlyChp1, Unreachable
 from chp_server.testing import free_port
 
-A, B = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566"
+A, B, R = "tcp://127.0.0.1:5556", "tcp://127.0.0.1:5566", "tcp://127.0.0.1:5576"
 
 CONNECT = socket.create_connection
 
@@ -108,7 +108,7 @@ def test_what_is_not_healthy(first: Answer, second: Answer, code: int, why: str)
 
 def test_who_is_denied_is_told_so_and_not_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: denied(A), B: denied(B)}, monkeypatch=monkeypatch)
-    assert status.rows(seen)[1] == ["state", "DENIED", "DENIED"]
+    assert status.rows(one(seen))[1] == ["state", "DENIED", "DENIED"]
     asks: list[Callable[[Any, str], object]] = [
         operate.active_one,
         lambda admin, what: operate._who(operate.look_for_active(admin)),
@@ -248,6 +248,11 @@ class Admin:
         return {server: answers[server] for server in servers}
 
 
+def one(look: status.Look) -> list[status.MountLook]:
+    """Return the look at the only pair."""
+    return [status.MountLook("", look)]
+
+
 def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.Look:
     """Return a `Look` after some answers that are a second apart."""
     clock = iter(range(100))
@@ -281,14 +286,14 @@ def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_server_whose_sets_wait_for_the_passive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", throttled=True), B: says(B, "passive")}, monkeypatch=monkeypatch)
-    rows = {title: cells for title, *cells in status.rows(seen)}
+    rows = {title: cells for title, *cells in status.rows(one(seen))}
     assert rows["in sync"] == ["yes, throttled by the passive", "yes"]
 
 
 def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     other = says(B, "passive", sequence=1000, pending=2, pending_bytes=2048)
     seen = look({A: says(A, "active"), B: other}, monkeypatch=monkeypatch)
-    rows = {title: cells for title, *cells in status.rows(seen)}
+    rows = {title: cells for title, *cells in status.rows(one(seen))}
     assert rows[""] == [A, B]
     assert rows["state"] == ["ACTIVE", "PASSIVE"]
     assert rows["number"] == ["3.1042", "3.1000"]
@@ -309,7 +314,7 @@ def test_in_json_a_line_a_server_and_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     seen = look({A: says(A, "active"), B: gone(B)}, monkeypatch=monkeypatch)
-    status.show(Out(as_json=True), seen, pair.verdict(seen.views))
+    status.show(Out(as_json=True), one(seen))
     first, second, last = map(json.loads, capfdbinary.readouterr().out.splitlines())
     assert (first["server"], first["state"], first["keys"], first["reachable"]) == (A, "ACTIVE", 41000, True)
     assert (second["server"], second["state"], second["reachable"]) == (B, "UNREACHABLE", False)
@@ -325,7 +330,7 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     seen = look(*looks, monkeypatch=monkeypatch)
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=24, force_terminal=True, color_system=None)
-    console.print(status.table(seen, pair.verdict(seen.views), trend=True))
+    console.print(status.table(one(seen), trend=True))
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 24
@@ -336,7 +341,34 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
 
 def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", name="x\x1b[2J")}, monkeypatch=monkeypatch)
-    assert ["role, name", r"primary, x\x1b[2J"] in status.rows(seen)
+    assert ["role, name", r"primary, x\x1b[2J"] in status.rows(one(seen))
+
+
+def replica(state: str = "active", **facts: Any) -> AdminReply:
+    """Return the answer of a replica."""
+    told = {"hops": 1, "age": 40, "readers": 12, "cpu": 31, **facts}
+    return says(R, state, role="replica", name="r1", peer=None, in_sync=state == "active", replica=told)
+
+
+def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
+    a, b = says(A, "active"), says(B, "passive")
+    assert judged(a, b, replica()) == (0, "healthy", "one active, one passive, in sync; 1 replicas follow")
+    assert judged(a, b, replica("passive"))[1:] == (
+        "degraded", f"{R} does not hear the pair, or is catching up; the pair itself is healthy",
+    )  # fmt: skip
+    assert judged(a, b, gone(R))[1:] == ("degraded", f"{R} is away: a replica? The pair itself is in sync")
+    assert judged(replica(), gone(A))[0] == faults.NO_SERVER, "a replica is no server that could be active"
+    assert judged(replica())[1:] == ("healthy", f"{R} serves readers; name the pair's servers to see the pair")
+    assert [v.active for v in pair.views({R: replica()}, named=True)] == [False]
+
+
+def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow = [{"name": "r1", "hops": 1, "readers": 12, "lag": 3, "silent_s": 0.2}]
+    answers: dict[str, Answer] = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}
+    found = {title: cells for title, *cells in status.rows(one(look(answers, monkeypatch=monkeypatch)))}
+    assert found["replica"] == ["-", "-", "1 hop, 40.0 ms old, 12 readers, 3 % of a core"]
+    assert found["replicas"] == ["r1: 12 readers, 3 behind", "-", "-"]
+    assert found["peer"][2] == "-" and found["role, name"][2] == "replica, r1"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +387,7 @@ def test_what_the_comparison_of_contents_found(
     monkeypatch: pytest.MonkeyPatch, scrub: dict[str, Any] | None, cell: str
 ) -> None:
     seen = look({A: says(A, "active", scrub=scrub)}, monkeypatch=monkeypatch)
-    found = {title: cells for title, *cells in status.rows(seen)}
+    found = {title: cells for title, *cells in status.rows(one(seen))}
     assert found.get("compared", [""])[0] == cell
 
 
@@ -364,3 +396,28 @@ def test_the_table_of_facts_names_the_rows_as_they_are() -> None:
     named = {fact.row for fact in FACTS if fact.row}
     assert named <= titles
     assert titles - named == {"behind by", "updates/s", "records/s"}
+
+
+def test_several_mounts_are_a_row_for_each_server_and_a_verdict_each(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    well = look({A: says(A, "active"), B: says(B, "passive")}, monkeypatch=monkeypatch)
+    away = look({A: gone(A), B: gone(B)}, monkeypatch=monkeypatch)
+    both = [status.MountLook("/", well), status.MountLook("/rates/", away)]
+    head, *rows = status.rows(both)
+    assert head[:5] == ["MOUNT", "SERVER", "STATE", "ROLE, NAME", "NUMBER"] and {len(row) for row in rows} == {
+        len(head)
+    }
+    assert [row[:3] for row in rows] == [
+        ["/", A, "ACTIVE"], ["/", B, "PASSIVE"], ["/rates/", A, "UNREACHABLE"], ["/rates/", B, "UNREACHABLE"]
+    ]  # fmt: skip
+    status.show(Out(), both)
+    said = capsysbinary.readouterr().out.decode()
+    assert "mount /: healthy: one active" in said and f"mount /rates/: no server: {A}, {B}: nobody" in said
+    status.show(Out(as_json=True), both)
+    told = list(map(json.loads, capsysbinary.readouterr().out.splitlines()))
+    assert [each["mount"] for each in told] == ["/"] * 3 + ["/rates/"] * 3 and told[-1]["exit"] == 3
+    console = Console(file=io.StringIO(), width=160)
+    console.print(status.table(both, trend=True))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "TREND" in shown and shown.count("UNREACHABLE") == 2 and "mount /rates/: no server" in shown

@@ -26,7 +26,7 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
         "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
-        "scrub_s", "retain_s", "retain_bytes", "replica",
+        "scrub_s", "retain_s", "retain_bytes", "replica", "readers_max",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -81,7 +81,7 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
         "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp", "keys": "k", "plain_bind": "tcp://127.0.0.1:7100",
-        "audit": "/var/log/chp/audit.jsonl",
+        "audit": "/var/log/chp/audit.jsonl", "readers_max": "500",
     }  # fmt: skip
     # A replica is no part of a pair, so its two settings are tried apart.
     apart = load(["--replica", "yes", "--upstream", "tcp://a:1"], {}).config

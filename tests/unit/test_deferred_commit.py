@@ -3,11 +3,14 @@
 import os
 from typing import Any
 
+import pytest
+
 from chp.batch import ACK, BATCH, GREETING, HEARTBEAT, Segment, split
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.numbers import pack
 from chp_server.core.core import CoreConfig, ServerCore
+from chp_server.core.state.staging import StagedBatch
 from chp_server.core.state.state import ReplicatedState
 from chp_server.core.updates.committed import Committed
 from chp_server.core.updates.resource_limits import ResourceLimits
@@ -236,3 +239,61 @@ def test_a_bound_of_keys_is_told_without_a_look_at_the_map() -> None:
     assert state.deferred
     room.check(Segment(["/a"], [b"1"]), 1, state)
     assert not state.deferred and state.keys_at_most == most - 1
+
+
+def test_a_staged_batch_is_decoded_only_when_the_map_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    segment = StagedBatch.segment
+
+    def noted(batch: StagedBatch) -> Segment:
+        decoded.append(batch.items)
+        return segment(batch)
+
+    monkeypatch.setattr(StagedBatch, "segment", noted)
+    server, most = Server(), DEFAULT.deferred_slice_items
+    server.turn(subscribe=channel_topic("/bench/"))
+    server.turn(server.kvset(["/locks/a"], [b""], lease=[b"l" * 16, 60_000], l=b"l" * 16))
+    assert server.core.state.lease_of
+    for n in range(4):
+        server.stage(b"1", [f"/bench/{n}/{i}" for i in range(most)])
+    server.turn(server.commit(4))
+    assert server.core.state.deferred and not decoded, "a commit looks into no batch"
+    refused = server.kvset(["/bench/2/7"], [b"2"], c=[[0], [0]])
+    # The first slice has come, and the look for one key needs the batch with that key alone.
+    server.turn(refused, server.kvset(["/other/7"], [b"2"], c=[[0], [0]]))
+    assert server.core.committer.counts["refused_revision"] == 1 and decoded == [most] * 2
+    server.turn()
+    assert decoded == [most] * 3, "the slices of two turns, and the look"
+    # A turn with messages does half of it, because somebody waits for its end.
+    assert len(server.core.state.map_so_far) == most // 2 + most + 2
+
+
+def test_a_staged_batch_tells_which_keys_it_writes() -> None:
+    keys = [f"/bench/{i:04}" for i in range(0, 1000, 2)]
+    batch = StagedBatch.of(Segment(keys, [b"/bench/0001"] * len(keys)))
+    assert set(batch.written(["/bench/0000", "/bench/0001", "/bench/0998", "/bench/1", "/a"])) == {keys[0], keys[-1]}
+    assert set(batch.written([f"/bench/{i:04}" for i in range(100)])) == set(keys[:50])
+    assert not set(batch.written(["/bench/0001", "/other"]))
+    assert batch.keys() == keys == batch.segment().keys
+    assert batch.plain and batch.prefix == "/bench/0" and batch.segment().bounds == (keys[0], keys[-1])
+
+
+def test_a_channel_gets_its_part_of_a_staged_batch() -> None:
+    batch = StagedBatch.of(Segment(["/a/1", "/a/2", "/b/1"], [b"1", b"2", b"3"], {"d": [2]}))
+    assert batch.narrowed("") is batch and batch.narrowed("/") is batch
+    part = batch.narrowed("/b/")
+    assert isinstance(part, Segment) and part == Segment(["/b/1"], [b"3"], {"d": [0]})
+    assert batch.narrowed("/c/") is batch.narrowed("/0/") is batch.narrowed("/a/3") is None
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+def test_each_channel_gets_what_a_commit_writes_in_its_subtree(channels: int) -> None:
+    server, topic = Server(), channel_topic("/bench/1/")
+    for n in range(channels - 1):
+        server.turn(subscribe=channel_topic(f"/bench/1/{n}/" if n else "/"))
+    server.turn(subscribe=topic)
+    staged = [f"/bench/{n % 3}/{n}" for n in range(DEFAULT.deferred_items_min + 3)]
+    server.stage(b"1", staged)
+    published = bodies(server.turn(server.commit()).publish, topic, BATCH)
+    got = [key for parts in published for segment in parts[1:] for key in segment[0]]
+    assert got == [key for key in staged if key.startswith("/bench/1/")] and server.core.state.deferred

@@ -47,6 +47,9 @@ def test_a_pair_that_is_well() -> None:
         ({"peer": {**PEER, "settings_differ": {"scrub_s": [600, 0]}}}, WARN, "has scrub_s 600, its peer 0"),
         ({"misfit": {"name": "b", "text": "it has another store"}}, BAD, "another store"),
         ({"state": "passive"}, BAD, "nobody active"),
+        ({"replica": {"age": 6100}}, BAD, "heard the active 6.1 s ago"),
+        ({"replica": {"cpu": 900}}, WARN, "uses 90 % of a core"),
+        ({"replicas": [{"name": "r1", "silent_s": 30.0}]}, WARN, "the replica r1 of tcp://a:5556 reported 30 s ago"),
     ],
 )
 def test_what_is_wrong_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chp.facts import BY_PATH, COUNTS, FACTS, GAUGES, GROUP_GAUGES, MEASURES, flat, names
+from chp.facts import BY_PATH, COUNTS, FACTS, GAUGES, GROUP_GAUGES, MEASURES, REPLICA_GAUGES, flat, names
 from chp_server.core.pair.arbitration import Arbitration
 from chp_server.core.pair.pair_state import IncompatiblePeer
 
@@ -15,7 +15,9 @@ DYNAMIC = ("refused_", "garbage_", "suffix_")
 
 
 def test_each_name_stands_once() -> None:
-    metrics = [fact.metric_name for fact in (*GAUGES, *GROUP_GAUGES)] + [measure.name for measure in MEASURES]
+    metrics = [fact.metric_name for fact in (*GAUGES, *GROUP_GAUGES, *REPLICA_GAUGES)] + [
+        measure.name for measure in MEASURES
+    ]
     assert len(set(metrics)) == len(metrics)
     assert len(BY_PATH) == len(FACTS)
 

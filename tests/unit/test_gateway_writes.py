@@ -11,6 +11,7 @@ import pytest
 from chp_client.agent.tickets import Ticket
 from chp_client.core.events import Ack
 from chp_client.errors import Full, Refused
+from chp_client.gateway.problems import Problem
 from chp_client.gateway.shared import writes
 from chp_client.gateway.shared.rows import BatchRows
 from chp_client.gateway.shared.writes import UNDER_WAY, WriteResult, Writes
@@ -172,3 +173,29 @@ def test_a_cancelled_write_releases_its_keys() -> None:
         await turns()
 
     run(act)
+
+
+def test_no_more_writes_wait_for_a_pair_than_its_share() -> None:
+    async def act() -> None:
+        clone, told, most = FakeClone(), list[WriteResult | Exception](), [2]
+        pair: Any = clone
+        made = Writes(pair, pair, lambda revision: None, lambda: most[0])
+        task = asyncio.create_task(made.write(rows("/a")))
+        await turns()
+        assert made.begin("/b", b"1", told.append) and not made.begin("/c", b"1", told.append)
+        with pytest.raises(Problem, match="2 writes wait for the pair of this mount") as found:
+            await made.write(rows("/d"))
+        assert found.value.status == 429
+        with pytest.raises(Problem), made.waiting():
+            pass
+        await turns()
+        clone.answer(1, Ack(1, 2, "applied"))
+        await turns()
+        assert len(told) == 1 and made.begin("/c", b"1", told.append)
+        clone.answer(0, Refused("no"))
+        with pytest.raises(Refused):
+            await task
+        with made.waiting():
+            pass
+
+    asyncio.run(act())

@@ -15,6 +15,7 @@ from chp.batch import Segment, packb, unpackb
 from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.numbers import EPOCH_MAX, epoch_of, number, pack
+from chp.versions import VERSION
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.pair.arbitration import Members
@@ -231,7 +232,7 @@ def test_a_server_of_0_1_and_this_one_have_no_dealings() -> None:
         del said[name]
     turn(core, 2.0, [follow.STATE, packb({**said, "follows": False})])
     misfit = core.status()["misfit"]
-    assert misfit["kind"] == "version" and "version 2" in misfit["text"] and "this program 5" in misfit["text"]
+    assert misfit["kind"] == "version" and "version 2" in misfit["text"] and f"this program {VERSION}" in misfit["text"]
     turn(core, 2.2)
     assert not core.active
     types = {"number": int, "epoch": int, "server": bytes, "name": str, "primary": bool, "in_sync": bool}
@@ -244,7 +245,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
     one, other = server("P"), server("B", 2)
     later = said_of(other, version=9)
     done = turn(one, 0.1, later)
-    assert one.committer.view.version == 5 and one.pair.peer is not None
+    assert one.committer.view.version == VERSION and one.pair.peer is not None
     assert "version" in facts([done], "settings differ")[0]
 
 

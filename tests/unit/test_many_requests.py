@@ -1,6 +1,5 @@
 """Hundreds of requests for a copy cost one look at all keys a subtree and turn, and never hold up a turn."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -39,9 +38,9 @@ def ends(turns: list[Turn]) -> dict[int, int]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     passes: list[list[str]] = []
 
-    def gathering(hashmap: Hashmap, number: int, prefixes: Iterable[str], *more: Any) -> Gathering:
-        passes.append(sorted(prefixes))
-        return Gathering(hashmap, number, passes[-1], *more)
+    def gathering(hashmap: Hashmap, images: dict[str, Image], *more: Any) -> Gathering:
+        passes.append(sorted(images))
+        return Gathering(hashmap, images, *more)
 
     monkeypatch.setattr(state, "Gathering", gathering)
     return passes
@@ -107,7 +106,7 @@ def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_kno
 
 def test_readers_that_stand_still_keep_a_bounded_number_of_keys_alive() -> None:
     """Each reader asks at another number and reads nothing, so its image keeps the lists and values of that number."""
-    limits = replace(DEFAULT, images_items_max=20, images_maps_max=4, sync_chunk_items=1)
+    limits = replace(DEFAULT, images_bytes_max=1, images_maps_max=4, sync_chunk_items=1)
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, limits)
     turns, at = [], 0.1
     for no in range(1, 11):

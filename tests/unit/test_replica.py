@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from chp.access import VOUCH
 from chp.batch import packb, unpackb
 from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp_server.core.updates.authorizer import VOUCHED, Signed
 
 from .replicas import WithReplica
 
@@ -215,3 +217,38 @@ def test_a_greeting_tells_the_load() -> None:
     told, plain = (expect(Greeting, unpackb(core.heartbeats.greeting(), "it")[0]) for core in (pair.r, pair.p))
     assert told.replica is not None and told.replica.keys() == {"hops", "age", "readers", "cpu"}
     assert plain.replica is None
+
+
+def test_a_message_for_a_user_needs_the_right_to_vouch() -> None:
+    pair = WithReplica(keyed=True)
+    body = b"\x93\x91\xa2/k\x91\xc4\x011\xc0"
+    sets = [[RESERVED_KEY, no.to_bytes(8), SESSIONS[0], b"", body] for no in (1, 2)]
+    rules = {"roles": {}, "users": {"bob": {"write": [""]}, "r1": {"admin": [VOUCH]}, "eve": {"write": [""]}}}
+    pair.p.committer.keep_access(pair.p.turn, user="root", rules=rules)
+    pair.p.collect(Signed([VOUCHED, b"bob", *sets[0]], "eve"))
+    pair.run(0.3)
+    assert pair.p.committer.counts["garbage_collector"] == 1 and not pair.p.state.map.values
+    pair.p.collect(Signed([VOUCHED, b"bob", *sets[0]], "r1"))
+    pair.run(0.3)
+    assert pair.p.state.map.values == {"/k": b"1"}
+    assert set(pair.p.state.access.owners.values()) == {"bob"}
+    pair.p.collect(Signed([VOUCHED, b"no name", *sets[1]], "r1"))
+    assert pair.p.committer.counts["garbage_collector"] == 2
+
+
+def test_a_replica_whose_user_may_not_vouch_any_more_is_dropped() -> None:
+    pair = WithReplica()
+    assert len(pair.p.requests.replicas) == 1
+    pair.p.committer.keep_access(pair.p.turn, user="root", rules={"roles": {}, "users": {}})
+    pair.run(0.1)
+    assert len(pair.p.requests.replicas) == 0
+    pair.run(2.0)
+    assert not pair.r.active, "it is refused from then on"
+
+
+def test_a_replica_without_keys_does_not_serve_a_pair_with_rules() -> None:
+    pair = WithReplica()
+    pair.r.committer.keep_access(pair.r.turn, user="root", rules={"roles": {}, "users": {}})
+    pair.run(0.2)
+    assert pair.r.state.access.changed, "it has the rules"
+    assert not pair.r.active and "--keys" in pair.r.link.ends

@@ -65,7 +65,7 @@ def test_each_column_of_the_programs_is_there() -> None:
     assert known == COLUMNS | {columns.REFUSED}
     assert {columns.KEY_BYTES, columns.VALUE_BYTES} <= set(SCHEMA.entries["packed-columns"])
     servers = {"r", "u", "p", "done", "refused", "skipped", "ended", "placed", "trim", "assign", "scheduled", "fired"}
-    servers |= {"failed", "aside"}
+    servers |= {"failed", "aside", "images"}
     assert of_clients == COLUMNS - servers
 
 

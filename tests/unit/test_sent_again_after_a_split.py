@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -231,8 +232,8 @@ def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: st
     pair = split()
     version: dict[str, Any] = {"once": ["job", 1, False], "publish": messages(b"m")}
     pair.put("P", X, 3, {"/job/1": b"1"}, **version)
-    first = [lambda: pair.put("B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
-    second = [lambda: pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
+    first: list[Callable[[], object]] = [partial(pair.put, "B", X, 3, {"/job/1": b"1"}, oldest=True, **version)]
+    second: list[Callable[[], object]] = [partial(pair.put, "B", Y, 1, {theirs: b"2"}, once=["job", 2, False])]
     for put in first + second if done else second + first:
         put()
         pair.run(0.1)

@@ -16,24 +16,29 @@ from tests.talk import join_all
 
 
 class RunningGateway:
-    """A running gateway to `servers`. `stop` ends it as SIGTERM does, and `client` is an HTTP client of it."""
+    """A running gateway to `servers`, to the mounts of a text, or with "" to the servers that a client file names.
 
-    def __init__(self, servers: list[str], *flags: str, limits: RequestLimits | None = None) -> None:
+    `stop` ends it as SIGTERM does, and `client` is an HTTP client of it.
+    """
+
+    def __init__(self, servers: list[str] | str, *flags: str, limits: RequestLimits | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        given = ["--servers", ",".join(servers), "--listen", f"127.0.0.1:{self.port}", *flags]
+        named = servers if isinstance(servers, str) else ",".join(servers)
+        given = [*(["--servers", named] if named else []), "--listen", f"127.0.0.1:{self.port}", *flags]
         self.servers = servers
         self.server = server_of(arguments().parse_args(given), limits)
         self.gateway: Gateway = self.server.config.app.gateway  # type: ignore[union-attr]
         self._thread = threading.Thread(target=self.server.run, args=([self._listener],), daemon=True)
         self._thread.start()
-        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        # A client reads the certificates of all authorities in 20 ms, unless it verifies none. There is no TLS here.
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False, verify=False)
         self._wait_ready()
 
     def _wait_ready(self) -> None:
-        transport = httpx.HTTPTransport(retries=5)
-        with httpx.Client(base_url=self.url, transport=transport, timeout=30, trust_env=False) as client:
+        transport = httpx.HTTPTransport(retries=5, verify=False)
+        with httpx.Client(base_url=self.url, transport=transport, timeout=30, trust_env=False, verify=False) as client:
             while client.get("/ready").status_code != 200:
                 threading.Event().wait(0.05)
 

@@ -244,9 +244,16 @@ def _questions() -> dict[str, Frames]:
         "icanhaz-an-image": {"image": IMAGE, "prefix": "/b", "parts": 1},
         "icanhaz-a-slice": {"image": IMAGE, "part": 0, "packed": True, "credit": 8},
         "icanhaz-an-inspection": {"inspect": True, "credit": 8},
+        "icanhaz-a-plan": {"image": 0, "prefix": "/b", "count": True},
+        "icanhaz-a-part": {"image": number(1, 8), **store, "prefix": "/b", "part": 0, "parts": 2, "credit": 8},
     }
     found = {name: _question(b"", 1, options) for name, options in asked.items()}
     told = {"name": "rates", "program": "rates.py", "state": "SYNCED", "every_ms": 5000}
+    at = {"at": [SERVER, number(1, 3), SERVER, 0], "below": [OTHER_SESSION[:12] + b"rep1"], "name": "r1", "credit": 32}
+    found["icanhaz-to-follow"] = _question(b"\x02follow\x03", 3, {**at, "whole": False})
+    found["icanhaz-more-of-a-replica"] = _question(
+        b"", 3, {"more": 16, "readers": 250, "hops": 1, "number": number(1, 9)}
+    )
     return {**found, "icanhaz-what-a-client-tells-of-itself": _question(b"\x02client\x03", 2, told)}
 
 
@@ -296,7 +303,15 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
     made = pair.ask(b"", image=IMAGE, prefix="/b", parts=1)
     part = pair.ask(b"", image=IMAGE, part=0, packed=True, credit=8)
     gone = pair.ask(b"", image=LEASE_ID, part=0)
+    plan = pair.ask(b"", image=0, prefix="/b", count=True)
+    kept = split(only(8, plan)[-1])[0][2]
+    proof = [kept["store"], kept["opener"]]
+    part_of = pair.ask(b"", image=kept["number"], proof=proof, prefix="/b", part=0, parts=2, credit=8)
+    other = pair.ask(b"", image=kept["number"] - 1, proof=proof, part=0)
     return {
+        "reply-to-a-plan": only(8, plan),
+        "kthxbai-of-a-part": only(5, part_of),
+        "refused-a-number-that-is-not-kept": only(7, other),
         "records-of-a-feed": only(4, feed),
         "kthxbai-of-a-feed": only(5, feed),
         "reply-to-a-probe": only(8, probe),
@@ -351,14 +366,16 @@ def _of_steps() -> dict[str, Frames]:
 
 
 def _of_a_large_record() -> dict[str, Frames]:
-    """Return a record that is published in two parts, because a part may have one byte."""
+    """Return a commit that is published in two parts, because a part may have one byte; and its record."""
     lone, sets = Servers(limits=replace(DEFAULT, part_bytes=1)), _own_sets()
     lone.turn(lambda core: core.subscription([WHO, b"\x01\x02/t/\x03"]))
     names = ("kvset-staged-then-committed", "kvset-staged-more-of-the-attempt", "kvset-the-commit")
     for no, name in enumerate(names, 1):
         turn = lone.turn(lambda core, no=no, name=name: core.collect([RESERVED_KEY, pack(no), *sets[name][2:]]))  # type: ignore[misc]
+    # A record of staged batches is published in the turns to come.
+    turn.publish += lone.turn().publish
     first, last = (f for f in turn.publish if f[-1] and split(f[-1])[0][0] == 1)
-    return {"update-with-more": first, "update-the-last-of-it": last}
+    return {"update-with-more": first, "update-the-last-of-it": last, "journal-a-commit": [lone.rows[-1]]}
 
 
 def _of_the_link() -> Iterator[tuple[str, Frames]]:
@@ -669,12 +686,16 @@ def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
     return message, "P+1" if on_updates else "P", "server to client"
 
 
+# The refusals of questions; the others are of sets.
+OF_QUESTIONS = ("refused-passive", "refused-image", "refused-a-number-that-is-not-kept")
+
+
 def _file_of(name: str, message: str) -> str:
     if name.startswith(("session-", "peer-", "journal-")):
         return name.partition("-")[0] + ".json"
     if message == "MESSAGES" or any(word in name for word in ("topic", "group", "member", "acknowledgement", "fenced")):
         return "topics.json"
-    if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in ("refused-passive", "refused-image")):
+    if message in ("KVSET", "ACK") or (message == "REFUSED" and name not in OF_QUESTIONS):
         return "sets.json"
     return "updates.json" if message == "UPDATE" else "questions.json"
 

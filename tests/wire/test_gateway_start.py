@@ -48,6 +48,47 @@ def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.C
     assert "warning" in refused(["--log-level", "loud"], capsys)
 
 
+MOUNTS = '[mounts]\n"/" = ["a:5556"]\n"/rates/" = ["b:5556"]\n'
+
+
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [
+        ("/=a:5556 /=b:5556", "has the mount '/' twice"),
+        ("/= /rates/=b:5556", "has the mount '/' without a server"),
+        ("/=a:5556 /rates/=a:5556", "the server tcp://a:5556 in the mounts '/' and '/rates/'"),
+        ("/=a:5556 b:5556", "'b:5556' without a mount"),
+    ],
+)
+def test_bad_mounts_are_named(servers: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["--servers", servers], capsys)
+    assert words in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (MOUNTS + '[topics]\n"ticks" = "/none/"', "maps the topic 'ticks' to '/none/', which is no mount"),
+        (MOUNTS.replace("b:5556", "c:5556"), "tcp://c:5556 in the mount '/rates/', and no [[servers]]"),
+        (MOUNTS.replace('["b:5556"]', "[]"), "the mount '/rates/' without a server"),
+    ],
+)
+def test_bad_mounts_of_a_client_file_are_named(
+    table: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = dict.fromkeys(("tcp://a:5556", "tcp://b:5556"), keys.new_pair().public)
+    file = keys.client_file(tmp_path / "gate.toml", GATE, servers)
+    file.write_text(f"{file.read_text()}\n{table}")
+    said = refused(["--client-file", str(file)], capsys)
+    assert words in said and str(file) in said and said.count("\n") == 1
+
+
+def test_mounts_beside_a_client_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = keys.client_file(tmp_path / "gate.toml", GATE, {"tcp://a:5556": keys.new_pair().public})
+    said = refused(["--client-file", str(file), "--servers", "/=a:5556"], capsys)
+    assert "its [mounts] name the mounts too" in said
+
+
 def test_a_port_that_is_taken_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert run(["--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 3

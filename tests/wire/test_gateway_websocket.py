@@ -13,6 +13,7 @@ from chp.batch import packb
 from chp.messages import ICANHAZ
 from chp_client.gateway.channels.websocket import BINARY, CLOSE, PING, PONG, TEXT, put, taken
 from chp_client.gateway.request_fields import RequestLimits
+from chp_client.mount_table import Mounts
 from tests.unit.test_websocket import masked
 from tests.wire.gateways import RunningGateway
 
@@ -78,7 +79,9 @@ def test_it_begins_with_the_servers_and_answers_pings(gateway: RunningGateway) -
     stranger = Stranger(gateway)
     assert stranger.status == 101 and stranger.headers["sec-websocket-accept"] == "s3pplmbitxaq9kygzzhzrbk+xoo="
     server, port, frames = taken(stranger.hear(BINARY))
-    assert (server, port) == (2, 3) and [frame.decode() for frame in frames] == list(gateway.gateway.servers)
+    servers = gateway.gateway.servers
+    assert not isinstance(servers, Mounts)
+    assert (server, port) == (2, 3) and [frame.decode() for frame in frames] == list(servers)
     stranger.socket.sendall(masked(PING, b"there?"))
     assert stranger.hear(PONG) == b"there?"
     stranger.socket.sendall(masked(CLOSE, b""))

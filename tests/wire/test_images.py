@@ -59,7 +59,7 @@ def test_slices_are_disjoint_and_of_one_number() -> None:
 
 def test_many_plans_at_once_wait_for_nothing() -> None:
     """Each plan of a job keeps an image, also one that is only explained. The bound is that of all their keys."""
-    with TestServer(Limits(images_items_max=500, images_maps_max=0)) as server, Hand(server.address) as hand:
+    with TestServer(Limits(images_bytes_max=10 * 57 * 50, images_maps_max=0)) as server, Hand(server.address) as hand:
         session = hand.session()
         for i in range(60):
             session.put({f"/a/{n}": b"%d" % i for n in range(10)})
@@ -75,13 +75,13 @@ def test_a_question_that_waits_for_room_is_said_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ask_port, "BUSY_S", 0.2)
-    with TestServer(Limits(images_items_max=5, images_maps_max=0)) as server, Hand(server.address) as hand:
+    with TestServer(Limits(images_bytes_max=5, images_maps_max=0)) as server, Hand(server.address) as hand:
         hand.session().put({f"/{n}": b"" for n in range(10)})
         assert ask(hand, image=os.urandom(16))[0] == REPLY
         with QuestionPort([server.address], 1.0) as port, pytest.raises(Unanswered, match="last: busy"):
             port.ask("", image=os.urandom(16), prefix="/0")
     said = [record.getMessage() for record in caplog.records if "is busy" in record.getMessage()]
-    assert len(said) == 1 and "holds as many images as it may" in said[0]
+    assert len(said) == 1 and "the images that are read hold" in said[0]
 
 
 def test_the_number_of_slices_can_be_chosen_when_the_size_is_known(hand: Hand) -> None:

@@ -339,21 +339,45 @@ def test_commands_work_over_all_mounts(chp: Callable[..., Result], clone: Clone,
     until(lambda: len(clone) == 7)
 
 
-def test_status_shows_each_mount_and_other_commands_ask_for_one(chp: Callable[..., Result]) -> None:
+def test_commands_of_an_operator_show_each_mount(chp: Callable[..., Result]) -> None:
     status = chp("status", "--no-rates")
     assert status.exit_code == 0, status.output
-    assert [line for line in status.stdout.splitlines() if line.startswith("mount ")] == [
-        f"mount {p}" for p in PREFIXES
-    ]
+    assert [line.split()[0] for line in status.stdout.splitlines()] == [
+        "MOUNT", *(prefix for prefix in PREFIXES for _ in range(2)), *["mount"] * 4
+    ]  # fmt: skip
     told = [json.loads(line) for line in chp("status", "--no-rates", "--json").stdout.splitlines()]
     assert [each["mount"] for each in told if "verdict" in each] == list(PREFIXES)
     one = chp("status", "--mount", "/stock/", "--no-rates")
-    assert one.exit_code == 0 and "mount" not in one.stdout
-    refused = chp("clients")
+    assert one.exit_code == 0 and "mount" not in one.stdout.lower()
+    epochs = chp("status", "--epochs")
+    assert {line.split()[0] for line in epochs.stdout.splitlines()} == {"MOUNT", *PREFIXES}
+    top = [json.loads(line) for line in chp("top", "--count", "1", "--json").stdout.splitlines()]
+    assert [each["mount"] for each in top if "verdict" in each] == list(PREFIXES)
+    doctor = [json.loads(line) for line in chp("doctor", "--json").stdout.splitlines()]
+    assert [each["mount"] for each in doctor if each["what"].startswith("the pair is healthy")] == list(PREFIXES)
+    assert "/rates/EUR/  the pair is healthy" in chp("doctor").stdout
+    refused = chp("leases")
     assert refused.exit_code == 2 and "add --mount with one of /, /rates/, /rates/EUR/, /stock/" in refused.output
-    assert chp("clients", "--mount", "/rates/").exit_code == 0
     assert "--mount /x/ is no mount; the mounts are /, /rates/" in chp("status", "--mount", "/x/").output
     assert "are one pair; leave --mount out" in chp("--servers", NO_SERVER, "status", "--mount", "/x/").output
+
+
+def test_clients_of_all_mounts_are_shown_and_a_mount_that_is_away_is_named(
+    chp: Callable[..., Result], clone: Clone, table: Mounts
+) -> None:
+    def mounts(done: Result) -> set[str]:
+        return {json.loads(line)["mount"] for line in done.stdout.splitlines()}
+
+    until(lambda: mounts(chp("clients", "--json")) == set(PREFIXES))
+    assert chp("clients").stdout.split()[:2] == ["MOUNT", "NAME"]
+    assert chp("clients", "--mount", "/rates/").stdout.split()[0] == "NAME"
+    away = "--servers", f"/={','.join(table.servers['/'])} /gone/={NO_SERVER}"
+    clients = run(*away, "clients", "--json", "--timeout", "300ms")
+    assert clients.exit_code == 3 and mounts(clients) == {"/"} and "mount /gone/: no active server" in clients.output
+    status = run(*away, "status", "--no-rates", "--timeout", "300ms")
+    assert status.exit_code == 3 and "mount /: healthy" in status.stdout and "mount /gone/: no server" in status.stdout
+    doctor = run(*away, "doctor", "--timeout", "300ms")
+    assert doctor.exit_code == 1 and "bad   /gone/  the pair is no server" in doctor.stdout
 
 
 def test_a_command_names_the_mount_that_does_not_answer(table: Mounts) -> None:

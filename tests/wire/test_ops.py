@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from chp import facts
 from chp_client import Clone
 from chp_client.port.admin import Admin
 from chp_server.exits import MEANING, Exit
-from chp_server.testing import Pair, free_port
+from chp_server.testing import Pair, TestServer, free_port
 from tests.wire.gateways import RunningGateway
 
 OPS = Path(__file__).parents[2] / "ops"
@@ -60,20 +63,29 @@ def scraped(address: str) -> set[str]:
     return {name.partition("{")[0] for name in samples(address)}
 
 
+@contextmanager
+def follower(pair: Pair, **settings: Any) -> Iterator[str]:
+    """Run a replica of the pair, and yield its address."""
+    with TestServer(replica=True, upstream=",".join(pair.servers), name="r1", **settings) as replica:
+        yield replica.address
+
+
 def test_each_metric_named_is_there(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     named = {name for text in [*dashboard(), *(rule["expr"] for rule in alerts())] for name in NAME.findall(text)}
     assert len(named) > 25
-    one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    one, two, three = (f"127.0.0.1:{free_port()}" for _ in range(3))
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
     pair.primary.config = replace(pair.primary.config, metrics=one)
     pair.backup.config = replace(pair.backup.config, metrics=two)
-    with pair, RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
+    with pair, follower(pair, metrics=three), RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
         gateway.client.put("/v1/keys/a", content=b"1")
         clone.topic("orders").subscribe("billing", "begin")
         found = scraped(f"127.0.0.1:{gateway.port}")
         for _ in range(100):
-            missing = named - found - (scraped(one) & scraped(two))
+            # Only a replica tells of itself, and only the active of the replicas that follow it.
+            of_replicas = {name for name in scraped(one) | scraped(three) if name.startswith("chp_replica_")}
+            missing = named - found - (scraped(one) & scraped(two)) - of_replicas
             if not missing:
                 break
             threading.Event().wait(0.1)
@@ -101,9 +113,9 @@ def test_each_alarm_of_the_page_has_its_rule() -> None:
 
 def test_a_live_pair_tells_the_facts_of_the_table(tmp_path: Path) -> None:
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
-    with pair, Clone(pair.servers) as clone, Admin(pair.servers) as admin:
+    with pair, follower(pair) as replica, Clone([replica]) as clone, Admin([*pair.servers, replica]) as admin:
         clone.topic("orders").subscribe("billing", "begin")
-        told = [admin.ask(server, "status").facts for server in pair.servers]
+        told = [admin.ask(server, "status").facts for server in admin.servers]
     found: set[str] = set()
     for path, value in (each for status in told for each in facts.flat(status)):
         assert path in facts.BY_PATH, f"{path} is not in the table"
@@ -145,13 +157,13 @@ def test_prometheus_takes_the_alerts() -> None:
 
 def test_the_units_do_not_restart_what_needs_a_person() -> None:
     person = [str(int(code)) for code in MEANING if Exit.USAGE <= code <= Exit.JOURNAL_DAMAGED]
-    server, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "gateway"))
-    assert f"RestartPreventExitStatus={' '.join(person)}\n" in server
+    server, replica, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "replica", "gateway"))
+    assert all(f"RestartPreventExitStatus={' '.join(person)}\n" in unit for unit in (server, replica))
     assert "RestartPreventExitStatus=2 3\n" in gateway
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-@pytest.mark.parametrize("name", ["chp-server", "chp-gateway"])
+@pytest.mark.parametrize("name", ["chp-server", "chp-replica", "chp-gateway"])
 def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
     # The unit runs a program that exists.
     unit = tmp_path / f"{name}.service"
@@ -185,7 +197,7 @@ def test_the_commands_of_image_and_units_are_programs_of_this_project() -> None:
     from chp_server.settings.flags import build_parser
 
     known = " ".join([arguments().format_help(), build_parser().format_help()])
-    for name in ("compose.yml", "chp-gateway.service", "chp-server.service"):
+    for name in ("compose.yml", "chp-gateway.service", "chp-replica.service", "chp-server.service"):
         for flag in re.findall(r"(?:command|ExecStart).*", (OPS / name).read_text()):
             for word in re.findall(r"--[a-z-]+", flag):
                 assert word in known, f"{name}: {word}"

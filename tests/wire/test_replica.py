@@ -59,3 +59,16 @@ def test_a_replica_and_its_server_tell_of_each_other(pair: Pair, replica: TestSe
         facts = admin.ask(replica.address, "status").facts
         assert (facts["role"], facts["state"], facts["replica"]["hops"]) == ("replica", "active", 1)
         until(lambda: admin.ask(active, "status").facts["replicas"][0]["readers"] == 1)
+
+
+def test_more_writers_than_one_connection_has_topics_hear_their_answers(
+    pair: Pair, replica: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chp_server.ports.upstream.TOPICS_MAX", 2)
+    clones = [Clone([replica.address]) for _ in range(5)]
+    try:
+        for i, clone in enumerate(clones):
+            assert clone.set(f"/{i}", b"1").wait(WAIT_S).durability == "replicated"
+    finally:
+        for clone in clones:
+            clone.close()

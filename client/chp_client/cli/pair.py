@@ -71,13 +71,19 @@ class ServerStatus:
         return _STATE_WORDS.get(str(said).upper(), str(said).upper())
 
     @property
+    def is_replica(self) -> bool:
+        """True for a replica, which serves readers of a pair and is not part of it."""
+        return bool(self.fact("role") == "replica")
+
+    @property
     def active(self) -> bool:
-        return self.state == "ACTIVE"
+        """True for the active server of a pair. A replica that says ACTIVE serves readers only."""
+        return self.state == "ACTIVE" and not self.is_replica
 
     @property
     def has_peer(self) -> bool:
         """True if the server was configured with a peer."""
-        return bool(self.fact("role") != "alone")
+        return self.fact("role") not in ("alone", "replica")
 
     @property
     def trouble(self) -> str:
@@ -156,12 +162,30 @@ def view(server: str, answer: Answer) -> ServerStatus:
 def views(answers: Mapping[str, Answer], named: bool) -> list[ServerStatus]:
     """Return views of all servers. If the user named none, a lone server hides the unused default address."""
     seen = [view(server, answer) for server, answer in answers.items()]
-    alone = [v for v in seen if v.reachable and not v.has_peer]
+    alone = [v for v in seen if v.reachable and not v.has_peer and not v.is_replica]
     return alone if alone and not named and not any(v.reachable and v.has_peer for v in seen) else seen
 
 
 def verdict(seen: list[ServerStatus]) -> PairVerdict:
     """Return one verdict on all servers."""
+    replicas = [v for v in seen if v.is_replica]
+    behind = [v for v in replicas if v.state != "ACTIVE"]
+    if replicas and len(replicas) == len(seen) and not behind:
+        return PairVerdict(OK, "healthy", f"{_names(replicas)} serves readers; name the pair's servers to see the pair")
+    found = _verdict([v for v in seen if not v.is_replica] or seen)
+    if found.code == OK and behind:
+        why = f"{_names(behind)} does not hear the pair, or is catching up; the pair itself is healthy"
+        return PairVerdict(DEGRADED, "degraded", why)
+    if found.code == OK and replicas:
+        return PairVerdict(OK, found.word, f"{found.why}; {len(replicas)} replicas follow")
+    return found
+
+
+def _names(seen: list[ServerStatus]) -> str:
+    return ", ".join(v.server for v in seen)
+
+
+def _verdict(seen: list[ServerStatus]) -> PairVerdict:
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
@@ -207,9 +231,7 @@ def _why_away(away: list[ServerStatus]) -> str:
 def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdict:
     for other in others:
         if not other.reachable:
-            if other.denied:
-                return PairVerdict(DEGRADED, "degraded", f"{other.server} does not tell: {other.problem}")
-            return PairVerdict(DEGRADED, "degraded", f"{other.server} is away; {active.server} serves alone")
+            return PairVerdict(DEGRADED, "degraded", _away(active, other, others))
         if other.state != "PASSIVE":
             return PairVerdict(DEGRADED, "degraded", f"{other.server} is {other.state}")
     if active.has_peer and active.in_sync is False:
@@ -219,6 +241,14 @@ def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdic
             return PairVerdict(DEGRADED, "degraded", f"{view.server}: {view.fact('room.why') or 'it is full'}")
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return PairVerdict(OK, "healthy", why)
+
+
+def _away(active: ServerStatus, other: ServerStatus, others: list[ServerStatus]) -> str:
+    if other.denied:
+        return f"{other.server} does not tell: {other.problem}"
+    if active.in_sync and any(v.state == "PASSIVE" for v in others):
+        return f"{other.server} is away: a replica? The pair itself is in sync"
+    return f"{other.server} is away; {active.server} serves alone"
 
 
 def _alone(active: ServerStatus) -> str:

@@ -9,16 +9,17 @@ This is the one module of the command line that knows the words of a Clone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from chp.errors import BadInput, ChpError
 
 from ..port.admin import Admin, AdminReply, Answer
-from .faults import Misused, NoServer, NotFound, RefusedByServer
+from .faults import Fault, Misused, NoServer, NotFound, RefusedByServer
 from .out import hold_warnings
 from .pair import view
 from .probe import NOT_FIRST, why_silent
@@ -28,6 +29,7 @@ from .text import covering_subtrees, escape, show_revision
 if TYPE_CHECKING:
     from chp_client import Change, Clone, Ticket, Topic, Version
 
+T = TypeVar("T")
 # The time in which a failed command looks for the reason.
 EXPLAIN_S = 0.5
 
@@ -91,6 +93,25 @@ def asking(settings: CliSettings) -> Iterator[Admin]:
     """Give a connection to each server, for questions and commands."""
     with explained(settings), Admin(settings.servers, settings.timeout_s) as admin:
         yield admin
+
+
+def at_once(acts: Sequence[Callable[[], T]]) -> list[T]:
+    """Do several things at the same time, such as questions to several pairs. Return their results."""
+    if len(acts) == 1:
+        return [acts[0]()]
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(lambda act: act(), acts))
+
+
+@contextmanager
+def naming_mount(mount: str) -> Iterator[None]:
+    """Put the mount before the message of a fault; it is "" if there is one pair."""
+    try:
+        yield
+    except Fault as fault:
+        if not mount:
+            raise
+        raise type(fault)(f"mount {mount}: {fault.message}") from None
 
 
 @contextmanager

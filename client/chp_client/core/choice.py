@@ -246,12 +246,12 @@ class ServerChoice:
         link, self.joining, self.join_until = self.joining, None, NEVER
         return link
 
-    def told(self, active: ServerView) -> dict[str, str | int]:
-        """Return what a report says of replicas: which one is followed, and how many others a MOVE may send it to."""
+    def told(self, active: ServerView) -> dict[str, int]:
+        """Return what a report to a replica says of the others: how many a MOVE may send this client to."""
         if active.replica is None:
             return {}
         others = [link for link in self._links if link is not active and link not in self.pair]
-        return {"via": active.name, "moves": len(others)}
+        return {"moves": len(others)}
 
     def next_deadline(self) -> float:
         """Return the time of the next look or choice."""

@@ -204,15 +204,15 @@ class ClientCore:
 
     @property
     def misfit(self) -> str:
-        """The reason why no server is followed: the list has more than one pair. Otherwise ""."""
-        return self.choice.misfit if self.epoch == 0 else ""
+        """What is wrong with the list of servers, as it has more than one pair; otherwise ""."""
+        return self.choice.misfit
 
     def denied(self) -> list[tuple[str, str]]:
         """Return the servers that give this client nothing, and why.
 
         The list is empty while another server may still admit it.
         """
-        if self.misfit:
+        if self.misfit and self.epoch == 0:
             return [("the list of servers", self.misfit)]
         found = [(link.address, link.closed) for link in self.links if link.closed]
         if self.choice.on and self.active is not None and self.active.forbidden:

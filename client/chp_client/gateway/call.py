@@ -16,6 +16,7 @@ from .access.caller import Caller
 from .gateway import Gateway
 from .problems import RETRY_S, Problem
 from .request_fields import condition, key_of
+from .shared.mounts import GatewayMount, Touched
 
 
 class Call:
@@ -56,7 +57,8 @@ class Call:
     @property
     def topic(self) -> AsyncTopic:
         """The topic that the path names."""
-        return self.gateway.clone.topic(self.topic_name)
+        name = self.topic_name
+        return self.gateway.mounts.of_topic(name).clone.topic(name)
 
     @property
     def group(self) -> str:
@@ -81,12 +83,20 @@ class Call:
             if body:
                 raise Problem(400, "bad-body", "this takes no body: what it is told stands in the query")
 
-    def check_readable(self, *, fresh: bool = False) -> None:
-        """Raise `Problem` if there is no copy to read yet, or with `fresh` if the copy is not current."""
-        clone = self.gateway.clone
-        if clone.state in (State.CONNECTING, State.CLOSED):
-            text = f"this gateway has no copy yet; {clone.describe()}"
-            raise Problem(503, "not-synced", text, retry_s=RETRY_S)
-        if fresh and clone.state is not State.SYNCED:
-            text = f"the copy is {clone.staleness_s:.1f} s old; ask without ?fresh to have it all the same"
-            raise Problem(503, "stale", text, retry_s=RETRY_S)
+    def readable(self, prefix: str, *, fresh: bool = False) -> list[Touched]:
+        """Return the mounts that have keys of a prefix. Raise `Problem` if one has no readable copy."""
+        found = self.gateway.mounts.touched(prefix)
+        for each in found:
+            check_readable(each.mount, fresh=fresh)
+        return found
+
+
+def check_readable(mount: GatewayMount, *, fresh: bool = False) -> None:
+    """Raise `Problem` if there is no copy to read yet, or with `fresh` if the copy is not current."""
+    clone = mount.clone
+    if clone.state in (State.CONNECTING, State.CLOSED):
+        text = f"this gateway has no copy yet; {mount.what(clone.describe())}"
+        raise Problem(503, "not-synced", text, retry_s=RETRY_S)
+    if fresh and clone.state is not State.SYNCED:
+        text = mount.what(f"the copy is {clone.staleness_s:.1f} s old; ask without ?fresh to have it all the same")
+        raise Problem(503, "stale", text, retry_s=RETRY_S)

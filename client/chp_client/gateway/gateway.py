@@ -1,4 +1,4 @@
-"""The gateway: the Clone and all that requests share. Nothing in it outlives the process."""
+"""The gateway: its mounts, each with a Clone, and all that requests share. Nothing in it outlives the process."""
 
 from __future__ import annotations
 
@@ -11,34 +11,27 @@ from typing import TYPE_CHECKING
 import zmq
 import zmq.asyncio
 
-from chp import addresses
 from chp.errors import ChpError
 from chp.fair import FairTable
-from chp.numbers import describe
 
 from .. import checks
-from ..agent.names import only_ipv6
 from ..clone.aio import AsyncClone
-from ..clone.base import internals
 from ..core.events import State
 from ..errors import Conflict
+from ..mount_table import Mounts
 from .access.audit import GatewayAudit
-from .access.callers import AuthMethods, Callers
+from .access.callers import AuthMethods, Callers, MountedCallers
 from .answers import entry_json
-from .metrics import GatewayMetrics
+from .metrics import GatewayMetrics, Gauge
 from .problems import Problem, problem_of
 from .request_fields import Bodies, RequestLimits, tag
 from .shared.fanout import FanoutChannels
-from .shared.key_order import KeysInOrder
-from .shared.pair_view import PairView
-from .shared.writes import MARKERS, Writes
+from .shared.mounts import GatewayMount, GatewayMounts, position_of
 from .slices import Slices
 
 if TYPE_CHECKING:
     from .channels.connection import WebSocketConnection
 
-# Pages of topics that are read at once. Each has a thread and a socket.
-READING_MAX = 16
 # The order of the keys is brought up to date this often while no page is asked for.
 FOLLOW_S = 1.0
 # The rules are asked for this often. A revoked right ends with the next answer.
@@ -46,11 +39,11 @@ RULES_S = 1.0
 
 
 class Gateway:
-    """One AsyncClone, the order of its keys, and the counters of what is under way."""
+    """The mounts that are served, and the counters of what is under way."""
 
     def __init__(
         self,
-        servers: Sequence[str],
+        servers: Sequence[str] | Mounts,
         subtrees: Sequence[str],
         *,
         write: bool = False,
@@ -60,7 +53,8 @@ class Gateway:
     ) -> None:
         self.limits = limits or RequestLimits()
         self.write = write
-        self.callers, self.keyed = Callers(ways or AuthMethods()), bool(ways and ways.keyed)
+        self.ways, self.keyed = ways or AuthMethods(), bool(ways and ways.keyed)
+        self.callers = Callers(self.ways)
         self.audit = audit or GatewayAudit()
         # `servers` may be a client file, which has the keys of the servers.
         self.servers, self.subtrees = servers, tuple(checks.subtrees_of(None, subtrees))
@@ -70,33 +64,25 @@ class Gateway:
         # The open WebSockets.
         self.lines: FairTable[WebSocketConnection, None] = FairTable(self.limits.lines)
         self.closing = asyncio.Event()
-        self.reading = asyncio.Semaphore(READING_MAX)
-        # For each server, True if it is reached by IPv6.
-        self.ipv6: list[bool]
         self.receivers = ThreadPoolExecutor(self.limits.receiving, "receiving")
         self._receiving = 0
         # The context of the sockets that WebSockets have to the pair.
         self.context: zmq.asyncio.Context
-        self.clone: AsyncClone
-        self.keys: KeysInOrder
-        self.writes: Writes
-        self.channels: FanoutChannels
-        self.pair: PairView
+        self.mounts: GatewayMounts
+        self.channels = FanoutChannels()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Connect to the pair for as long as the gateway serves."""
-        async with AsyncClone(self.servers, subtrees=[*self.subtrees, MARKERS], name="gateway") as self.clone:
-            self.keys, self.pair = KeysInOrder(self.clone), PairView(self.servers)
-            self.writes = Writes(self.clone, internals(self.clone), self.keys.written)
-            self.channels = FanoutChannels(self.clone)
+        """Connect to all pairs for as long as the gateway serves."""
+        self.mounts = GatewayMounts(self.servers, self.subtrees, self.limits.requests)
+        if self.keyed and isinstance(self.servers, Mounts):
+            self.callers = MountedCallers(self.ways, self.servers, [each.prefix for each in self.mounts])
+        async with self.mounts.open():
             self.context = zmq.asyncio.Context()
-            full = [addresses.full(server) for server in self.servers]
-            self.ipv6 = [addresses.is_ipv6(each) or await asyncio.to_thread(only_ipv6, each) for each in full]
             self.context.set(zmq.MAX_SOCKETS, 64 + 8 * self.limits.lines)
-            following = [asyncio.create_task(self._follow())]
+            following = [asyncio.create_task(self._follow(each)) for each in self.mounts]
             if self.keyed:
-                following.append(asyncio.create_task(self._follow_rules()))
+                following += [asyncio.create_task(self._follow_rules(each)) for each in self.mounts]
             try:
                 yield
             finally:
@@ -105,22 +91,21 @@ class Gateway:
                     task.cancel()
                 self.context.destroy(linger=0)
                 self.receivers.shutdown(wait=False)
-                self.keys.close()
-                self.pair.close()
                 self.audit.close()
 
-    async def _follow_rules(self) -> None:
+    async def _follow_rules(self, mount: GatewayMount) -> None:
+        callers = self.callers.of_pair(mount.prefix)
         while True:
             try:
-                self.callers.learn(await self.pair.access())
+                callers.learn(await mount.pair.access())
             except ChpError as error:
                 # The rules are those of a later version.
-                self.callers.why = f"the rules can't be read: {error}; upgrade this gateway"
+                callers.fail(f"the rules can't be read: {error}; upgrade this gateway")
             await asyncio.sleep(RULES_S)
 
-    async def _follow(self) -> None:
+    async def _follow(self, mount: GatewayMount) -> None:
         while True:
-            await self.keys.follow()
+            await mount.keys.follow()
             await asyncio.sleep(FOLLOW_S)
 
     @contextmanager
@@ -135,15 +120,14 @@ class Gateway:
         finally:
             self._receiving -= 1
 
-    def gauges(self) -> dict[str, tuple[str, float]]:
-        """Return the gauges of /metrics: the help and the value of each."""
-        clone = self.clone
-        stale = clone.staleness_s
-        return {
-            "synced": ("1 while the copy is current", float(clone.state is State.SYNCED)),
-            "staleness_seconds": ("for how long the copy has not been known to be current", min(stale, 1e9)),
-            "lag_seconds": ("how old what comes was when it came", clone.lag_s),
-            "keys": ("keys of the copy", float(len(self.keys))),
+    def gauges(self) -> dict[str, Gauge]:
+        """Return the gauges of /metrics: the help and the value of each, or its values by mount."""
+        mounts = self.mounts
+        found: dict[str, Gauge] = {
+            "synced": ("1 while the copy is current", float(mounts.state is State.SYNCED)),
+            "staleness_seconds": ("for how long the copy has not been known to be current", _bounded(mounts)),
+            "lag_seconds": ("how old what comes was when it came", mounts.lag_s),
+            "keys": ("keys of the copy", float(mounts.count)),
             "requests": ("requests that wait for the pair", float(self.under_way)),
             "readers": ("readers of changes", float(self.readers)),
             "streams": ("readers of messages as events", float(self.streams)),
@@ -151,12 +135,17 @@ class Gateway:
             "receiving": ("members of groups that wait for messages", float(self._receiving)),
             "body_bytes": ("bytes of bodies under way", float(self.bodies.held)),
         }
+        if mounts.several:
+            synced = {each.prefix: float(each.clone.state is State.SYNCED) for each in mounts}
+            found["mount_synced"] = ("1 while the copy of the mount is current", synced)
+            old = {each.prefix: _bounded(each.clone) for each in mounts}
+            found["mount_staleness_seconds"] = ("for how long that of the mount has not been", old)
+        return found
 
-    def freshness(self) -> dict[str, str]:
-        """Return the headers that say how current the copy is."""
-        clone = self.clone
-        staleness = f"{clone.staleness_s:.3f}"
-        return {"CHP-Number": describe(clone.revision), "CHP-Staleness": staleness, "Cache-Control": "no-cache"}
+    def freshness(self, *mounts: GatewayMount) -> dict[str, str]:
+        """Return the headers that say how current the copies of some mounts are."""
+        staleness = f"{max(each.clone.staleness_s for each in mounts):.3f}"
+        return {"CHP-Number": position_of(mounts), "CHP-Staleness": staleness, "Cache-Control": "no-cache"}
 
     def held(self, key: str) -> None:
         """Raise `BadKey` if a key lies outside the subtrees that are served."""
@@ -166,9 +155,14 @@ class Gateway:
         """Return the Problem of a write; that of a single key shows the present entry."""
         problem = problem_of(error)
         if isinstance(error, Conflict) and problem.status == 412 and key is not None:
-            entry = self.clone.entry(key)
+            entry = self.mounts.of_key(key).clone.entry(key)
             at = error.revisions.get(key)
             problem.more["now"] = {"key": key, "etag": tag(at)} if at else None
             if entry is not None and entry.revision == at:
                 problem.more["now"] |= entry_json(entry)
         return problem
+
+
+def _bounded(copy: GatewayMounts | AsyncClone) -> float:
+    """Return how stale a copy is, as a number that every reader of metrics takes."""
+    return min(copy.staleness_s, 1e9)

@@ -16,6 +16,7 @@ from chp.errors import ChpError
 
 from .. import target
 from ..clientfile import ClientFile, credentials_of
+from ..mount_table import Mounts, is_text
 from .access.audit import STREAM, GatewayAudit
 from .access.callers import AuthMethods
 from .channels.connection import WebSocketConnection
@@ -50,6 +51,7 @@ examples:
   chp-gateway                                        the pair of this host, at http://127.0.0.1:8080
   chp-gateway --servers tcp://a:5556,tcp://b:5566 --listen 127.0.0.1:9000
   chp-gateway --client-file /etc/chp/gateway.toml    a pair with keys: a caller shows a token of `chp access token`
+  chp-gateway --servers '/=a:5556,b:5566 /rates/=c:5556,d:5566'    several pairs, each with a subtree
   chp-gateway --client-file gateway.toml --listen 0.0.0.0:8080 --audit /var/log/chp-gateway.jsonl
   chp-gateway --subtree /rates/ --write              a part only; the console may edit
 
@@ -102,11 +104,18 @@ def arguments() -> argparse.ArgumentParser:
     return made
 
 
-def servers_of(given: argparse.Namespace) -> Sequence[str]:
-    """Return the servers, as addresses or as a client file; raise `ChpError` for bad ones."""
+def servers_of(given: argparse.Namespace) -> Sequence[str] | Mounts:
+    """Return the servers, as addresses, as a client file or as mounts; raise `ChpError` for bad ones."""
     path = given.client_file or os.environ.get(target.CLIENT_VARIABLE)
     if path and given.servers is not None:
+        if is_text(given.servers):
+            raise ValueError(
+                f"--servers {given.servers}: the client file {path} has the keys, so its [mounts] name the mounts too; "
+                "leave --servers out, or name servers of one pair"
+            )
         return ClientFile.read(path).only([each.strip() for each in given.servers.split(",")])
+    if (mounts := target.mounts_of(given.servers, given.client_file)) is not None:
+        return mounts
     return target.servers_of(given.servers, given.client_file)
 
 
@@ -143,9 +152,10 @@ def ways_of(given: argparse.Namespace, *, keyed: bool) -> AuthMethods:
     return AuthMethods(keyed, header.encode(), given.anonymous)
 
 
-def audit_of(given: argparse.Namespace, servers: Sequence[str]) -> GatewayAudit:
+def audit_of(given: argparse.Namespace, servers: Sequence[str] | Mounts) -> GatewayAudit:
     """Return the audit; raise `ValueError` if its file can't be written."""
-    known = list(credentials_of(servers).values())
+    first = next(iter(servers.servers.values())) if isinstance(servers, Mounts) else servers
+    known = list(credentials_of(first).values())
     try:
         return GatewayAudit(given.audit, known[0].pair.public[: keyfiles.SHOWN].decode() if known else "")
     except OSError as error:
@@ -156,7 +166,8 @@ def server_of(given: argparse.Namespace, limits: RequestLimits | None = None) ->
     """Return the server, not started; raise `ValueError` or `ChpError` for bad flags."""
     host, port = listen_of(given.listen)
     servers = servers_of(given)
-    ways = ways_of(given, keyed=isinstance(servers, ClientFile))
+    pairs = servers.servers.values() if isinstance(servers, Mounts) else [servers]
+    ways = ways_of(given, keyed=any(isinstance(each, ClientFile) for each in pairs))
     gateway = Gateway(
         servers,
         given.subtree or [""],
@@ -201,7 +212,8 @@ def run(args: Sequence[str]) -> int:
         return 3
     with listener:
         served = server.gateway.servers
-        sys.stderr.write(f"chp-gateway: http://{given.listen} serves {', '.join(served)}\n")
+        shown = str(served) if isinstance(served, Mounts) else ", ".join(served)
+        sys.stderr.write(f"chp-gateway: http://{given.listen} serves {shown}\n")
         if listen_of(given.listen)[0] not in LOOPBACK:
             sys.stderr.write(f"chp-gateway: {NO_TLS}\n")
         server.run([listener])

@@ -19,6 +19,8 @@ from typing import Any
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 KINDS = ("read", "write", "page", "batch", "other")
+# The help, and the value or the value of each mount.
+Gauge = tuple[str, float | dict[str, float]]
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -46,7 +48,7 @@ class GatewayMetrics:
             if any(counts)
         }
 
-    def text(self, gauges: dict[str, tuple[str, float]]) -> str:
+    def text(self, gauges: dict[str, Gauge]) -> str:
         """Return all metrics; `gauges` has the help and the value of those that other parts know."""
         return "\n".join([*self._histograms(), *self._counters(), *_gauges(gauges), *_process(self.begun)]) + "\n"
 
@@ -89,10 +91,18 @@ def _head(name: str, kind: str, about: str) -> tuple[str, str]:
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
 
 
-def _gauges(gauges: dict[str, tuple[str, float]]) -> Iterator[str]:
-    for name, (about, value) in gauges.items():
+def _gauges(gauges: dict[str, Gauge]) -> Iterator[str]:
+    for name, (about, found) in gauges.items():
         yield from _head(f"chp_gateway_{name}", "gauge", about)
-        yield f"chp_gateway_{name} {value:g}" if abs(value) < 1e6 else f"chp_gateway_{name} {value:.0f}"
+        labelled = {_label(mount): value for mount, value in found.items()} if isinstance(found, dict) else {"": found}
+        for label, value in labelled.items():
+            shown = f"{value:g}" if abs(value) < 1e6 else f"{value:.0f}"
+            yield f"chp_gateway_{name}{label} {shown}"
+
+
+def _label(mount: str) -> str:
+    escaped = mount.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{mount="{escaped}"}}'
 
 
 def _process(begun: float) -> Iterator[str]:

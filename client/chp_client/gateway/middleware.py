@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import traceback
 from time import perf_counter
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +27,7 @@ from .access.callers import Callers
 from .answers import with_always
 from .call import Call
 from .channels.admission import AllowedMessages
+from .channels.connection import Admitted
 from .gateway import Gateway
 from .problems import Problem, problem_of
 from .request_fields import is_host, is_local, query
@@ -124,23 +126,24 @@ class Middleware:
             self.gateway.audit.denied(scope.get("caller", NOBODY), address_of(scope), what, problem.detail)
         return problem
 
-    def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> AllowedMessages:
-        """Admit a WebSocket as any other request, and return the messages that may pass; raise `Problem` if not."""
+    def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> Admitted:
+        """Admit a WebSocket as any other request, to the pair that it names; raise `Problem` if it is not admitted."""
         gateway = self.gateway
         scope: Scope = {"headers": headers, "method": "GET", "path": "/v1/clone", "client": (address, 0)}
         try:
             self._admit(scope, counts=False, is_open=False)
+            mount = gateway.mounts.of_prefix(_mount_of(query, several=gateway.mounts.several))
+            caller = caller_of(scope).at(mount.prefix)
         except Problem as problem:
             raise self.audited(scope, problem) from None
-        if query:
-            raise Problem(400, "bad-query", "this path takes no query; what is wanted is asked for by the messages")
-        caller = caller_of(scope)
         if gateway.lines.refuses(caller.user):
             text = f"{len(gateway.lines)} WebSockets are too many for one gateway; ask another"
             raise Problem(429, "busy", text, retry_s=5)
         from_page = any(name == b"origin" for name, _ in headers)
-        may_write = gateway.write or not from_page
-        return AllowedMessages(gateway.subtrees, may_write, caller, is_member=gateway.callers.is_member)
+        may_write, callers = gateway.write or not from_page, self.callers.of_pair(mount.prefix)
+        subtrees = mount.subtrees if mount.prefix else gateway.subtrees
+        allowed = AllowedMessages(subtrees, may_write, caller, is_member=callers.is_member, nested=mount.nested)
+        return Admitted(allowed, mount, callers)
 
     def denied(self, caller: Caller, address: str, why: str) -> None:
         """Write into the audit that a message of a WebSocket was denied."""
@@ -186,6 +189,15 @@ def _no_route(here: PathRoutes | None) -> Response:
     response = Problem(405, "bad-method", f"this path takes {here.allow}").response()
     response.headers["Allow"] = here.allow
     return response
+
+
+def _mount_of(query: bytes, *, several: bool) -> str | None:
+    """Return the mount that a WebSocket names, which it has to if there are several; None for the only pair."""
+    fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=2) if query else []
+    if fields and (not several or [name for name, _ in fields] != ["mount"]):
+        takes = "only `mount`" if several else "no query"
+        raise Problem(400, "bad-query", f"this path takes {takes}; what is wanted is asked for by the messages")
+    return fields[0][1] if fields else None
 
 
 def address_of(scope: Scope) -> str:

@@ -16,6 +16,11 @@ from .route import Field, Route, Schema
 
 STRING = {"type": "string"}
 REVISION = {"type": "string", "pattern": r"^[0-9]+\.[0-9]+$", "description": "epoch.sequence"}
+_MOUNTED = r"/\S*=[0-9]+\.[0-9]+"
+POSITION = {
+    "type": "string", "pattern": rf"^([0-9]+\.[0-9]+|{_MOUNTED}( {_MOUNTED})*)$",
+    "description": "the number of a copy; of several mounts PREFIX=NUMBER of each, the prefix percent-encoded",
+}  # fmt: skip
 
 
 def obj(required: Schema, **more: Schema) -> Schema:
@@ -34,26 +39,34 @@ def facts(prefix: str) -> Schema:
 
 
 REF = {"$ref": "#/components/schemas/Revision"}
+AT = {"$ref": "#/components/schemas/Position"}
 WHOLE, NUMBER, FLAG = {"type": "integer"}, {"type": "number"}, {"type": "boolean"}
 ENTRY = obj({"key": STRING, "revision": REF}, value=STRING, base64=STRING, ttl=NUMBER)
 DURABILITY = {"type": "string", "enum": ["applied", "journaled", "replicated"]}
 DONE = obj({"revision": REF}, durability=DURABILITY)
-PAGE = obj({"keys": array(ENTRY), "next": {"type": ["string", "null"]}, "number": REF})
+PAGE = obj({"keys": array(ENTRY), "next": {"type": ["string", "null"]}, "number": AT})
 TURNS = obj({}, **facts("turns"), above_50_ms=WHOLE)
 SYNCS = obj({}, last=NUMBER, p50=NUMBER, p99=NUMBER)
 TOOK = obj({"count": WHOLE, "p50_ms": NUMBER, "p99_ms": NUMBER})
 SERVER = obj(
     {"server": STRING, "state": STRING}, **{name: each for name, each in facts("").items() if name != "state"},
-    problem=STRING, turns=TURNS, room=obj({}, **facts("room")), syncs_ms=SYNCS,
+    mount=STRING, problem=STRING, turns=TURNS, room=obj({}, **facts("room")), syncs_ms=SYNCS,
+    replica=obj({}, **facts("replica")), replicas=array(obj({}, **facts("replicas[]"))),
+)  # fmt: skip
+MOUNT = obj(
+    {"mount": STRING, "state": STRING, "number": REF, "active": {"type": ["string", "null"]}},
+    staleness_s={"type": ["number", "null"]},
 )  # fmt: skip
 OWN = obj(
-    {"state": STRING, "number": REF, "keys": WHOLE, "write": FLAG, "hand_over": FLAG, "readers": WHOLE},
+    {"state": STRING, "number": AT, "keys": WHOLE, "write": FLAG, "hand_over": FLAG, "readers": WHOLE},
     staleness_s={"type": ["number", "null"]}, active={"type": ["string", "null"]}, lag_ms=NUMBER,
-    answers=obj({}, **dict.fromkeys(KINDS, TOOK)),
+    answers=obj({}, **dict.fromkeys(KINDS, TOOK)), mounts=array(MOUNT),
 )  # fmt: skip
 PAIR = obj({"servers": array(SERVER), "gateway": OWN})
 SWITCHED = obj({"active": STRING, "was": STRING, "number": REF, "seconds": NUMBER})
-EPOCH = obj({"epoch": WHOLE, "name": STRING, "because": STRING, "wall_ms": WHOLE}, last=REF, opener=STRING)
+EPOCH = obj(
+    {"epoch": WHOLE, "name": STRING, "because": STRING, "wall_ms": WHOLE}, last=REF, opener=STRING, mount=STRING
+)
 HISTORY = obj({"epochs": array(EPOCH)})
 CLIENT = obj(
     {
@@ -62,7 +75,8 @@ CLIENT = obj(
             ("pid", "keys", "lag_ms", "batches", "bytes", "holes", "mismatches", "failovers", "place"), WHOLE
         ),
         "number": REF, "subtrees": array(STRING), "since_s": NUMBER, "heard_s": NUMBER,
-    }
+    },
+    mount=STRING,
 )  # fmt: skip
 CLIENTS = obj({"clients": array(CLIENT), "count": WHOLE})
 GROUP_SEEN = obj({"topic": STRING, "group": STRING, "lag": WHOLE, "oldest_s": NUMBER, "members": WHOLE}, late=FLAG)
@@ -92,7 +106,7 @@ GIVEN = obj(
     {"messages": array(MESSAGE), "receipt": STRING, "member": STRING, "missed": WHOLE, "behind": WHOLE},
     deliveries=WHOLE, max_deliveries=WHOLE,
 )  # fmt: skip
-READY = obj({"status": STRING, "number": REF, "write": FLAG})
+READY = obj({"status": STRING, "number": AT, "write": FLAG})
 PROBLEM = obj(
     {**dict.fromkeys(("type", "title", "code", "detail"), STRING), "status": WHOLE},
     row=WHOLE, revisions={"type": "object"}, now={"type": ["object", "null"]},
@@ -135,7 +149,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "chp-gateway", "version": "1", "description": "A shared, replicated dictionary by HTTP."},
         "paths": paths,
-        "components": {"schemas": {"Problem": PROBLEM, "Revision": REVISION}},
+        "components": {"schemas": {"Problem": PROBLEM, "Revision": REVISION, "Position": POSITION}},
     }
 
 

@@ -30,6 +30,8 @@ from ..mount_table import Mounts
 
 # Spark hands these to a sink too.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# Spark's catalog adds these to the options of a table.
+OF_THE_CATALOG = frozenset({"provider", "owner"})
 
 
 class BadOption(BadInput):
@@ -226,6 +228,8 @@ def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
     mounts.
     """
     values = {option.name: option.default for option in OPTIONS}
+    if any(name.lower() in OF_THE_CATALOG for name in given):
+        raise BadOption(f"chp can't be a table of Spark's catalog. {_CATALOG}")
     for name, text in given.items():
         if name.lower() in SPARKS_OWN:
             continue
@@ -357,9 +361,6 @@ def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
 def _unknown(name: str) -> str:
     if name.lower() == "path":
         return "option path is not used: give save() or load() no argument, and the option subtree"
-    if name.lower() == "provider":
-        # CREATE TABLE adds it.
-        return f"chp can't be a table of Spark's catalog. {_CATALOG}"
     close = difflib.get_close_matches(name.lower(), list(_BY_NAME), n=1, cutoff=0.5)
     meant = f"did you mean {_BY_NAME[close[0]].name}?" if close else f"there are {', '.join(o.name for o in OPTIONS)}"
     return f"option {name} is not known; {meant}"

@@ -2,6 +2,7 @@
 
     server.secret        our pair, readable for this user alone
     peer.pub             the other server's public key
+    upstreamN.pub        of a replica: the public key of the Nth server of --upstream
     clients/NAME.pub     a key of user NAME; more keys are NAME.2.pub, NAME.new.pub ...; no user is `local` or `peer`
 
 `clients` is looked at each second, and read again when the directory has changed, and every `AGAIN_S`. A file that is
@@ -50,7 +51,7 @@ class Keyring:
     def __init__(self, directory: str, *, has_peer: bool) -> None:
         """Read all keys; raise `CannotStart` that names the file and the remedy."""
         base = Path(directory)
-        self._clients, self._of_peer = base / "clients", base / "peer.pub"
+        self._base, self._clients, self._of_peer = base, base / "clients", base / "peer.pub"
         self._peer_state = _state_of(self._of_peer)
         self.pair = _own(base / "server.secret")
         self.peer = _file(self._of_peer, keyfiles.read_public, _NO_PEER) if has_peer else b""
@@ -68,6 +69,10 @@ class Keyring:
         self._read_at = float("-inf")
         # The number of times that keys were found to be removed.
         self.removals = 0
+
+    def upstream(self, place: int) -> bytes:
+        """Return the key of a server that a replica follows; raise `CannotStart` that names the file and the remedy."""
+        return _file(self._base / f"upstream{place + 1}.pub", keyfiles.read_public, _NO_UPSTREAM)
 
     def is_peer(self, key: bytes) -> bool:
         """Return True if these 32 bytes are the peer's public key."""
@@ -153,6 +158,7 @@ class Keyring:
 
 _NO_SERVER = "run `chp keygen server` in that directory"
 _NO_PEER = "copy the server.pub of the other server there; the two know each other by their keys"
+_NO_UPSTREAM = "copy the server.pub there of that server, in the order of --upstream: upstream1.pub, upstream2.pub"
 _NO_CLIENT = "copy the NAME.pub there that `chp keygen NAME` wrote"
 
 

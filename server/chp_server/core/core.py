@@ -46,7 +46,7 @@ from .questions.status import status_of
 from .release import AckRelease
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
-from .updates.authorizer import Authorizer, with_user
+from .updates.authorizer import VOUCHED, Authorizer, with_user
 from .updates.channels import alive
 from .updates.commit import Committer
 from .updates.committed import Committed
@@ -67,6 +67,7 @@ class ServerCore:
         committed = Committed(limits)
         room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.committer = Committer(committed, room, config.durability)
+        self.committer.retains = config.retain_bytes, config.retain_s
         self.pair = PairState(config, server, turn, committed)
         self._config, self._committed, self._room = config, committed, room
         self._deadlines, self._pending = Deadlines(), PendingList(limits)
@@ -87,10 +88,15 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
-        self._ending_keys_max, self._deferred_items = limits.ending_keys_max, limits.deferred_slice_items
+        self._ending_keys_max = limits.ending_keys_max
+        # The items and bytes of a large commit that a turn does.
+        self._quiet_slice = limits.deferred_slice_items, limits.publish_slice_bytes
+        self._busy_slice = max(1, self._quiet_slice[0] // 2), max(1, self._quiet_slice[1] // 2)
         self._small_set_bytes, self._quiet_times = limits.small_set_bytes, limits.gather_quiet_times
         # True if this turn has done its share of the sets that wait.
         self._shared = False
+        # True if this turn took a message of a client or of the peer, who may wait for its end.
+        self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
         # A message of the peer that waits for the journal, with its read.
@@ -144,8 +150,9 @@ class ServerCore:
             self._deadlines.set(LINK, now)
         if config.has_peer:
             self.link.beat_timer.begins(now)
-        if state.deferred:
-            state.catch_up(self._deferred_items)
+        self._heard = False
+        if self._committed.busy:
+            self._go_on_with_commit(self._busy_slice)
         arbitrated = config.has_arbiter and pair.active and not pair.is_handing_over()
         if arbitrated and not pair.arbitration.holds(now, state.number):
             self._step(PairEvent.LEASE_LOST)
@@ -159,6 +166,17 @@ class ServerCore:
         if not config.has_peer and not pair.active:
             # This comes before the first request: a CHP/1 client would ask again only after 5 s.
             self._alone()
+
+    def _go_on_with_commit(self, most: tuple[int, int]) -> None:
+        """Put the next items of a large commit into the map, and publish the next bytes of it."""
+        items, size = most
+        channels, state = self._committed.channels, self._committed.state
+        state.catch_up(items)
+        # A replica publishes while it catches up, too.
+        if channels.behind and (self.pair.active or self._config.replica):
+            self.turn.effects.publish += channels.share(size)
+        elif channels.behind:
+            channels.drop_later()
 
     def end_turn(self) -> Turn:
         """Do what is due, commit, pass new records to the peer and to streams, and return all effects of the turn."""
@@ -187,10 +205,14 @@ class ServerCore:
             self.requests.forget()
         if state.busy:
             state.go_on(self._quiet_times if state.number == turn.written else 1)
-        if self.requests.replicas:
+        if self.requests.replicas.streams:
             self.requests.replicas.pump(self.requests.blocked)
         if self.requests.awake or self.requests.replicas.reads:
             self.requests.pump()
+        if self._committed.busy and not self._heard:
+            # Nobody waits for the end of this turn.
+            items, size = self._quiet_slice
+            self._go_on_with_commit((items - self._busy_slice[0], size - self._busy_slice[1]))
         self.link.opens = False
         effects, turn.effects = turn.effects, Turn()
         return effects
@@ -232,11 +254,13 @@ class ServerCore:
             self._changes.tell(acks.answered, self.requests.promise)
         if self.requests.readers.owed:
             self.requests.readers.tell(acks.answered)
+        if self.requests.owed:
+            self.requests.tell_plans(acks.answered)
 
     def next_deadline(self) -> float:
         """Return when the next turn is due if no message comes; that is now if work of this turn is left."""
         state, now = self._committed.state, self.turn.now
-        if state.busy or state.deferred or self._pending.taken or self.link.ready:
+        if state.busy or self._committed.busy or self._pending.taken or self.link.ready:
             return now
         if self._sets.queue.sessions and self._sets.ready(self.pair.follower, now):
             return now
@@ -261,7 +285,10 @@ class ServerCore:
 
     def collect(self, frames: list[bytes]) -> None:
         """Take a KVSET of P+2, of CHP/1 or CHP/2; from here on its session goes by its public id."""
+        self._heard = True
         try:
+            if frames[0] == VOUCHED:
+                frames = self._vouched(frames, 0)
             known = with_user(frames, by_public_id(frames)) if frames[0] == RESERVED_KEY else frames
             if self._pending.taken and self._pending.queues(known, self._committed.state):
                 self._pending.taken.append(known)
@@ -273,6 +300,11 @@ class ServerCore:
             # It is a defect of the server, or memory is exhausted; the shell logs it.
             self._health.failures += 1
             raise
+
+    def _vouched(self, frames: list[bytes], at: int) -> list[bytes]:
+        """Return a message that a replica sends for a user, as that user's own."""
+        access, keyed = self._committed.state.access, self._config.keyed
+        return self.requests.authorizer.vouched(access, frames, at, keyed=keyed)
 
     def _take_sets(self) -> None:
         """Do the sets that waited for their turn, as far as this turn may; once a turn."""
@@ -308,8 +340,12 @@ class ServerCore:
         if self._sets.queue.sessions:
             self._take_sets()
         self._deadlines.set(EXPIRY, self.turn.now)
-        self.requests.authorizer.heed(frames)
+        authorizer = self.requests.authorizer
+        authorizer.heed(frames)
         try:
+            if frames[1:2] == [VOUCHED]:
+                frames = self._vouched(frames, 1)
+                authorizer.heed(frames)
             self._run(self.requests.message(frames))
         except BadInput as error:
             self._garbage("snapshot", error)
@@ -343,6 +379,7 @@ class ServerCore:
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """Take a message of P+3, and the identity of its connection."""
+        self._heard = True
         if self._parked is None:
             self._hear_peer(frames, line)
         else:
@@ -584,6 +621,8 @@ class ServerCore:
         else:
             expiry.step(scan=beats)
             self.requests.readers.settle(beat=beats)
+            if beats:
+                self.requests.forget_numbers()
             times = (expiry.next_at(), self.requests.readers.coordinator.due_at(now))
             at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:

@@ -36,6 +36,7 @@ class CoreConfig:
     scrub_s: float = Config.scrub_s
     retain_s: float = Config.retain_s
     retain_bytes: int = Config.retain_bytes
+    readers_max: int = Config.readers_max
     keys_max: int | None = None
     disk_free_min: int = 0
 

@@ -71,8 +71,8 @@ class HeartbeatTimer:
             committed.counts["forgotten_applications"] += forgotten
         committed.channels.let_go(turn.now)
         turn.effects.publish += subscriptions.say_again(committed)
-        if pair.active and committed.state.deferred:
-            # While a large commit is applied, no fingerprint can be given.
+        if pair.active and committed.busy:
+            # While a large commit is applied and published, no fingerprint can be given.
             self.greet_all()
         elif pair.active:
             self.tell_channels()
@@ -88,7 +88,8 @@ class HeartbeatTimer:
         turn, committed, pace = self._turn, self._committed, self._pace
         channels = committed.channels
         topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
-        at, beat_ms, wall_ms = committed.state.number, round(pace.told_s * 1000), round(turn.wall_s * 1000)
+        at, beat_ms = committed.state.number, round(pace.told_s * 1000)
+        wall_ms = self._pair.wall_ms or round(turn.wall_s * 1000)
         load = self._pair.load()
         for channel, fingerprint in channels.measured(committed.state.map, topics):
             if fingerprint is None:

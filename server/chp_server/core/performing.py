@@ -138,6 +138,8 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     recover_snapshot(committed, loaded.snapshot, committed.limits, now, wall_s)
     for row in loaded.rows:
         committed.log.append(committed.follow(row.body, now, wall_s))
+    # The peer may have another journal than when these were staged.
+    committed.state.staging.forget_numbers()
     if committed.drop_partial():
         journal.drop_after(committed.state.number)
     journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
@@ -185,13 +187,13 @@ def take_inputs(core: ServerCore, inboxes: Inboxes) -> None:
     ready = inboxes.ready
     if PEER in ready:
         inboxes.take(PEER, lambda frames: core.peer_message(frames[1:], frames[0]))
-    state = core.state
-    if UPDATES in ready and not state.deferred:
+    state, committed = core.state, core.committer.committed
+    if UPDATES in ready and not committed.busy:
         inboxes.take(UPDATES, core.subscription)
     if COLLECTOR in ready and not state.listing:
         inboxes.take(COLLECTOR, core.collect)
     # A commit may have come just now.
-    if SNAPSHOT in ready and not state.deferred:
+    if SNAPSHOT in ready and not committed.busy:
         inboxes.take(SNAPSHOT, core.request)
 
 

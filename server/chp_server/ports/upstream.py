@@ -1,7 +1,7 @@
 """The sockets of a replica to the servers that it follows.
 
     DEALER  P      the question `follow`, whose answer has no end; and one more for each client that asks the active
-    SUB     P+1    HUGZ, and the own channels of clients
+    SUB     P+1    HUGZ, and the own channels of clients: one for each `TOPICS_MAX` of them
     XPUB    P+2    KVSETs of clients; nothing waits for a server that is away
 
 Each message has its line in front (core/replica/upstream.py).
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import zmq
 
 from chp.addresses import beside, is_ipv6
+from chp.keyfiles import KeyPair
 from chp.limits import Limits
 
 from ..core.replica.upstream import HUGZ, PASSED, QUESTIONS, SETS, UPDATES
@@ -24,13 +25,27 @@ OFFSETS = {QUESTIONS: 0, UPDATES: 1, SETS: 2}
 KINDS = {QUESTIONS: zmq.DEALER, UPDATES: zmq.SUB, SETS: zmq.XPUB}
 # Messages that may wait for a connection to a server: as many as a Clone's sockets keep.
 SEND_MARK = 4096
+# A server bounds the topics of a connection, and libzmq drops subscriptions beyond the mark of a new one.
+TOPICS_MAX = 900
 
 
 class UpstreamSockets:
     """The lines of a replica to its upstream."""
 
-    def __init__(self, context: zmq.Context[Socket], servers: list[str], limits: Limits, waiting: Poller) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Socket],
+        servers: list[str],
+        limits: Limits,
+        waiting: Poller,
+        keys: list[tuple[KeyPair, bytes]],
+    ) -> None:
         self._context, self._servers, self._limits, self._waiting = context, servers, limits, waiting
+        # For each server: our own key pair and the server's key; empty without keys.
+        self._keys = keys
+        # The topics of each SUB socket, by its line and its place among those of the line.
+        self._topics: dict[bytes, set[bytes]] = {}
+        self._of_topic: dict[tuple[bytes, bytes], bytes] = {}
         self._lines: dict[bytes, Socket] = {}
         self._named: dict[Socket, bytes] = {}
         self.dropped = 0
@@ -38,8 +53,11 @@ class UpstreamSockets:
     def connect(self) -> None:
         """Connect to all servers."""
         for place in range(len(self._servers)):
-            for kind in OFFSETS:
+            for kind in (QUESTIONS, SETS):
                 self._open(kind + bytes([place]))
+            self._topics.setdefault(UPDATES + bytes([place, 0]), {HUGZ})
+        for line in self._topics:
+            self._open(line)
 
     def _open(self, line: bytes) -> Socket:
         kind = QUESTIONS if line[:1] == PASSED else line[:1]
@@ -54,8 +72,11 @@ class UpstreamSockets:
             socket.set(option, value)
         if kind == SETS:
             socket.set(zmq.IMMEDIATE, 1)
-        if kind == UPDATES:
-            socket.set(zmq.SUBSCRIBE, HUGZ)
+        for topic in self._topics.get(line, ()):
+            socket.set(zmq.SUBSCRIBE, topic)
+        if self._keys:
+            own, theirs = self._keys[line[1]]
+            socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = own.public, own.secret, theirs
         address = beside(self._servers[line[1]], OFFSETS[kind])
         socket.ipv6 = is_ipv6(address)
         socket.connect(address)
@@ -79,13 +100,13 @@ class UpstreamSockets:
                     break
                 # A subscription at the XPUB says that a server's P+2 is there.
                 if line[:1] != SETS:
-                    yield [line, *frames]
+                    yield [line[:2] if line[:1] == UPDATES else line, *frames]
 
     def send(self, messages: Iterable[Frames]) -> None:
         """Send messages by their lines; drop those for which there is no room."""
         for line, *frames in messages:
             if line[:1] == UPDATES:
-                self._subscribe(self._lines[line], frames[0])
+                self._subscribe(line, frames[0])
             elif not frames:
                 self._close(line)
             else:
@@ -93,9 +114,34 @@ class UpstreamSockets:
                 self.dropped += send_all(socket, [frames])
                 self._waiting.again.add(socket)
 
-    def _subscribe(self, socket: Socket, event: bytes) -> None:
-        socket.set(zmq.SUBSCRIBE if event[:1] == b"\x01" else zmq.UNSUBSCRIBE, event[1:])
+    def connect_anew(self) -> None:
+        """Connect again: if a server did not know our key, libzmq has given the connection up for ever."""
+        for line in list(self._lines):
+            self._close(line)
+        self.connect()
+
+    def _subscribe(self, line: bytes, event: bytes) -> None:
+        topic, wanted = event[1:], event[:1] == b"\x01"
+        one = self._of_topic.get((line, topic)) or self._with_room(line)
+        socket, topics = self._lines.get(one) or self._open(one), self._topics[one]
+        if wanted is (topic in topics):
+            return
+        if wanted:
+            topics.add(topic)
+            self._of_topic[line, topic] = one
+        else:
+            topics.remove(topic)
+            del self._of_topic[line, topic]
+        socket.set(zmq.SUBSCRIBE if wanted else zmq.UNSUBSCRIBE, topic)
         self._waiting.again.add(socket)
+
+    def _with_room(self, line: bytes) -> bytes:
+        """Return the first SUB socket of a line that has room for a topic; it may be new, without a connection yet."""
+        for n in range(256):
+            one = line + bytes([n])
+            if len(self._topics.setdefault(one, set())) < TOPICS_MAX:
+                return one
+        return one
 
     def _close(self, line: bytes) -> None:
         socket = self._lines.pop(line, None)

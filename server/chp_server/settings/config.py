@@ -82,6 +82,9 @@ class Config:
         "pair; see docs/operations/replicas.md")
     upstream: str | None = _setting(_PAIR, "A,B", None, read.upstream,
         "with --replica: the servers of the pair, or other replicas, as tcp://HOST:P with commas", "none")
+    readers_max: int = _setting(_PAIR, "N", 2000, read.count,
+        "with --replica: with more readers, or above 80 % of a core, it asks the newest half to read at another "
+        "replica of their list")
     ipc: str | None = _setting(_PAIR, "DIR", None, read.directory,
         "also listen on files in this directory, named P, P+1 and P+2: programs of this host and user give "
         "ipc://DIR/P and save a part of each round trip", "none: ports only")

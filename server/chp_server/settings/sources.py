@@ -200,8 +200,9 @@ def _replica_problems(config: Config) -> Iterator[tuple[str, str]]:
             yield name, "a replica follows a pair, and is no part of it; leave it out, or leave --replica out"
     if config.role != "alone":
         yield "role", "a replica is neither primary nor backup; leave it out, or leave --replica out"
-    if config.keys:
-        yield "keys", "replicas of a pair with keys are not there yet; let these readers join the pair itself"
+    for name in ("plain_bind", "ipc"):
+        if config.keys and getattr(config, name):
+            yield name, "a replica with keys can't vouch for programs without one; leave it out"
     for each in config.upstreams:
         if _overlap(config.bind, each):
             yield "upstream", f"{each} is this replica itself ({config.bind} and the ports after it); name others"

@@ -89,7 +89,8 @@ class MetricsServer:
         status = self.status
         if not status:
             return
-        yield _family("chp_active", status["state"] == "active")
+        # Alarms add up the active servers of a pair. A replica that serves readers is none of them.
+        yield _family("chp_active", status["state"] == "active" and status.get("role") != "replica")
         yield from _gauges(status)
         yield _family("chp_events_total", {(kind,): count for kind, count in sorted(status["counts"].items())})
         if self.turns[0]:
@@ -140,7 +141,7 @@ def _gauges(status: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the facts of a status that are numbers; a lone server has none of those that alarms of a pair look at."""
     from prometheus_client.core import GaugeMetricFamily
 
-    lone = status.get("role") == "alone"
+    lone = status.get("role") in ("alone", "replica")
     for fact in facts.GAUGES:
         value = fact.of(status)
         if fact.path in _OF_A_PAIR:
@@ -151,6 +152,11 @@ def _gauges(status: Mapping[str, Any]) -> Iterator[Any]:
         family = GaugeMetricFamily(fact.metric_name, fact.help, labels=["topic", "group"])
         for group in status["groups"]:
             family.add_metric([group["topic"], group["group"]], float(group[fact.name]))
+        yield family
+    for fact in facts.REPLICA_GAUGES if status.get("replicas") else ():
+        family = GaugeMetricFamily(fact.metric_name, fact.help, labels=["replica"])
+        for replica in status["replicas"]:
+            family.add_metric([replica["name"]], float(replica[fact.name]))
         yield family
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from chp.limits import DEFAULT, Limits
@@ -20,7 +21,7 @@ from ..settings.config import Config
 from .reactor import Server
 
 log = logs.get_log(__name__)
-CPU_S = 1.0
+CPU_S, LOOK_AGAIN_S = 1.0, 5.0
 
 
 class ReplicaServer(Server):
@@ -33,7 +34,12 @@ class ReplicaServer(Server):
     ) -> None:
         self._servers = config.upstreams
         super().__init__(config, journal, limits, keyring)
-        self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting)
+        places = range(len(self._servers))
+        keys = [] if keyring is None else [(keyring.pair, keyring.upstream(place)) for place in places]
+        self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting, keys)
+        # Servers that do not know our key may know it later.
+        self._again_s = LOOK_AGAIN_S if keys else inf
+        self._heard_at = time.monotonic()
         # When the share of a core was last measured, and the processor time then.
         self._measured = time.monotonic(), time.process_time()
 
@@ -56,6 +62,11 @@ class ReplicaServer(Server):
         if now - before >= CPU_S:
             self._measured = now, time.process_time()
             self.core.cpu = round(1000 * (self._measured[1] - used) / (now - before))
+        if self.core.active:
+            self._heard_at = now
+        elif now - self._heard_at > self._again_s:
+            self._heard_at = now
+            self.upstream.connect_anew()
         super().turn(ready)
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:

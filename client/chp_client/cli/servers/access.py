@@ -24,7 +24,7 @@ from chp.errors import BadInput
 from ...port.admin import Admin, AdminReply
 from ..faults import Misused
 from ..settings import CliSettings, command, group
-from ..store import asking
+from ..store import asking, naming_mount
 from ..text import escape
 
 ACCESS_S = 10.0
@@ -137,27 +137,38 @@ def revoke(settings: CliSettings, name: str, what: str, words: tuple[str, ...], 
     _change(settings, lambda document: rules.revoked(document, _kind(role), name, what, words))
 
 
-@command(access, timeout_s=ACCESS_S)
+@command(access, timeout_s=ACCESS_S, mounts=True)
 @NAME
 @click.option("--revoke", metavar="HASH", help="Take back the token whose hash begins so.")
 def token(settings: CliSettings, name: str, revoke: str | None) -> None:
     """Make a bearer token of a user, for the gateway.
 
     The token is written once, to standard output, and can't be shown again: the rules have its hash. A gateway accepts
-    it, or rejects a revoked one, within about a second.
+    it, or rejects a revoked one, within about a second. Of several mounts each pair gets the same token.
 
     Examples:
         chp access token alice                       # shown once; the pair keeps its hash
         chp access token alice --revoke 1a2b3c4d     # by the beginning of its hash, as `chp access show` has it
     """
-    if revoke is not None:
-        _change(settings, lambda document: _without_token(document, name, revoke))
-        return
     made = TOKEN + secrets.token_urlsafe(TOKEN_BYTES)
     hashed = rules.token_hash(made)
-    facts = _replace(settings, lambda document: _with_token(document, name, hashed))[1]
+    pairs = list(settings.each_pair())
+
+    def edit(document: Document) -> Document:
+        return _with_token(document, name, hashed) if revoke is None else _without_token(document, name, revoke)
+
+    if len(pairs) > 1:
+        # Each pair is asked before any of them changes.
+        for mount, one in pairs:
+            with naming_mount(mount):
+                _replace(one, edit, dry_run=True)
+    if revoke is not None:
+        for _, one in pairs:
+            _change(one, edit)
+        return
+    number = max(_replace(one, edit)[1]["number"] for _, one in pairs)
     out = settings.out
-    out.answer({"user": name, "token": made, "hash": hashed, "number": facts["number"]}, made)
+    out.answer({"user": name, "token": made, "hash": hashed, "number": number}, made)
     if not out.json:
         out.note(f"this token of {escape(name)} is not shown again; to revoke it: {hashed[: rules.TOKEN_SHOWN]}")
 

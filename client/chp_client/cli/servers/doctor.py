@@ -13,6 +13,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from chp.addresses import is_file, parse
@@ -24,7 +25,7 @@ from ..out import Out
 from ..pair import ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, command
-from ..store import asking
+from ..store import asking, at_once
 from ..text import show_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
@@ -37,6 +38,10 @@ CLOCK_S = 2.0
 LITTLE = 0.9
 # A longer turn holds up every client.
 TURN_MS = 1000
+# The active's last word is older at a replica that lost it: heartbeats come each second at the most.
+AGE_MS = 5000
+# A replica that uses this much of a core, in thousandths, is overloaded. It reports each second.
+BUSY_CPU, SILENT_S = 800, 10.0
 PORTS = ("P", "P+1", "P+2")
 PEER_REMEDY = (
     "start it, and let both reach each other's P+3; with keys, the server.pub of each is the peer.pub of the other"
@@ -112,6 +117,7 @@ def _of_one(
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
+    yield from _replica(view)
     yield from _peer(view, peer_still=peer_still)
 
 
@@ -160,6 +166,25 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
         yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
 
+def _replica(view: ServerStatus) -> Iterator[Finding]:
+    age, cpu = view.fact("replica.age"), view.fact("replica.cpu")
+    if age is not None and age > AGE_MS:
+        yield Finding(
+            BAD, f"the replica {view.server} heard the active {age / 1000:.1f} s ago", "mend its way to --upstream"
+        )
+    if cpu is not None and cpu >= BUSY_CPU:
+        yield Finding(
+            WARN, f"the replica {view.server} uses {cpu / 10:.0f} % of a core", "start another replica, and name it"
+        )
+    for each in view.facts.get("replicas") or ():
+        if each["silent_s"] > SILENT_S:
+            yield Finding(
+                WARN,
+                f"the replica {each['name']} of {view.server} reported {each['silent_s']:.0f} s ago",
+                "see its log",
+            )
+
+
 def _peer(view: ServerStatus, *, peer_still: bool) -> Iterator[Finding]:
     if view.fact("peer.alive") is False and not peer_still:
         yield Finding(BAD, f"{view.server} does not hear its peer", PEER_REMEDY)
@@ -187,17 +212,27 @@ def unreachable_ports(server: str) -> list[int]:
     return closed
 
 
-@command(timeout_s=TIMEOUT_S)
+@command(timeout_s=TIMEOUT_S, mounts=True)
 def doctor(settings: CliSettings) -> int:
     """Find what is wrong with a pair, and the remedy.
 
-    Look at both servers from here: answers, ports, versions, clocks, settings, disk, memory. Exit code 0 if nothing is
-    bad, else 1.
+    Look at both servers, and at the replicas that are named, from here: answers, ports, versions, clocks, settings,
+    disk, memory. Exit code 0 if nothing is bad, else 1. Of several mounts each pair is looked at.
 
     Examples:
         chp doctor
         chp doctor --json | jq -r 'select(.level != "ok")'
     """
+    pairs = list(settings.each_pair())
+    told = at_once([partial(_examine, one) for _, one in pairs])
+    found = [(mount, finding) for (mount, _), findings in zip(pairs, told, strict=True) for finding in findings]
+    width = max(len(mount) for mount, _ in pairs)
+    settings.out.show(found, _fields, lambda out, row: _text(out, *row, width))
+    return DEGRADED if any(finding.level == BAD for _, finding in found) else OK
+
+
+def _examine(settings: CliSettings) -> list[Finding]:
+    """Return the findings on one pair."""
     began = time.time()
     with asking(settings) as admin:
         answers = admin.ask_all("status")
@@ -206,14 +241,18 @@ def doctor(settings: CliSettings) -> int:
     for view in seen:
         explain(view, answers[view.server], with_key=admin.with_key)
     closed = {view.server: unreachable_ports(view.server) for view in seen if view.reachable}
-    found = findings(seen, closed, 1000 * ended, 1000 * (ended - began))
-    settings.out.show(found, Finding._asdict, _text)
-    return DEGRADED if any(each.level == BAD for each in found) else OK
+    return findings(seen, closed, 1000 * ended, 1000 * (ended - began))
 
 
-def _text(out: Out, finding: Finding) -> str:
+def _fields(row: tuple[str, Finding]) -> dict[str, str]:
+    mount, finding = row
+    return ({"mount": mount} if mount else {}) | finding._asdict()
+
+
+def _text(out: Out, mount: str, finding: Finding, width: int) -> str:
     level = out.style(f"{finding.level:4}", fg=COLOURS[finding.level])
-    return f"{level}  {finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
+    shown = f"{mount:{width}}  " if width else ""
+    return f"{level}  {shown}{finding.what}" + (f": {finding.remedy}" if finding.remedy else "")
 
 
 COMMANDS = (doctor,)

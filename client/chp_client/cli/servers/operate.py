@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -16,10 +17,10 @@ import click
 from ...port.admin import Admin, Answer, Unreachable
 from .. import pair
 from ..data.write import confirm
-from ..faults import REFUSED, Misused, NoServer, RefusedByServer
+from ..faults import REFUSED, Fault, Misused, NoServer, RefusedByServer
 from ..pair import ServerStatus
 from ..settings import YES, CliSettings, command
-from ..store import asking
+from ..store import asking, at_once, naming_mount
 from ..text import escape, show_bytes, show_count, show_duration, show_latency
 
 # The time between looks while a hand-over is under way.
@@ -190,27 +191,61 @@ def _name_of(text: str) -> bytes:
     return name
 
 
-@command(timeout_s=LIST_S)
+@command(timeout_s=LIST_S, mounts=True)
 def clients(settings: CliSettings) -> None:
     """List the connected clients.
 
     A line has program, host, process, lag, and what the client holds, in the order of arrival. Clones tell it by
     themselves, half a second after they have joined and each 5 s from then on (more seldom if there are hundreds). A
-    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing.
+    client that has ended is shown for 15 s more. Clients of CHP/1 tell nothing. A replica knows its own readers: name
+    it beside the pair, and VIA has its name. Of several mounts the clients of all pairs are shown.
 
     Examples:
         chp clients
         chp clients --json | jq -r 'select(.lag_ms > 1000).program'
     """
-    with asking(settings) as admin:
-        found = list(_all_clients(admin, active_one(admin, "who is connected").server))
-    none = "no client has reported that it is connected"
-    settings.out.table(found, lambda each: each, _client_row, head=CLIENT_HEAD, empty=none)
+    pairs = list(settings.each_pair())
+    found: list[dict[str, Any]] = []
+    faults: list[Fault] = []
+    for (mount, _), told in zip(pairs, at_once([partial(_clients_of, *each) for each in pairs]), strict=True):
+        if isinstance(told, Fault):
+            faults.append(told)
+        else:
+            found += ({"mount": mount, **each} if mount else each for each in told)
+    if not faults or found:
+        head = ["MOUNT", *CLIENT_HEAD] if len(pairs) > 1 else CLIENT_HEAD
+        none = "no client has reported that it is connected"
+        settings.out.table(found, lambda each: each, _client_row, head=head, empty=none)
+    if faults:
+        # The clients of the other pairs are shown all the same.
+        raise type(faults[0])("; ".join(fault.message for fault in faults))
+
+
+def _clients_of(mount: str, settings: CliSettings) -> list[dict[str, Any]] | Fault:
+    """Return the clients of one pair, or the reason why it does not tell them."""
+    try:
+        with naming_mount(mount), asking(settings) as admin:
+            return list(_of_all_servers(admin))
+    except Fault as fault:
+        return fault
 
 
 CLIENT_HEAD = (
-    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD", "HOLDS",
+    "NAME", "PROGRAM", "HOST", "PID", "ADDRESS", "USER", "VIA", "STATE", "KEYS", "LAG", "UNACKNOWLEDGED", "HEARD",
+    "HOLDS",
 )  # fmt: skip
+
+
+def _of_all_servers(admin: Admin) -> Iterator[dict[str, Any]]:
+    """Yield the clients of the active server, then those of each named replica."""
+    seen = look_for_active(admin)
+    replicas = [v for v in seen if v.is_replica and v.state == "ACTIVE"]
+    if any(not v.is_replica for v in seen):
+        for client in _all_clients(admin, active_one(admin, "who is connected").server):
+            yield {**client, "via": ""}
+    for replica in replicas:
+        for client in _all_clients(admin, replica.server):
+            yield {**client, "via": str(replica.fact("name") or replica.server)}
 
 
 def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
@@ -222,9 +257,11 @@ def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:
 
 def _client_row(client: dict[str, Any]) -> list[str]:
     waits = f"{show_count(client['batches'])} ({show_bytes(client['bytes'])})" if client["batches"] else "-"
+    mount = [client["mount"]] if "mount" in client else []
     texts = [escape(client[name]) or "-" for name in ("name", "program", "host")]
     return [
-        *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-", escape(client["state"]),
+        *mount, *texts, str(client["pid"]), client["address"] or "-", escape(client["user"]) or "-",
+        escape(client["via"]) or "-", escape(client["state"]),
         show_count(client["keys"]), show_latency(client["lag_ms"] / 1000), waits, show_duration(client["heard_s"]),
         " ".join(escape(each) or "everything" for each in client["subtrees"]) or "nothing, it only writes",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`chp status` and `chp top`: both servers at a glance, once or live.
+"""`chp status` and `chp top`: both servers and replicas at a glance, once or live; of several mounts those of each.
 
 `pair.py` has the meaning of each fact and of a missing one. A rate is the difference of a counter between two looks, so
 `status` looks twice, a moment apart; `--no-rates` looks once.
@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,7 +22,7 @@ from ..out import Out
 from ..pair import PairVerdict, ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, at_least_1, command, duration
-from ..store import asking
+from ..store import asking, at_once
 from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ class Look:
         for view in self.views:
             explain(view, answers[view.server], with_key=self.admin.with_key)
             self._note(view, now)
-        active = next((view.server for view in self.views if view.active), None)
-        if self._asks_clients and active is not None:
-            told = self.admin.ask_some([active], "clients")[active]
-            self.clients = told.facts["clients"] if isinstance(told, AdminReply) else []
+        serve = [view.server for view in self.views if view.state == "ACTIVE"]
+        if self._asks_clients and serve:
+            told = self.admin.ask_some(serve, "clients").values()
+            pages = [each.facts["clients"] for each in told if isinstance(each, AdminReply)]
+            self.clients = [client for page in pages for client in page]
 
     def _note(self, view: ServerStatus, now: float) -> None:
         counts = view.counts()
@@ -89,14 +91,41 @@ class Look:
             self.history.setdefault(view.server, deque(maxlen=HISTORY)).append(rates.get("updates", 0.0))
 
 
+class MountLook(NamedTuple):
+    """The look at the pair of a mount, whose prefix is "" if there is one pair."""
+
+    mount: str
+    look: Look
+
+    @property
+    def verdict(self) -> PairVerdict:
+        """The verdict on the pair."""
+        return pair.verdict(self.look.views)
+
+    def named(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a record with the mount that it is of, if there are several."""
+        return {"mount": self.mount, **fields} if self.mount else fields
+
+
+@contextmanager
+def looking(settings: CliSettings, *, clients: bool = False) -> Iterator[list[MountLook]]:
+    """Give a look at each pair that is named."""
+    with ExitStack() as stack:
+        yield [
+            MountLook(mount, Look(stack.enter_context(asking(one)), one.named, clients))
+            for mount, one in settings.each_pair()
+        ]
+
+
 @command(timeout_s=TIMEOUT_S, mounts=True)
 @click.option("--rates/--no-rates", default=True, help="Look twice, half a second apart, to tell rates.")
 @click.option("--epochs", is_flag=True, help="The last 50 epochs instead: when each began, who opened it, because.")
 def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
-    """Show both servers at a glance.
+    """Show both servers at a glance, and the replicas that are named.
 
     Show role, epoch and sequence, in sync, clients, rates, lag, pending, journal. Exit code: 0 healthy, 1 degraded,
-    2 nobody active, 3 no server answers, 4 denied. Of several mounts each is shown, and the highest exit code counts.
+    2 nobody active, 3 no server answers, 4 denied. Of several mounts each is shown in short, and the highest exit code
+    counts; --mount shows all of one.
 
     Examples:
         chp status
@@ -104,25 +133,17 @@ def status(settings: CliSettings, rates: bool, epochs: bool) -> int:
         chp status --epochs                   # who was active when, and because
         chp status > /dev/null || page-somebody
     """
-    return max(_status(one, mount, rates=rates, epochs=epochs) for mount, one in settings.each_pair())
-
-
-def _status(settings: CliSettings, mount: str, *, rates: bool, epochs: bool) -> int:
-    """Show the two servers of a pair, under the prefix of its mount if there are several pairs."""
-    with asking(settings) as admin:
-        look = Look(admin, settings.named)
-        look.again()
-        if rates and not epochs and any(v.reachable for v in look.views):
+    with looking(settings) as pairs:
+        at_once([each.look.again for each in pairs])
+        there = any(v.reachable for each in pairs for v in each.look.views)
+        if rates and not epochs and there:
             _wait(LOOK_S)
-            look.once_more()
-    verdict, out = pair.verdict(look.views), settings.out
-    if mount and not out.json:
-        out.line(out.style(f"mount {mount}", bold=True))
-    if epochs and any(v.reachable for v in look.views):
-        show_epochs(out, look, mount)
+            at_once([each.look.once_more for each in pairs])
+    if epochs and there:
+        show_epochs(settings.out, pairs)
     else:
-        show(out, look, verdict, mount)
-    return verdict.code
+        show(settings.out, pairs)
+    return max(each.verdict.code for each in pairs)
 
 
 def _wait(seconds: float) -> None:
@@ -132,32 +153,43 @@ def _wait(seconds: float) -> None:
 # -- as text, JSON, or a table
 
 
-def show(out: Out, look: Look, verdict: PairVerdict, mount: str = "") -> None:
-    """Show one look as JSON, as a table, or as lines."""
+def show(out: Out, pairs: Sequence[MountLook]) -> None:
+    """Show one look at each pair as JSON, as a table, or as lines."""
     if out.json:
-        told = [_fields(view, look.rates.get(view.server, {})) for view in look.views]
-        last = {"verdict": verdict.word, "why": verdict.why, "exit": verdict.code}
-        out.records([{**_mount(mount), **each} for each in (*told, last)])
+        out.records(record for each in pairs for record in _records(each))
     elif out.terminal:
-        out.console().print(table(look, verdict))
+        out.console().print(table(pairs))
     else:
-        out.lines([*columns(rows(look)), f"{verdict.word}: {verdict.why}"])
+        out.lines([*columns(rows(pairs)), *map(_verdict_line, pairs)])
 
 
-def _mount(mount: str) -> dict[str, Any]:
-    """Return the field that says of which mount a record is, if there are several."""
-    return {"mount": mount} if mount else {}
+def _records(each: MountLook) -> Iterator[dict[str, Any]]:
+    """Yield the JSON of each server of a pair, and of the verdict."""
+    for view in each.look.views:
+        yield each.named(_fields(view, each.look.rates.get(view.server, {})))
+    yield each.named({"verdict": each.verdict.word, "why": each.verdict.why, "exit": each.verdict.code})
 
 
-def show_epochs(out: Out, look: Look, mount: str = "") -> None:
-    """Show the epochs that any of the servers remembers, with their server and reason; the newest first."""
-    found: dict[int, dict[str, Any]] = {}
-    for view in look.views:
-        for each in view.facts.get("epochs") or []:
-            found.setdefault(each["epoch"], each)
-    newest = [found[epoch] for epoch in sorted(found, reverse=True)]
-    head = ("EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST")
-    out.table(newest, lambda each: {**_mount(mount), **each}, _epoch_row, head=head)
+def _verdict_line(each: MountLook) -> str:
+    return f"{each.mount and f'mount {each.mount}: '}{each.verdict.word}: {each.verdict.why}"
+
+
+def show_epochs(out: Out, pairs: Sequence[MountLook]) -> None:
+    """Show the epochs that any server of a pair remembers, with their server and reason; the newest first."""
+    found: list[tuple[MountLook, dict[str, Any]]] = []
+    for each in pairs:
+        told: dict[int, dict[str, Any]] = {}
+        for view in each.look.views:
+            for epoch in view.facts.get("epochs") or []:
+                told.setdefault(epoch["epoch"], epoch)
+        found += ((each, told[epoch]) for epoch in sorted(told, reverse=True))
+    mounted = ["MOUNT"] if len(pairs) > 1 else []
+    out.table(
+        found,
+        lambda row: row[0].named(row[1]),
+        lambda row: [*([row[0].mount] if mounted else []), *_epoch_row(row[1])],
+        head=[*mounted, "EPOCH", "SINCE", "SERVER", "BECAUSE", "LAST"],
+    )
 
 
 def _epoch_row(each: dict[str, Any]) -> list[str]:
@@ -173,14 +205,29 @@ def _fields(view: ServerStatus, rates: dict[str, float]) -> dict[str, Any]:
     return {**fields, **said, "rates_per_s": {k: round(v, 1) for k, v in rates.items()}}
 
 
-def rows(look: Look) -> list[list[str]]:
-    """Return a row for each fact, with a column for each server; empty rows are left out."""
+def rows(pairs: Sequence[MountLook]) -> list[list[str]]:
+    """Return a row for each fact, with a column for each server; of several pairs a row for each server."""
+    return _facts_of(pairs[0].look) if len(pairs) == 1 else _servers_of(pairs)
+
+
+def _facts_of(look: Look) -> list[list[str]]:
+    """Return a row for each fact of a pair; empty rows are left out."""
     found = [["", *(v.server for v in look.views)]]
     for title, tell in _ROWS:
         cells = [tell(v, look) if v.reachable else "" for v in look.views]
         if any(cell not in ("", "-") for cell in cells):
             found.append([title, *cells])
     found[1:1] = [["state", *(v.state for v in look.views)]]
+    return found
+
+
+def _servers_of(pairs: Sequence[MountLook]) -> list[list[str]]:
+    """Return a row for each server of several pairs, with the facts that tell how it is."""
+    found = [["MOUNT", "SERVER", "STATE", *(title.upper() for title in _OF_MANY)]]
+    for mount, look in pairs:
+        for view in look.views:
+            cells = [_TELLS[title](view, look) if view.reachable else "" for title in _OF_MANY]
+            found.append([mount, view.server, view.state, *cells])
     return found
 
 
@@ -208,7 +255,30 @@ def _sync(v: ServerStatus, look: Look) -> str:
     return shown + (", throttled by the passive" if v.fact("throttled") else "")
 
 
+def _replica(v: ServerStatus, look: Look) -> str:
+    """Return the place and the load of a replica."""
+    hops, age, readers, cpu = (v.fact(f"replica.{name}") for name in ("hops", "age", "readers", "cpu"))
+    if hops is None:
+        return "-"
+    far = "1 hop" if hops == 1 else f"{hops} hops"
+    load = f"{show_count(readers)} readers, {(cpu or 0) / 10:.0f} % of a core"
+    return f"{far}, {show_latency((age or 0) / 1000)} old, {load}"
+
+
+def _replicas(v: ServerStatus, look: Look) -> str:
+    """Return the replicas that follow a server, with their readers and what they lack."""
+    found = v.facts.get("replicas")
+    told = [
+        f"{escape(str(each['name']))}: {show_count(each['readers'])} readers"
+        + (f", {show_count(each['lag'])} behind" if each["lag"] else "")
+        for each in (found if isinstance(found, list) else ())
+    ]
+    return "; ".join(told) or "-"
+
+
 def _peer(v: ServerStatus, look: Look) -> str:
+    if v.is_replica:
+        return "-"
     if not v.has_peer:
         return "none, as configured"
     alive, name = v.fact("peer.alive"), escape(v.fact("peer.name") or "?")
@@ -282,6 +352,8 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
     ("peer", _peer),
+    ("replica", _replica),
+    ("replicas", _replicas),
     ("compared", _contents),
     ("in state, up", _since),
     ("open to", lambda v, look: "ALL THAT REACH IT: insecure" if v.fact("insecure") else "-"),
@@ -299,70 +371,86 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
 )
 
 
-def table(look: Look, verdict: PairVerdict, trend: bool = False) -> RenderableType:
-    """Return the rows as a table of rich, with the verdict below."""
+_TELLS = dict(_ROWS)
+# The facts of a server that are shown beside those of other pairs.
+_OF_MANY = ("role, name", "number", "behind by", "in sync", "keys", "clients", "updates/s", "room")
+
+
+def table(pairs: Sequence[MountLook], trend: bool = False) -> RenderableType:
+    """Return the rows as a table of rich, with the verdicts below."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    head, *body = rows(look)
-    # A terminal of 24 lines must hold all rows.
+    head, *body = rows(pairs)
+    # A terminal of 24 lines must hold all rows of a pair.
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(head):
         grid.add_column(title, style="dim" if i == 0 else "", overflow="fold")
+    trends = [sparkline(list(each.look.history.get(v.server, ()))) for each in pairs for v in each.look.views]
+    if trend and len(pairs) > 1:
+        grid.add_column("TREND")
+        body = [[*row, line] for row, line in zip(body, trends, strict=True)]
     for row in body:
         grid.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-    if trend:
-        grid.add_row("trend", *(sparkline(list(look.history.get(v.server, ()))) for v in look.views))
-    problems = [Text(f"{v.server}: {v.problem}", style="red") for v in look.views if not v.reachable]
-    last = Text.assemble((verdict.word, f"bold {_COLOURS[verdict.word]}"), f": {verdict.why}")
-    return Group(grid, *([] if verdict.word == "no server" else problems), last, *map(Text, client_lines(look)))
+    if trend and len(pairs) == 1:
+        grid.add_row("trend", *trends)
+    below: list[RenderableType] = []
+    for each in pairs:
+        if each.verdict.word != "no server":
+            away = (v for v in each.look.views if not v.reachable)
+            below += (Text(f"{v.server}: {v.problem}", style="red") for v in away)
+        name, word = each.mount and f"mount {each.mount}: ", each.verdict.word
+        below.append(Text.assemble(name, (word, f"bold {_COLOURS[word]}"), f": {each.verdict.why}"))
+    return Group(grid, *below, *map(Text, client_lines(pairs)))
 
 
-def client_lines(look: Look) -> list[str]:
-    """Return the clients with the greatest lag, from the first page."""
-    latest = sorted(look.clients, key=lambda each: (-each["lag_ms"], -each["batches"], each["place"]))[:CLIENTS_SHOWN]
+def client_lines(pairs: Sequence[MountLook]) -> list[str]:
+    """Return the clients with the greatest lag, from the first page of each pair."""
+    found = [(each.mount, client) for each in pairs for client in each.look.clients]
+    latest = sorted(found, key=lambda row: (-row[1]["lag_ms"], -row[1]["batches"], row[1]["place"]))[:CLIENTS_SHOWN]
     if not latest:
         return []
     cells = [
         [escape(each["program"]) or "-", f"{escape(each['host'])} {each['pid']}", show_count(each["keys"]),
-         show_latency(each["lag_ms"] / 1000), show_count(each["batches"])]
-        for each in latest
+         show_latency(each["lag_ms"] / 1000), show_count(each["batches"]), *([mount] if len(pairs) > 1 else [])]
+        for mount, each in latest
     ]  # fmt: skip
-    return ["", *columns([["CLIENT", "WHERE", "KEYS", "LAG", "UNACKNOWLEDGED"], *cells])]
+    head = ["CLIENT", "WHERE", "KEYS", "LAG", "UNACKNOWLEDGED", *(["MOUNT"] if len(pairs) > 1 else [])]
+    return ["", *columns([head, *cells])]
 
 
 # -- live
 
 
-@command(timeout_s=TIMEOUT_S)
+@command(timeout_s=TIMEOUT_S, mounts=True)
 @duration("--interval", default="1s", help="The time between looks.")
 @at_least_1("--count", help="End after so many looks.")
 def top(settings: CliSettings, interval: float, count: int | None) -> None:
-    """Show both servers live, with rates.
+    """Show both servers live, with rates, and the replicas that are named.
 
-    Ctrl-C ends it. A pipe gets a block of lines for each look.
+    Ctrl-C ends it. A pipe gets a block of lines for each look. Of several mounts the servers of all pairs are shown.
 
     Examples:
         chp top
         chp top --interval 5s
         chp top --count 60 --json > minute.jsonl
     """
-    with asking(settings) as admin:
-        look = Look(admin, settings.named, clients=settings.out.terminal)
-        if settings.out.terminal:
-            _live(settings.out, look, interval, count)
+    out = settings.out
+    with looking(settings, clients=out.terminal) as pairs:
+        if out.terminal:
+            _live(out, pairs, interval, count)
             return
-        for _ in looks(look, interval, count):
-            show(settings.out, look, pair.verdict(look.views))
+        for _ in looks(pairs, interval, count):
+            show(out, pairs)
 
 
-def looks(look: Look, interval: float, count: int | None) -> Iterator[None]:
+def looks(pairs: Sequence[MountLook], interval: float, count: int | None) -> Iterator[None]:
     done = 0
     next_at = time.monotonic()
     while True:
-        look.again()
+        at_once([each.look.again for each in pairs])
         yield
         done += 1
         if done == count:
@@ -371,12 +459,12 @@ def looks(look: Look, interval: float, count: int | None) -> Iterator[None]:
         _wait(next_at - time.monotonic())
 
 
-def _live(out: Out, look: Look, interval: float, count: int | None) -> None:
+def _live(out: Out, pairs: Sequence[MountLook], interval: float, count: int | None) -> None:
     from rich.live import Live
 
     with Live(console=out.console(), screen=count is None and sys.stdin.isatty(), auto_refresh=False) as live:
-        for _ in looks(look, interval, count):
-            live.update(table(look, pair.verdict(look.views), trend=True), refresh=True)
+        for _ in looks(pairs, interval, count):
+            live.update(table(pairs, trend=True), refresh=True)
 
 
 COMMANDS = (status, top)

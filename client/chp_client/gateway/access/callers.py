@@ -7,23 +7,28 @@
     --anonymous        a request without a token is of this user
 
 The gateway asks the servers for the rules each second. Until it has them, it admits no caller. While no server
-answers, the last rules hold; the copy is as old, and nothing can be written. Pure.
+answers, the last rules hold; the copy is as old, and nothing can be written.
+
+Of several pairs each has rules and tokens of its own, which hold for its mount (`MountedCallers`). A token has to be
+known to each pair whose keys its user reads or writes. Pure.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from chp.access import Rules, token_hash
 from chp.topics import is_keyed_lease
 
 from ...errors import Refused
+from ...mount_table import Mounts
 from ...port.admin import AdminError, AdminReply
 from ..problems import RETRY_S, Problem
-from .caller import ANYBODY, Caller
+from .caller import ANYBODY, Caller, MountedCaller
 
 # Characters of a token.
 TOKEN_MAX = 512
@@ -52,11 +57,17 @@ class Callers:
         # The reason why no caller is admitted; "" if callers are.
         self.why = NO_RULES if ways.keyed else ""
         self._number = 0
+        # The count of changes of the rules, or of the reason.
+        self.version = 0
 
     @property
     def ambient(self) -> bool:
         """True if a caller may have no token: a page of another origin could then pass for one of this host."""
         return not self._ways.keyed or bool(self._ways.header or self._ways.anonymous)
+
+    def of_pair(self, mount: str) -> Callers:
+        """Return the callers by the rules of the pair of a mount."""
+        return self
 
     def is_member(self, lease: bytes) -> bool:
         """Return True if a lease has the name of a member of a group, of any user."""
@@ -120,7 +131,7 @@ class Callers:
         refused = next((answer for answer in answers.values() if isinstance(answer, Refused)), None)
         if not told:
             if refused is not None:
-                self.why = f"the pair does not tell this gateway its rules: {refused}"
+                self.fail(f"the pair does not tell this gateway its rules: {refused}")
             return refused is not None
         best = max(told, key=lambda reply: (bool(reply.facts.get("serving")), reply.number))
         number, document = best.facts["number"], best.facts.get("rules")
@@ -128,9 +139,83 @@ class Callers:
         same = not self.why and number == self._number
         if same or (not best.facts.get("serving") and not self.why and number < self._number):
             return False
-        self.why, self._number = "", number
         self.rules = None if document is None else Rules.of(document)
+        self.why, self._number = "", number
+        self.version += 1
         return True
+
+    def fail(self, why: str) -> None:
+        """Admit no caller any more, for this reason."""
+        self.why = why
+        self.version += 1
+
+
+class MountedCallers(Callers):
+    """The callers of a gateway of several pairs: those of each pair, by the prefix of its mount."""
+
+    def __init__(self, ways: AuthMethods, table: Mounts, mounts: Sequence[str]) -> None:
+        self._ways, self._table = ways, table
+        self._by_mount = {mount: Callers(ways) for mount in mounts}
+
+    # The answers of one pair change its own part. These facts are those of all parts.
+    @property
+    def why(self) -> str:  # type: ignore[override]
+        """The reasons of the pairs at which no caller is admitted; "" if there are none."""
+        return "; ".join(f"mount {mount}: {each.why}" for mount, each in self._by_mount.items() if each.why)
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """The count of changes of any rules."""
+        return sum(each.version for each in self._by_mount.values())
+
+    def of_pair(self, mount: str) -> Callers:
+        """Return the callers by the rules of the pair of a mount."""
+        return self._by_mount[mount]
+
+    def of(self, headers: Headers) -> Caller:
+        """Return the caller of a request; raise `Problem` if no pair knows it."""
+        return self._together({mount: partial(each.of, headers) for mount, each in self._by_mount.items()})
+
+    def plain(self, authorization: bytes) -> Caller | None:
+        """Return the caller with this field or b"" as its only proof; None if `of` has to decide."""
+        parts: dict[str, Caller] = {}
+        for mount, each in self._by_mount.items():
+            if (part := each.plain(authorization)) is None:
+                return None
+            parts[mount] = part
+        return self._made(parts, {})
+
+    def still(self, caller: Caller) -> Caller:
+        """Return a caller by the present rules; raise `Problem` if no pair knows its token any more."""
+        assert isinstance(caller, MountedCaller), "`of` made it"
+        now = self._together(
+            {mount: partial(self._by_mount[mount].still, part) for mount, part in caller.parts.items()}, caller.reasons
+        )
+        return caller if all(now.parts.get(mount) is part for mount, part in caller.parts.items()) else now
+
+    def _together(
+        self, asked: Mapping[str, Callable[[], Caller]], known: Mapping[str, Problem] | None = None
+    ) -> MountedCaller:
+        """Return the caller of all pairs that know it. Raise the `Problem` of one of them if none does."""
+        parts: dict[str, Caller] = {}
+        reasons = dict(known or {})
+        for mount, ask in asked.items():
+            try:
+                parts[mount] = ask()
+            except Problem as problem:
+                # A request that can't be read is no matter of rules.
+                if problem.status == 400:
+                    raise
+                reasons[mount] = problem
+        if not parts:
+            # A pair whose rules are not known yet may know the caller.
+            raise next((each for each in reasons.values() if each.status != 401), next(iter(reasons.values())))
+        return self._made(parts, reasons)
+
+    def _made(self, parts: dict[str, Caller], reasons: dict[str, Problem]) -> MountedCaller:
+        users = [part for part in parts.values() if part.user] or [ANYBODY]
+        hashed = next((part.hashed for part in users if part.hashed), "")
+        return MountedCaller(users[0].user, None, hashed, table=self._table, parts=parts, reasons=reasons)
 
 
 def _shown(headers: Headers, more: bytes) -> dict[bytes, bytes]:

@@ -51,13 +51,17 @@ NOT_SHOWN = "the session is another's, or was not shown; show it in a frame behi
 
 @dataclass(frozen=True, slots=True)
 class AllowedMessages:
-    """The rights of one WebSocket; `shown` has the public names of the clients whose sessions it has shown."""
+    """The rights of one WebSocket; `shown` has the public names of the clients whose sessions it has shown.
+
+    `nested` has the mounts inside that of the WebSocket, whose keys are another pair's.
+    """
 
     subtrees: tuple[str, ...]
     write: bool
     caller: Caller = ANYBODY
     shown: set[bytes] = field(default_factory=set)
     is_member: Callable[[bytes], bool] = IS_MEMBER
+    nested: tuple[str, ...] = ()
 
     def why_not(self, port: int, frames: Sequence[bytes]) -> str:
         """Return the reason why a message does not pass; "" if it passes."""
@@ -90,6 +94,8 @@ class AllowedMessages:
             return ""
         if not subtree.startswith(self.subtrees):
             return f"{subtree!r:.60} is not served here, but {', '.join(self.subtrees):.60}"
+        if subtree.startswith(self.nested):
+            return f"{subtree!r:.60} is of another mount; open a WebSocket of that one"
         self.caller.read_all(subtree)
         return ""
 
@@ -127,6 +133,8 @@ class AllowedMessages:
             return f"column {min(others)!r} is not for clients of a gateway"
         if (foreign := next((key for key in segment.keys if not key.startswith(self.subtrees)), None)) is not None:
             return f"{foreign!r:.60} is not served here, but {', '.join(self.subtrees):.60}"
+        if self.nested and (inside := next((key for key in segment.keys if key.startswith(self.nested)), None)):
+            return f"{inside!r:.60} is of another mount; set it by a WebSocket of that one"
         return self._unowned(segment.extras or {}) or self._unruled(segment.keys, segment.extras or {})
 
     def _unowned(self, extras: dict[str, Any]) -> str:

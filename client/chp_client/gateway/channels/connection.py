@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import zmq
 import zmq.asyncio
@@ -41,11 +41,24 @@ RECEIVE_MARK = 100
 WAITS_MAX = 1 << 20
 
 
-class GatewayServices(Protocol):
-    """The parts of a gateway that a connection uses."""
+class PairServers(Protocol):
+    """The servers of the pair that a connection is for."""
 
     servers: Sequence[str]
     ipv6: list[bool]
+
+
+class Admitted(NamedTuple):
+    """A WebSocket that is admitted: the messages that may pass, its pair, and the callers by the rules of that pair."""
+
+    allowed: AllowedMessages
+    pair: PairServers
+    callers: Callers
+
+
+class GatewayServices(Protocol):
+    """The parts of a gateway that a connection uses."""
+
     context: zmq.asyncio.Context
     lines: FairTable[WebSocketConnection, None]
 
@@ -57,12 +70,8 @@ class ConnectionAdmission(Protocol):
     def gateway(self) -> GatewayServices:
         """The gateway."""
 
-    @property
-    def callers(self) -> Callers:
-        """The callers, by the present rules."""
-
-    def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> AllowedMessages:
-        """Return the messages that may pass; raise `Problem` if the WebSocket is not admitted."""
+    def admit_line(self, headers: list[tuple[bytes, bytes]], query: bytes, address: str) -> Admitted:
+        """Return what is admitted; raise `Problem` if the WebSocket is not."""
 
     def denied(self, caller: Caller, address: str, why: str) -> None:
         """Note that a message was denied."""
@@ -148,7 +157,7 @@ class WebSocketConnection(asyncio.Protocol):
             key = said.get(b"sec-websocket-key", b"")
             if said.get(b"sec-websocket-version") != b"13" or len(key) != 24:
                 raise Problem(400, "bad-websocket", "a WebSocket begins with Sec-WebSocket-Key, and version 13")
-            self._allowed = self.admission.admit_line(headers, query, self._address)
+            self._allowed, self._pair, self._callers = self.admission.admit_line(headers, query, self._address)
         except Problem as problem:
             if problem.status != 401:
                 self._refuse(problem)
@@ -190,8 +199,8 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _connect(self) -> None:
         gateway = self.admission.gateway
-        servers = [addresses.full(server) for server in gateway.servers]
-        known = credentials_of(gateway.servers)
+        servers = [addresses.full(server) for server in self._pair.servers]
+        known = credentials_of(self._pair.servers)
         about = websocket.framed(websocket.BINARY, put(len(servers), ABOUT, [server.encode() for server in servers]))
         # ABOUT has to come before all messages of the servers.
         self._transport.write(about)
@@ -199,8 +208,8 @@ class WebSocketConnection(asyncio.Protocol):
             made = [gateway.context.socket(kind) for kind in (zmq.DEALER, zmq.SUB, zmq.XPUB)]
             self._sockets.append(made)
             for port, socket in enumerate(made):
-                _prepare(socket, known.get(gateway.servers[i]))
-                socket.ipv6 = gateway.ipv6[i]
+                _prepare(socket, known.get(self._pair.servers[i]))
+                socket.ipv6 = self._pair.ipv6[i]
                 socket.connect(addresses.beside(server, port))
                 self._tasks.append(asyncio.ensure_future(self._carry(i, port, socket)))
         self._tasks.append(asyncio.ensure_future(self._say(about)))
@@ -228,7 +237,7 @@ class WebSocketConnection(asyncio.Protocol):
         """Check the rights by the present rules; end the connection and return False if they have changed."""
         before = self._allowed.caller
         try:
-            caller = self.admission.callers.still(before)
+            caller = self._callers.still(before)
         except Problem as problem:
             self._end(websocket.DENIED if problem.status == 401 else websocket.GOING, problem.detail)
             return False

@@ -5,12 +5,13 @@ import { $, ask, millis } from "./draw.js";
 let from = null, to = null;
 const nameOf = (server) => server.name ?? server.server;
 
-/** Who would hand over to whom, or why nobody can; offered to who may. */
+/** Who would hand over to whom, or why nobody can; offered to who may. At several pairs an operator uses `chp switch --mount`. */
 export function offer({ servers, gateway }) {
-  from = servers.find((server) => server.state === "active") ?? null;
-  to = servers.find((server) => server.state === "passive") ?? null;
+  const pair = servers.filter((server) => server.role !== "replica");
+  from = pair.find((server) => server.state === "active") ?? null;
+  to = pair.find((server) => server.state === "passive") ?? null;
   const why = !from ? "no server is active" : !to ? "there is no passive server" : !from.in_sync ? "the passive server is not in sync" : "";
-  $("hand").hidden = !(gateway.write && gateway.hand_over) || servers.length < 2;
+  $("hand").hidden = !(gateway.write && gateway.hand_over) || pair.length < 2 || gateway.mounts !== undefined;
   $("hand").disabled = Boolean(why);
   $("hand").title = why ? `not now: ${why}` : `${nameOf(to)} serves instead of ${nameOf(from)}`;
 }

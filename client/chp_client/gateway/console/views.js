@@ -105,7 +105,7 @@ export function drawClients({ clients, count: all }) {
 
 function drawClient(c, most) {
   const held = c.subtrees.map((each) => each || "everything").join(" ") || "nothing, it only writes";
-  const where = `${c.program} on ${c.host}, pid ${c.pid}${c.user ? `, as ${c.user}` : ""}`;
+  const where = `${c.program} on ${c.host}, pid ${c.pid}${c.user ? `, as ${c.user}` : ""}${c.mount ? `, mount ${c.mount}` : ""}`;
   const first = two(c.name || c.program, where);
   first.title = `${c.address}, version ${c.version}, ${c.state}, since ${span(c.since_s)}, at ${c.number}`;
   const healed = c.holes + c.mismatches, lag = bar(c.lag_ms, most, millis(c.lag_ms));
@@ -128,9 +128,11 @@ const KINDS = { active: "good", unreachable: "bad" };
 const means = new Map(), charts = { turn: [], sync: [], seen: [] };  // server -> {turns, seconds}
 
 export function drawServers(servers) {
-  $("servers").replaceChildren(...servers.map((each) => pill(`${each.name ?? address(each)} ${each.state}`, KINDS[each.state] ?? "", address(each))));
+  $("servers").replaceChildren(...servers.map((each) => pill(`${titleOf(each)} ${each.state}`, KINDS[each.state] ?? "", address(each))));
 }
 
+/** The name of a server, behind its mount if there are several pairs. */
+const titleOf = (server) => `${server.mount ? `${server.mount} ` : ""}${server.name ?? address(server)}`;
 const address = (server) => server.server.replace(/^tcp:\/\//, "");
 
 export function drawPair({ servers, gateway }) {
@@ -145,20 +147,25 @@ export function drawPair({ servers, gateway }) {
   }
 }
 
-function measure(servers, gateway) {  // of the last second, at the active server
-  const active = servers.find((server) => server.state === "active"), turns = active?.turns;
-  const before = means.get(active?.server), n = turns && before ? turns.turns - before.turns : 0;
-  const turn = n > 0 ? (1000 * (turns.seconds - before.seconds)) / n : charts.turn.at(-1) ?? 0, sync = active?.syncs_ms?.last ?? null;
-  if (active) means.set(active.server, turns);
+function measure(servers, gateway) {  // of the last second, at the active server; of several pairs at the slowest
+  const found = servers.filter((server) => server.state === "active" && server.role !== "replica").map(measureOne);
+  const turns = found.map((each) => each.turn).filter((turn) => turn !== null), syncs = found.map((each) => each.sync).filter((sync) => sync !== null);
+  const turn = turns.length ? Math.max(...turns) : charts.turn.at(-1) ?? 0, sync = syncs.length ? Math.max(...syncs) : null;
   keep(charts.turn, turn);
   keep(charts.sync, sync ?? 0);
   keep(charts.seen, gateway.lag_ms);
   return { turn, sync };
 }
 
+function measureOne({ server, turns, syncs_ms: syncs }) {
+  const before = means.get(server), n = turns && before ? turns.turns - before.turns : 0;
+  means.set(server, turns);
+  return { turn: n > 0 ? (1000 * (turns.seconds - before.seconds)) / n : null, sync: syncs?.last ?? null };
+}
+
 function drawServer(server) {
   const { turns, syncs_ms: syncs, room } = server;
-  const head = make("h2", [make("span", server.name ?? address(server)), pill(server.state, KINDS[server.state] ?? "")]);
+  const head = make("h2", [make("span", titleOf(server)), pill(server.state, KINDS[server.state] ?? "")]);
   if (server.problem) return make("section.card", [head, make("p.bad", server.problem), facts([["address", address(server)]])]);
   const long = turns?.above_50_ms ?? 0;
   return make("section.card", [head, facts([
@@ -166,6 +173,9 @@ function drawServer(server) {
     ["number", `${server.epoch}.${server.sequence}`],
     ["keys", count(server.keys)],
     ["in sync", server.in_sync ? "yes" : server.waits_for ? `no: ${server.waits_for}` : "no", server.in_sync ? "" : "warn"],
+    server.replica && ["replica", `${server.replica.hops} from the pair, ${millis(server.replica.age)} old`],
+    server.replica && ["readers", `${count(server.replica.readers)}, ${Math.round(server.replica.cpu / 10)} % of a core`],
+    server.replicas && ["replicas", server.replicas.map((each) => `${each.name}: ${count(each.readers)} readers`).join(", ")],
     [`${server.state} for`, span(server.since_s)],
     ["running for", span(server.uptime_s)],
     turns?.turns && ["longest turn", `${millis(turns.longest_ms)}${long ? `, ${long} above 50 ms` : ""}`],
@@ -176,10 +186,14 @@ function drawServer(server) {
   ])]);
 }
 
+function drawMount({ mount, number, state }) {
+  return [mount ? `mount ${mount}` : "number", state === "SYNCED" ? number : `${number}, ${state.toLowerCase()}`, state === "SYNCED" ? "" : "warn"];
+}
+
 function drawGateway(gateway) {
   const took = (name, about) => gateway.answers[name] && [about, `half within ${millis(gateway.answers[name].p50_ms)}, 99 % within ${millis(gateway.answers[name].p99_ms)}`];
   return make("section.card", [make("h2", [make("span", "this gateway"), pill(gateway.state, gateway.state === "SYNCED" ? "good" : "warn")]), facts([
-    ["number", gateway.number],
+    ...(gateway.mounts ?? [{ mount: "", number: gateway.number, state: "SYNCED" }]).map(drawMount),
     ["keys", count(gateway.keys)],
     ["readers of changes", count(gateway.readers)],
     took("read", "a read"), took("write", "a write"), took("batch", "a batch"),
@@ -191,19 +205,28 @@ function drawGateway(gateway) {
 
 let drawn = "";
 export function drawEpochs(epochs) {
+  const mounts = [...new Set(epochs.map((each) => each.mount))], of = (mount) => epochs.filter((each) => each.mount === mount);
+  drawTimeline(mounts.length > 1 ? [] : epochs);  // it is of one pair
+  const said = JSON.stringify(epochs.map((each) => [each.mount, each.epoch, each.name]));
+  if (said === drawn) return;
+  drawn = said;
+  $("epochs").replaceChildren(...mounts.flatMap((mount) => of(mount).map(drawEpoch)));
+}
+
+function drawTimeline(epochs) {
   const now = Date.now(), ends = (i) => (i ? epochs[i - 1].wall_ms : now);
   const names = [...new Set(epochs.map((each) => each.name))].sort();
+  $("timeline").hidden = !epochs.length;
   $("timeline").replaceChildren(...epochs.map((each, i) => {
     const part = make(`i.part.s${names.indexOf(each.name) % 4}`, each.name, { title: `epoch ${each.epoch}: ${each.name}, ${span((ends(i) - each.wall_ms) / 1000)}` });
     part.style.flexGrow = Math.max(1, ends(i) - each.wall_ms);
     return part;
   }).reverse());
-  const said = JSON.stringify(epochs.map((each) => each.epoch)) + names;
-  if (said === drawn) return;
-  drawn = said;
-  $("epochs").replaceChildren(...epochs.map((each, i) => {
-    const cause = CAUSES[each.because] ?? each.because.replaceAll("_", " "), over = epochs[i + 1] && epochs[i + 1].name !== each.name;
-    const kind = !over ? null : each.because === "handover" ? pill("hand-over") : pill("failover", "warn");
-    return make("li", [make("time", clock(each.wall_ms)), make("div", [make("b", `${each.name} serves, epoch ${each.epoch}`), kind, make("small", cause)])]);
-  }));
+}
+
+function drawEpoch(each, i, epochs) {
+  const cause = CAUSES[each.because] ?? each.because.replaceAll("_", " "), over = epochs[i + 1] && epochs[i + 1].name !== each.name;
+  const kind = !over ? null : each.because === "handover" ? pill("hand-over") : pill("failover", "warn");
+  const what = `${each.mount ? `mount ${each.mount}: ` : ""}${each.name} serves, epoch ${each.epoch}`;
+  return make("li", [make("time", clock(each.wall_ms)), make("div", [make("b", what), kind, make("small", cause)])]);
 }

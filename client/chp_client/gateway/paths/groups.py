@@ -163,8 +163,8 @@ async def _received(
 async def _join(gateway: Gateway, coming: dict[str, Any]) -> None:
     """Make a member join its group, or refresh its lease."""
     rows = BatchRows(gateway.subtrees)
-    rows.extras = coming
-    await gateway.writes.write(rows)
+    rows.extras, rows.topics = coming, [coming[columns.JOIN][0]]
+    await gateway.mounts.of_rows(rows).writes.write(rows)
 
 
 async def acknowledge(call: Call) -> Response:
@@ -183,6 +183,7 @@ def _acknowledged(call: Call, body: bytes) -> Steps[BatchRows]:
     receipt = receipt.without(map(_left_out, _list(told, "except")))
     yield
     rows = BatchRows(call.gateway.subtrees)
+    rows.topics.append(call.topic_name)
     for i, row in enumerate(_list(told, "sets"), 1):
         add_row(rows, row, i)
         if i % SLICE_ROWS == 0:
@@ -240,7 +241,8 @@ async def _kept(call: Call, body: bytes, told: dict[str, Any], name: str, defaul
 
 def _member(call: Call, name: str) -> bytes:
     """Return the lease of a member of the path's group. Each user has its own, so a receipt of another is no use."""
-    secret, user = call.gateway.callers.secret, call.caller.user
+    mount = call.gateway.mounts.of_topic(call.topic_name).prefix
+    secret, user = call.gateway.callers.of_pair(mount).secret, call.caller.at(mount).user
     return stateless_member.member_of(secret, call.topic_name, call.group, user, name)
 
 
@@ -308,5 +310,6 @@ def _published(call: Call, given: list[Any], rows: BatchRows) -> Steps[dict[str,
         values.append(value)
         headers.append(carried)
         rows.bytes += len(key or "") + len(value) + sum(map(len, carried)) + sum(map(len, carried.values()))
+    rows.topics += topics
     found = [packed(name, *told) for name, told in topics.items()]
     return {columns.PUBLISH: found} if found else {}

@@ -14,10 +14,11 @@ from ...clone.mapping import Entry
 from ...errors import NotRetained
 from ...port.history import Version
 from ..answers import entry_json, json_answer, shown
-from ..call import Call
+from ..call import Call, check_readable
 from ..gateway import Gateway
 from ..problems import RETRY_S, Problem
 from ..request_fields import flag, number, only, tag, ttl_of
+from ..shared.mounts import GatewayMount
 from ..shared.rows import NDJSON, BatchRows, kind_of, rows_of
 from ..shared.writes import WriteResult, marker_of
 
@@ -32,20 +33,21 @@ LOG_S = 10.0
 
 async def read_key(call: Call) -> Response:
     """Answer GET /v1/keys/{key}: the value, byte for byte."""
-    call.check_readable(fresh=flag(call.fields, "fresh"))
-    entry = call.gateway.clone.entry(call.key)
+    mount = call.gateway.mounts.of_key(call.key)
+    check_readable(mount, fresh=flag(call.fields, "fresh"))
+    entry = mount.clone.entry(call.key)
     if entry is None:
         raise Problem(404, "absent", f"there is no key {call.key!r:.120}")
-    headers = entry_headers(call.gateway, entry)
+    headers = entry_headers(call.gateway, mount, entry)
     asked = [each.strip().removeprefix("W/") for each in call.header("if-none-match").split(",")]
     if headers["ETag"] in asked or asked == ["*"]:
         return Response(status_code=304, headers=headers)
     return Response(entry.value, headers=headers, media_type=OCTETS)
 
 
-def entry_headers(gateway: Gateway, entry: Entry) -> dict[str, str]:
+def entry_headers(gateway: Gateway, mount: GatewayMount, entry: Entry) -> dict[str, str]:
     """Return the headers of the answer that brings a value."""
-    headers = {**gateway.freshness(), "ETag": tag(entry.revision)}
+    headers = {**gateway.freshness(mount), "ETag": tag(entry.revision)}
     if entry.ttl is not None:
         headers["CHP-TTL"] = f"{entry.ttl:.3f}"
     return headers
@@ -80,20 +82,23 @@ async def written(call: Call, rows: BatchRows, body: bytes, status: int = 200) -
     """Write rows and answer with the result; a condition that does not hold shows the present entry."""
     gateway, one = call.gateway, rows.keys[0] if len(rows.keys) == 1 else None
     tagged = one is not None and not rows.deletes
+    mount = gateway.mounts.of_rows(rows)
     call.caller.write(rows.keys, rows.conditions[0])
     try:
-        done = await gateway.writes.write(rows, await marker_of(call.request, call.caller.user, body))
+        done = await mount.writes.write(rows, await marker_of(call.request, call.caller.at(mount.prefix).user, body))
     except Problem:
         raise
     except Exception as error:
         raise gateway.write_problem(error, one) from error
-    return written_answer(gateway, done, tagged, status)
+    return written_answer(gateway, mount, done, tagged, status)
 
 
-def written_answer(gateway: Gateway, done: WriteResult, tagged: bool, status: int = 200) -> Response:
+def written_answer(
+    gateway: Gateway, mount: GatewayMount, done: WriteResult, tagged: bool, status: int = 200
+) -> Response:
     """Return the answer to a write; `tagged` gives it the ETag of the one key that was set."""
     revision = describe(done.revision)
-    headers = {**gateway.freshness(), "CHP-Durability": done.durability or "known"}
+    headers = {**gateway.freshness(mount), "CHP-Durability": done.durability or "known"}
     if tagged:
         headers["ETag"] = f'"{revision}"'
     return result_answer({"revision": revision}, done, status, headers)
@@ -115,9 +120,10 @@ async def show_page(call: Call) -> Response:
     if "key" in fields:
         only(fields, ("key", "fresh"))
         return await read_key(call)
-    call.check_readable(fresh=flag(fields, "fresh"))
+    prefix, mounts = fields.get("prefix", ""), gateway.mounts
+    within = [each.mount for each in call.readable(prefix, fresh=flag(fields, "fresh"))]
     limit = number(fields, "limit", PAGE, gateway.limits.page)
-    keys, more = await gateway.keys.page(fields.get("prefix", ""), fields.get("after", ""), limit)
+    keys, more = await mounts.page(prefix, fields.get("after", ""), limit)
     found: list[dict[str, Any]] = []
     size, last = 0, ""
     for key in keys:
@@ -125,10 +131,10 @@ async def show_page(call: Call) -> Response:
             more = True
             break
         last = key
-        if (entry := gateway.clone.entry(key)) is not None:
+        if (entry := mounts.of_key(key).clone.entry(key)) is not None:
             found.append(entry_json(entry))
             size += len(key) + len(entry.value)
-    after, headers = last if more else None, gateway.freshness()
+    after, headers = last if more else None, gateway.freshness(*within)
     if NDJSON in call.header("accept"):
         lines = "".join(json.dumps(each) + "\n" for each in [*found, {"next": after}])
         return Response(lines, headers=headers, media_type=NDJSON)
@@ -138,9 +144,10 @@ async def show_page(call: Call) -> Response:
 async def show_versions(call: Call) -> Response:
     """Answer GET /v1/versions: the versions of a key in the log of the servers, the newest first."""
     gateway, most = call.gateway, number(call.fields, "limit", VERSIONS, VERSIONS_MAX)
-    async with gateway.reading:
+    mount = gateway.mounts.of_key(call.named_key)
+    async with mount.reading:
         try:
-            found = await gateway.clone.history(call.named_key, most, LOG_S)
+            found = await mount.clone.history(call.named_key, most, LOG_S)
         except NotRetained as error:
             raise Problem(503, "busy", f"the log moves on faster than it is read: {error}", retry_s=RETRY_S) from None
     return json_answer({"key": call.named_key, "versions": [_version_json(each) for each in reversed(found)]})

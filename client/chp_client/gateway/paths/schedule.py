@@ -34,17 +34,21 @@ async def schedule(call: Call) -> Response:
     if unless is not None:
         call.caller.read(unless)
     async with call.body() as body:
-        marker = await marker_of(call.request, call.caller.user, body)
+        rows = BatchRows(gateway.subtrees)
+        rows.topics.append(call.topic_name)
+        if unless is not None:
+            rows.related.append(unless)
+        mount = gateway.mounts.of_rows(rows)
+        marker = await marker_of(call.request, call.caller.at(mount.prefix).user, body)
         # A request that is sent again has the same name.
         again = None if marker is None else sha256(marker.key.encode()).hexdigest()[: 2 * NAME_BYTES]
         row = entry(
-            internals(gateway.clone).writer, call.topic_name, body, fields.get("key"), name=fields.get("name", again),
+            internals(mount.clone).writer, call.topic_name, body, fields.get("key"), name=fields.get("name", again),
             delay_s=_seconds(fields, "delay_s"), at=_time(fields), every_s=_seconds(fields, "every_s"),
             unless_changed=unless, headers=headers_of(call),
         )  # fmt: skip
-        rows = BatchRows(gateway.subtrees)
         rows.extras = {columns.SCHEDULE: [row]}
-        done = await gateway.writes.write(rows, marker)
+        done = await mount.writes.write(rows, marker)
     return result_answer({"name": row[1], "revision": str(done.revision)}, done, 201)
 
 

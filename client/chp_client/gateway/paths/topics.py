@@ -7,6 +7,7 @@ read at once. A reader of messages as events has a thread while it reads.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator, Sequence
@@ -24,14 +25,15 @@ from chp.keys import check_key
 from chp.topics import Headers, Settings, check_headers, column_of_headers, pack_messages
 
 from ...core.events import Ack
-from ...errors import NoSuchTopic
+from ...errors import NoSuchTopic, Unanswered
 from ...starts import TopicStart
 from ...topics.aiotopic import AsyncTopic, reading
 from ...topics.reader import Message, MessageBatch
 from ..answers import json_answer, shown
 from ..call import Call
-from ..problems import Problem
+from ..problems import RETRY_S, Problem
 from ..request_fields import number, only
+from ..shared.mounts import GatewayMount, GatewayMounts
 from ..shared.rows import BYTES_MAX, NDJSON, ROWS_MAX, BatchRows, bad_row, read_lines
 from ..shared.writes import WriteResult, marker_of
 from ..slices import Steps
@@ -57,8 +59,24 @@ Published = tuple[list[str | None], list[bytes], list[Headers | None] | None]
 async def list_topics(call: Call) -> Response:
     """Answer GET /v1/topics: the topics that are served here and that the caller may read."""
     subtrees, sees = call.gateway.subtrees, call.caller.sees_topic
-    found = [each for each in await call.gateway.clone.topics(FACTS_S) if sees(each["name"])]
-    return json_answer({"topics": [each for each in found if f"{TOPICS}{each['name']}/".startswith(subtrees)]})
+    found = await _topics(call.gateway.mounts)
+    seen = [each for each in found if sees(each["name"]) and f"{TOPICS}{each['name']}/".startswith(subtrees)]
+    return json_answer({"topics": seen})
+
+
+async def _topics(mounts: GatewayMounts) -> list[dict[str, Any]]:
+    """Return the facts of the topics of all mounts, by name. Raise `Problem` if one of the pairs does not answer."""
+    told = await asyncio.gather(*map(_topics_of, mounts))
+    found = [each for mount, facts in zip(mounts, told, strict=True) for each in facts
+             if mounts.has_topic(mount, each["name"])]  # fmt: skip
+    return sorted(found, key=lambda facts: str(facts["name"])) if mounts.several else found
+
+
+async def _topics_of(mount: GatewayMount) -> list[dict[str, Any]]:
+    try:
+        return await mount.clone.topics(FACTS_S)
+    except Unanswered as error:
+        raise Problem(503, "unanswered", mount.what(f"{error}; ask again"), retry_s=RETRY_S) from None
 
 
 async def show_topic(call: Call) -> Response:
@@ -94,16 +112,19 @@ async def publish(call: Call) -> Response:
         named = any(key is not None for key in keys)
         if named and not all(key is not None for key in keys):
             raise Problem(400, "bad-row", 'give each of the rows a "key", or none of them')
-        if (marker := await marker_of(call.request, call.caller.user, body)) is not None:
+        mount = gateway.mounts.of_topic(call.topic_name)
+        if (marker := await marker_of(call.request, call.caller.at(mount.prefix).user, body)) is not None:
             rows = BatchRows(gateway.subtrees)
             rows.extras = {columns.PUBLISH: [packed(call.topic_name, keys, values, headers)]}
-            done = await gateway.writes.write(rows, marker)
-        elif many:
-            names = [key or "" for key in keys] if named else None
-            done = _result(await call.topic.publish_many(values, names, headers=headers))
+            done = await mount.writes.write(rows, marker)
         else:
-            # Messages that others publish meanwhile travel with it.
-            done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
+            with mount.writes.waiting():
+                if many:
+                    names = [key or "" for key in keys] if named else None
+                    done = _result(await call.topic.publish_many(values, names, headers=headers))
+                else:
+                    # Messages that others publish meanwhile travel with it.
+                    done = _result(await call.topic.publish(body, keys[0], headers=headers[0] if headers else None))
     return result_answer({"count": len(values), "revision": str(done.revision)}, done)
 
 
@@ -139,9 +160,9 @@ def _result(ack: Ack) -> WriteResult:
 
 
 async def write_columns(call: Call, extras: dict[str, Any], body: bytes = b"", status: int = 200) -> Response:
-    """Write columns of topics and groups, once for each Idempotency-Key."""
+    """Write columns of the topic and its groups, once for each Idempotency-Key."""
     rows = BatchRows(call.gateway.subtrees)
-    rows.extras = extras
+    rows.extras, rows.topics = extras, [call.topic_name]
     return await written(call, rows, body, status)
 
 
@@ -151,7 +172,7 @@ async def read_topic(call: Call) -> Response:
         return await _read_events(call)
     most, after = number(call.fields, "max", PAGE, call.gateway.limits.page), _offset(call.fields.get("after"))
     with absent_is_404():
-        async with call.gateway.reading:
+        async with call.gateway.mounts.of_topic(call.topic_name).reading:
             found = await _page(call.topic, after, most)
     return json_answer({"messages": found, "next": found[-1]["offset"] if found else after})
 

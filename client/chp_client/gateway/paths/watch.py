@@ -4,6 +4,7 @@
     without, or older than the log --> event: snapshot, then the entries, then changes
     up to date                    --> the events of its channel, which all readers share (fanout.py), in one write
     behind what the channel keeps --> the latest value of each key that it missed, then the events of its channel
+    over several mounts           --> the events of the channel of each, with ids that have the number of each mount
     takes nothing for 30 s        --> cut off
     loses its right or its token  --> the stream ends
 
@@ -14,7 +15,7 @@ for it. Each second without a change brings a comment with the number.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.responses import Response
 
@@ -25,8 +26,10 @@ from ...agent.changes import Changes, changes_of
 from ...errors import Lagging, NotRetained
 from ..call import Call
 from ..problems import Problem
-from ..shared import fanout
+from ..shared import fanout, positions
 from ..shared.fanout import FanoutChannel, events, snapshot
+from ..shared.mounts import GatewayMount, Touched, position_of
+from ..shared.positions import Position
 from .stream import Stream
 
 # Changes that come while a reader catches up. A reader that has more to take begins again.
@@ -36,38 +39,67 @@ QUEUE = 1000
 async def watch(call: Call) -> Response:
     """Answer GET /v1/watch: check the request, and open the stream."""
     gateway, prefix = call.gateway, call.fields.get("prefix", "")
-    after = _after(call)
-    call.check_readable()
+    within = call.readable(prefix)
+    after = _after(call, [each.mount.prefix for each in within])
     if gateway.readers >= gateway.limits.readers:
         raise Problem(429, "busy", f"{gateway.readers} readers are too many for one gateway; ask another", retry_s=5)
     # A bad prefix raises here, so that the answer has its status.
-    gateway.clone.watch(prefix).close()
-    return EventStream(call, prefix, after)
+    for each in within:
+        each.mount.clone.watch(each.prefix).close()
+    return EventStream(call, prefix, within, after)
 
 
-def _after(call: Call) -> Revision | None:
+def _after(call: Call, prefixes: Sequence[str]) -> Position | None:
+    """Return the number of each mount after which a reader wants the changes; None if it begins with a snapshot."""
     # The header counts first: a browser that comes back sends it beside the `after` of its first request.
-    for name, text in (("Last-Event-ID", call.header("last-event-id")), ("after", call.fields.get("after"))):
-        if text:
-            try:
-                return Revision(text)
-            except BadInput as error:
-                raise Problem(400, "bad-number", f"{name}: {error}") from None
-    return None
+    if seen := call.header("last-event-id"):
+        # A browser whose gateway got other mounts meanwhile can't choose, so it begins again.
+        named = call.gateway.mounts.several
+        return _read("Last-Event-ID", seen, prefixes) if named == ("=" in seen) else None
+    if not (text := call.fields.get("after")):
+        return None
+    found = _read("after", text, prefixes)
+    if found is None:
+        known = ", ".join(map(repr, prefixes))
+        raise Problem(400, "bad-number", f"after: {text[:80]!r} is no position of the mounts {known}; leave it out")
+    return found
+
+
+def _read(name: str, text: str, prefixes: Sequence[str]) -> Position | None:
+    try:
+        return positions.read(text, prefixes)
+    except BadInput as error:
+        raise Problem(400, "bad-number", f"{name}: {error}") from None
+
+
+class _Part:
+    """What a reader gets of one mount. `at` is the number up to which the reader has everything there."""
+
+    def __init__(self, within: Touched, at: Revision | None) -> None:
+        self.mount, self.prefix = within
+        self.at: int | None = at
+        self.channel: FanoutChannel
+        # The place in the channel, or None while the reader catches up.
+        self.place: int | None = None
+        # The reader has the events of the channel up to this number when it begins with the channel.
+        self.skip = 0
+        # True if the reader gets only the latest value of each key that it missed.
+        self.behind = False
+
+    def begin(self) -> None:
+        """Begin with the channel if it has all that comes next."""
+        self.skip = self.at or 0
+        self.place = self.channel.place(self.skip)
+        self.behind = self.behind and self.place is None
 
 
 class EventStream(Stream):
-    """The events of a prefix for one reader. `_at` is the number up to which the reader has everything."""
+    """The events of a prefix for one reader."""
 
-    def __init__(self, call: Call, prefix: str, after: Revision | None) -> None:
-        super().__init__(call, call.gateway.freshness())
+    def __init__(self, call: Call, prefix: str, within: Sequence[Touched], after: Position | None) -> None:
+        super().__init__(call, call.gateway.freshness(*(each.mount for each in within)))
         self._prefix = prefix
-        self._at: int | None = after
-        self._channel: FanoutChannel
-        # The reader has the events of its channel up to this number when it begins with the channel.
-        self._skip = 0
-        # True if the reader gets only the latest value of each key that it missed.
-        self._behind = False
+        self._parts = [_Part(each, None if after is None else after[each.mount.prefix]) for each in within]
         self._waits: asyncio.Future[None] | None = None
 
     def check_right(self) -> None:
@@ -83,74 +115,125 @@ class EventStream(Stream):
     async def run(self) -> None:
         """Put events until the stream is over."""
         gateway = self.gateway
-        self._channel = gateway.channels.join(self._prefix)
+        for part in self._parts:
+            part.channel = gateway.channels.join(part.mount, part.prefix)
         gateway.readers += 1
         try:
             await self._follow()
         finally:
             gateway.readers -= 1
-            gateway.channels.leave(self._channel)
+            for part in self._parts:
+                gateway.channels.leave(part.channel)
 
     async def _follow(self) -> None:
-        place: int | None = None
         while not self.over():
-            if place is None:
-                place = await self._catch_up()
-                self._skip, self._behind = self._at or 0, self._behind and place is None
-            elif (found := self._channel.since(place, self._skip)) is None:
-                place, self._behind = None, True
-                self.gateway.metrics.conflated += 1
-            elif found[0]:
-                first, self._skip = place, 0
-                piece, place, self._at = found
-                await self.put(piece, place - first)
-            else:
+            if any(part.at is None for part in self._parts):
+                # A snapshot is of all mounts, as the reader forgets everything before it.
+                await self._put_snapshot()
+                for part in self._parts:
+                    part.begin()
+                continue
+            quiet = True
+            for part in self._parts:
+                if await self._step(part):
+                    quiet = False
+                if self.over():
+                    return
+            if quiet:
                 await self._quiet()
 
+    async def _step(self, part: _Part) -> bool:
+        """Send what comes next of one mount; return False if there is nothing."""
+        if part.place is None:
+            if await self._catch_up(part):
+                part.begin()
+            return True
+        sent = await (self._share(part, part.place) if len(self._parts) == 1 else self._put_own(part, part.place))
+        if sent is None:
+            part.place, part.behind = None, True
+            self.gateway.metrics.conflated += 1
+            return True
+        return sent
+
+    async def _share(self, part: _Part, place: int) -> bool | None:
+        """Send the events that all readers of the prefix get; return None if the channel has dropped some."""
+        found = part.channel.since(place, part.skip)
+        if found is None:
+            return None
+        if found[0]:
+            part.skip = 0
+            piece, part.place, part.at = found
+            await self.put(piece, part.place - place)
+        return bool(found[0])
+
+    async def _put_own(self, part: _Part, place: int) -> bool | None:
+        """Send the events of one of several mounts; return None if the channel has dropped some."""
+        found = part.channel.each_since(place, part.skip)
+        if found is None:
+            return None
+        own, part.place = found
+        if own:
+            part.skip = 0
+            await self._put_all(own, part)
+        return bool(own)
+
     async def _quiet(self) -> None:
-        before = self._channel.latest
-        self._waits = self._channel.news()
+        channels = [part.channel for part in self._parts]
+        before = [channel.latest for channel in channels]
+        self._waits = asyncio.get_running_loop().create_future()
+        for channel in channels:
+            channel.tell(self._waits)
         await self._waits
-        if self._channel.latest == before and not self.over():
-            await self.put(f": {self.gateway.clone.revision}\n\n".encode())
+        if [channel.latest for channel in channels] == before and not self.over():
+            await self.put(f": {position_of(part.mount for part in self._parts)}\n\n".encode())
 
     # -- until its channel has what comes next
 
-    async def _catch_up(self) -> int | None:
-        """Send the changes that the reader lacks; return its place in the channel, or None to look again."""
-        if self._at is None:
-            await self._put_snapshot()
-            return self._channel.place(self._at or 0)
+    async def _catch_up(self, part: _Part) -> bool:
+        """Send the changes of one mount that the reader lacks; return False if it has to begin again."""
+        assert part.at is not None, "a snapshot comes first"
         try:
-            async with self.gateway.clone.watch(
-                self._prefix, self._at, conflate=self._behind, queue_max=QUEUE
+            async with part.mount.clone.watch(
+                part.prefix, Revision(part.at), conflate=part.behind, queue_max=QUEUE
             ) as missed:
                 changes = await missed.missed()
                 while changes.keys and not self.over():
-                    await self._put_all(events(changes))
-                    self._at = Revision(changes.revisions[-1])
+                    at = Revision(changes.revisions[-1])
+                    await self._put_all(events(changes, part.mount), part)
+                    part.at = at
                     changes = await missed.missed()
         except (Lagging, NotRetained) as error:
-            if isinstance(error, NotRetained) or self._behind:
-                self._at = None
-            self._behind = True
-            return None
-        return self._channel.place(self._at)
+            if isinstance(error, NotRetained) or part.behind:
+                part.at = None
+            part.behind = True
+            return False
+        return True
 
     async def _put_snapshot(self) -> None:
-        clone = self.gateway.clone
-        before = clone.revision
-        async with clone.watch(self._prefix, "snapshot") as source:
-            first = source.queue.poll()
-        changes = changes_of(first, None) if first is not None else Changes([], [], [], [], [])
-        number = max([before, *changes.revisions])
-        await self._put_all((number, piece) for piece in snapshot(changes, str(number)))
-        self._at = number
+        found: list[tuple[GatewayMount, Changes]] = []
+        for part in self._parts:
+            clone = part.mount.clone
+            before = clone.revision
+            async with clone.watch(part.prefix, "snapshot") as source:
+                first = source.queue.poll()
+            changes = changes_of(first, None) if first is not None else Changes([], [], [], [], [])
+            part.at = max([before, *changes.revisions])
+            found.append((part.mount, changes))
+        await self._put_all((0, piece) for piece in snapshot(found, self._position()))
 
-    async def _put_all(self, found: Iterable[tuple[int, bytes]]) -> None:
-        """Put events, as many in one write as go together."""
+    def _position(self) -> str:
+        """Return the position of the reader."""
+        return positions.text_of((part.mount.prefix, part.at or 0) for part in self._parts)
+
+    async def _put_all(self, found: Iterable[tuple[int, bytes]], own: _Part | None = None) -> None:
+        """Put events, as many in one write as go together. With `own` they are the next ones of a mount."""
         parts, size = list[bytes](), 0
-        for _, event in found:
+        for number, shared in found:
+            event = shared
+            if own is not None:
+                own.at = number
+                if len(self._parts) > 1:
+                    event = fanout.with_id(shared, self._position())
             parts.append(event)
             size += len(event)
             if size > fanout.TOGETHER:

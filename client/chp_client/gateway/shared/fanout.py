@@ -11,6 +11,9 @@ gets nothing twice. A delete by time has `"expired": true` too.
 
 A reader is a place in the kept events. A reader that falls out of them is told None, and has to catch up by itself.
 Readers are woken together, and the more readers there are the less often.
+
+A channel is of one mount. A gateway of several pairs puts the mount into each event, and the id is a position
+(positions.py). A reader of several mounts reads a channel of each, and gets ids of its own.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 
 from chp.errors import ChpError
+from chp.numbers import Revision
 
 from ...agent.aioparts import AsyncWatch
 from ...agent.changes import Changes
-from ...clone.aio import AsyncClone
 from ...errors import Closed
 from ..answers import shown
+from . import positions
+from .mounts import GatewayMount
 
 # Rows of one event of a snapshot.
 SNAPSHOT_ROWS = 500
@@ -45,26 +50,45 @@ WRITE_S = 0.0002
 QUIET_S = 1.0
 
 
-def events(changes: Changes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number of each record, and its event."""
-    expired = list(map(set(changes.expiries).__contains__, range(len(changes))))
+def events(changes: Changes, mount: GatewayMount) -> Iterator[tuple[int, bytes]]:
+    """Yield the number of each record, and its event. Keys of mounts inside this one are left out."""
+    nested, expired = mount.nested, list(map(set(changes.expiries).__contains__, range(len(changes))))
     rows = zip(changes.revisions, changes.keys, changes.values, expired, strict=True)
     for revision, record in groupby(rows, key=itemgetter(0)):
-        yield int(revision), _event(str(revision), [_row(*row) for _, *row in record])
+        shown_rows = [_row(*row) for _, *row in record if not (nested and row[0].startswith(nested))]
+        if shown_rows:
+            yield int(revision), _event(str(revision), mount.prefix, shown_rows)
 
 
-def snapshot(changes: Changes, number: str) -> Iterator[bytes]:
+def snapshot(found: Sequence[tuple[GatewayMount, Changes]], position: str) -> Iterator[bytes]:
     """Yield the events of a snapshot. Only the last one has an id, as a reader of a part has to begin again."""
-    columns = zip(changes.keys, changes.values, changes.revisions, strict=True)
-    rows = [{**_row(key, value), "revision": str(revision)} for key, value, revision in columns]
-    yield _said("snapshot", {"keys": len(rows)})
-    for i in range(0, len(rows), SNAPSHOT_ROWS):
-        yield _said("entries", {"changes": rows[i : i + SNAPSHOT_ROWS]})
-    yield f"id: {number}\n".encode() + _said("current", {"number": number})
+    rows = {mount.prefix: list(_entries(mount, changes)) for mount, changes in found}
+    yield _said("snapshot", {"keys": sum(map(len, rows.values()))})
+    for prefix, entries in rows.items():
+        for i in range(0, len(entries), SNAPSHOT_ROWS):
+            yield _said("entries", _of(prefix) | {"changes": entries[i : i + SNAPSHOT_ROWS]})
+    yield f"id: {position}\n".encode() + _said("current", {"number": position})
 
 
-def _event(number: str, rows: list[dict[str, object]]) -> bytes:
-    return f"id: {number}\n".encode() + _said("change", {"number": number, "changes": rows})
+def _entries(mount: GatewayMount, changes: Changes) -> Iterator[dict[str, object]]:
+    for key, value, revision in zip(changes.keys, changes.values, changes.revisions, strict=True):
+        if not key.startswith(mount.nested):
+            yield {**_row(key, value), "revision": str(revision)}
+
+
+def _of(prefix: str) -> dict[str, object]:
+    """Return the member that says of which mount an event is, if there are several."""
+    return {"mount": prefix} if prefix else {}
+
+
+def _event(number: str, prefix: str, rows: list[dict[str, object]]) -> bytes:
+    position = positions.named(prefix, Revision(number)) if prefix else number
+    return f"id: {position}\n".encode() + _said("change", {"number": number, **_of(prefix), "changes": rows})
+
+
+def with_id(event: bytes, position: str) -> bytes:
+    """Return an event with another id, of a reader of several mounts."""
+    return f"id: {position}".encode() + event[event.index(b"\n") :]
 
 
 def _said(event: str, data: dict[str, object]) -> bytes:
@@ -78,11 +102,11 @@ def _row(key: str, value: bytes | None, expired: bool = False) -> dict[str, obje
 
 
 class FanoutChannel:
-    """The events of one prefix."""
+    """The events of one prefix within one mount."""
 
-    def __init__(self, channels: FanoutChannels, prefix: str) -> None:
-        self.prefix, self.readers = prefix, 0
-        self._channels, self._clone = channels, channels.clone
+    def __init__(self, channels: FanoutChannels, mount: GatewayMount, prefix: str) -> None:
+        self.mount, self.prefix, self.readers = mount, prefix, 0
+        self._channels, self._clone = channels, mount.clone
         self._loop = asyncio.get_running_loop()
         self._events: deque[tuple[int, bytes]] = deque()
         # The place of the first kept event, and the bytes of all of them.
@@ -109,7 +133,7 @@ class FanoutChannel:
         while True:
             try:
                 async for changes in self._watch.batches():
-                    for number, event in events(changes):
+                    for number, event in events(changes, self.mount):
                         self._add(number, event)
                     self._ring()
                 return
@@ -152,14 +176,34 @@ class FanoutChannel:
 
         The reader has the events up to the number `after`. Return None if the place is not kept any more.
         """
-        at = place - self._first
-        if at < 0:
+        if (at := self._at(place, after)) < 0:
             return None
-        while at < len(self._events) and self._events[at][0] <= after:
-            at, place = at + 1, place + 1
+        place = self._first + at
         if self._made[0] != place or self._made[1] == place:
             self._made = self._join(place, at, after)
         return self._made[2], self._made[1], self._made[3]
+
+    def each_since(self, place: int, after: int) -> tuple[list[tuple[int, bytes]], int] | None:
+        """Return the events from a place on for one write, each with its number, and the place behind them.
+
+        They are those of `since`, for a reader of several mounts.
+        """
+        if (at := self._at(place, after)) < 0:
+            return None
+        found, size = list[tuple[int, bytes]](), 0
+        for each in islice(self._events, at, None):
+            if found and size + len(each[1]) > TOGETHER:
+                break
+            found.append(each)
+            size += len(each[1])
+        return found, self._first + at + len(found)
+
+    def _at(self, place: int, after: int) -> int:
+        """Return the index of the first event from a place on with a number above `after`; below 0 if it is gone."""
+        at = place - self._first
+        while 0 <= at < len(self._events) and self._events[at][0] <= after:
+            at += 1
+        return at
 
     def _join(self, place: int, at: int, number: int) -> tuple[int, int, bytes, int]:
         parts, size = list[bytes](), 0
@@ -171,11 +215,9 @@ class FanoutChannel:
             number = found
         return place, place + len(parts), b"".join(parts), number
 
-    def news(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next event, or after a second without one."""
-        waits = self._loop.create_future()
+    def tell(self, waits: asyncio.Future[None]) -> None:
+        """Resolve a future at the next event, or after a second without one."""
         self._waiting.append(waits)
-        return waits
 
     def wake(self) -> None:
         """Wake all waiting readers."""
@@ -208,9 +250,8 @@ class FanoutChannel:
 class FanoutChannels:
     """The channels of all prefixes that have readers."""
 
-    def __init__(self, clone: AsyncClone) -> None:
-        self.clone = clone
-        self._open: dict[str, FanoutChannel] = {}
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], FanoutChannel] = {}
 
     @property
     def readers(self) -> int:
@@ -221,11 +262,12 @@ class FanoutChannels:
         """Return the bytes that each channel may keep."""
         return min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._open)))
 
-    def join(self, prefix: str) -> FanoutChannel:
-        """Add a reader to the channel of a prefix."""
-        if prefix not in self._open:
-            self._open[prefix] = FanoutChannel(self, prefix)
-        channel = self._open[prefix]
+    def join(self, mount: GatewayMount, prefix: str) -> FanoutChannel:
+        """Add a reader to the channel of a prefix within a mount."""
+        name = mount.prefix, prefix
+        if name not in self._open:
+            self._open[name] = FanoutChannel(self, mount, prefix)
+        channel = self._open[name]
         channel.readers += 1
         return channel
 
@@ -233,5 +275,5 @@ class FanoutChannels:
         """Remove a reader from a channel."""
         channel.readers -= 1
         if not channel.readers:
-            del self._open[channel.prefix]
+            del self._open[channel.mount.prefix, channel.prefix]
             channel.close()

@@ -52,6 +52,25 @@ class KeysInOrder:
             found = found[: bisect_left(found, True, key=lambda key: not key.startswith(prefix))]
         return found[:limit], len(found) > limit
 
+    async def between(self, prefix: str, low: str, high: str | None, most: int, *, behind: bool) -> list[str]:
+        """Return at most `most` keys from `low` on and below `high` that begin with `prefix`.
+
+        With `behind`, the key `low` itself is left out.
+        """
+        await self._catch_up()
+        keys = self._keys
+        start = (bisect_right if behind else bisect_left)(keys, low)
+        end = len(keys) if high is None else bisect_left(keys, high, start)
+        found = keys[start : min(end, start + most)]
+        if found and not found[-1].startswith(prefix):
+            found = found[: bisect_left(found, True, key=lambda key: not key.startswith(prefix))]
+        return found
+
+    def count(self, low: str, high: str | None) -> int:
+        """Return the number of keys from `low` on and below `high`."""
+        end = len(self._keys) if high is None else bisect_left(self._keys, high)
+        return end - bisect_left(self._keys, low)
+
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + CAUGHT_UP_S

@@ -22,6 +22,7 @@ KEEP_S = 0.5
 # A hand-over may take this long; the servers are asked for their state after each pause of LOOK_S.
 HAND_OVER_S, LOOK_S = 5.0, 0.05
 TOLD, TURNS, ROOM = (names(of, gateway=True) for of in ("", "turns", "room"))
+REPLICA, REPLICAS = (names(of, gateway=True) for of in ("replica", "replicas[]"))
 # Facts that have paths of their own.
 APART = ("epochs", "groups")
 
@@ -57,12 +58,11 @@ class PairView:
 
     async def groups(self) -> list[dict[str, Any]]:
         """Return the groups of topics that the active server tells of: at most 100."""
-        active = (each for each in await self.look() if each["state"] == "active")
-        return next(active, {}).get("groups") or []
+        return _active(await self.look()).get("groups") or []
 
     async def clients(self) -> dict[str, Any]:
         """Return the first page of the clients that the active server knows, and their count."""
-        active = next((each["server"] for each in await self.look() if each["state"] == "active"), None)
+        active = _active(await self.look()).get("server")
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if active is not None and now - self._clients_at > KEEP_S and not self._closed:
@@ -97,7 +97,8 @@ class PairView:
             admin.timeout_s = patience
         while time.monotonic() < began + HAND_OVER_S:
             for other, answer in admin.ask_all("status").items():
-                if other != server and isinstance(answer, AdminReply) and answer.facts.get("state") == "active":
+                told = answer.facts if isinstance(answer, AdminReply) else {}
+                if other != server and told.get("state") == "active" and told.get("role") != "replica":
                     seconds = round(time.monotonic() - began, 4)
                     return {"active": other, "was": server, "number": number, "seconds": seconds}
             threading.Event().wait(LOOK_S)
@@ -110,6 +111,11 @@ class PairView:
         # A thread that still asks needs less than a second, and the process ends anyway.
         if not self._lock.locked():
             self._admin.close()
+
+
+def _active(servers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return what the active server of the pair told; an empty map if none is active. A replica is none."""
+    return next((each for each in servers if each["state"] == "active" and each.get("role") != "replica"), {})
 
 
 def _not_handed_over(error: Refused) -> Problem:
@@ -132,5 +138,9 @@ def _said(server: str, answer: Any) -> dict[str, Any]:
         for name in ("last", "p50", "p99")
         if f"sync_{name}_s" in journal
     }
+    if facts.get("replica"):
+        said["replica"] = {name: facts["replica"].get(name) for name in REPLICA}
+    if facts.get("replicas"):
+        said["replicas"] = [{name: each.get(name) for name in REPLICAS} for each in facts["replicas"]]
     apart = {name: facts.get(name) for name in APART}
     return {"server": server, **said, "state": str(facts.get("state", "")).lower(), **apart}

@@ -55,6 +55,9 @@ class BatchRows:
         self.conditions: tuple[list[int], list[int]] = ([], [])
         # Columns of topics and groups, which travel in the same record.
         self.extras: dict[str, Any] = {}
+        # The topics of these columns, and the keys that they name. One mount has to have all of them.
+        self.topics: list[str] = []
+        self.related: list[str] = []
         self.bytes = 0
 
     def add(self, key: object, value: bytes | None, ttl_ms: int | None = None, condition: int | None = None) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
@@ -81,8 +82,17 @@ class _Batch:
 class Writes:
     """The writes of one Clone. Only its loop may use them."""
 
-    def __init__(self, clone: AsyncClone, inside: Internals, noted: Callable[[int], None]) -> None:
-        """Tell `noted` the revision of each set."""
+    def __init__(
+        self,
+        clone: AsyncClone,
+        inside: Internals,
+        noted: Callable[[int], None],
+        most: Callable[[], int] | None = None,
+    ) -> None:
+        """Tell `noted` the revision of each set. `most` returns how many writes may wait for the pair."""
+        self._most = most
+        # The writes that wait for the pair.
+        self._pending = 0
         self._clone = clone
         self._writer, self._waits, self._noted = inside.writer, inside.waits, noted
         self._loop = asyncio.get_running_loop()
@@ -98,8 +108,9 @@ class Writes:
     def begin(self, key: str, value: bytes, answered: Answered) -> bool:
         """Begin a plain set; return False if another write has the key, or if it is too large to travel with others."""
         size = len(key) + len(value)
-        if key in self._held or size > TOGETHER_BYTES:
+        if key in self._held or size > TOGETHER_BYTES or self._is_full():
             return False
+        self._pending += 1
         self._held[key] = None
         batch = self._gathering(1, size)
         rows = batch.rows
@@ -115,12 +126,30 @@ class Writes:
         if marker is not None:
             rows.append(marker.key, marker.digest, REMEMBERED_MS, 0)
         try:
-            return await self._written(rows)
+            with self.waiting():
+                return await self._written(rows)
         except Conflict as conflict:
             if marker is None or not (revision := conflict.revisions.get(marker.key)):
                 raise
             await self._check_same(marker)
             return WriteResult(revision, "", again=True)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count one more write that waits for the pair; raise `Problem` if there are too many."""
+        if self._is_full():
+            text = (
+                f"{self._pending} writes wait for the pair of this mount, which is slow or away; ask again in a moment"
+            )
+            raise Problem(429, "busy", text, retry_s=1)
+        self._pending += 1
+        try:
+            yield
+        finally:
+            self._pending -= 1
+
+    def _is_full(self) -> bool:
+        return self._most is not None and self._pending >= self._most()
 
     async def _written(self, rows: BatchRows) -> WriteResult:
         keys = rows.keys
@@ -265,6 +294,8 @@ class Writes:
 
     def _tell(self, batch: _Batch, done: Ack | Exception) -> None:
         """Tell each writer the answer; a callback that fails does not stop the others."""
+        # The plain sets of `begin` end here.
+        self._pending -= len(batch.keys)
         self._release(batch.keys)
         result: WriteResult | Exception
         if isinstance(done, Exception):

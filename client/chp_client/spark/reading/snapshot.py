@@ -1,10 +1,13 @@
-"""The reader of a snapshot: every task reads a slice of one image, so all rows are of one number.
+"""The reader of a snapshot: every task reads a part of the image at one number, so all rows are of that number.
 
-    plan      the active makes an image of the keys to read, and cuts it into slices           (SPEC.md, section 17)
-    task i    reads slice i, in chunks with credit, as columns from end to end
+    plan      the servers keep their present number                                            (SPEC.md, section 17)
+    task i    reads part i of the image at that number, in chunks with credit, as columns from end to end
 
-The active keeps an image for ten minutes after its last use, and for a minute after all slices were read. A data frame
-that is used later than that, or after a failover, has to be made anew; `cache()` it if it is to last.
+A part has the keys of one remainder of their hashes, so each server gives the same rows for it. If the active goes away
+in the middle of a part, the task asks its successor for the part again, and leaves out the keys that it has.
+
+The servers keep a number for ten minutes after its last use, and for a minute after all parts were read. A data frame
+that is used later than that has to be made anew; `cache()` it if it is to last.
 
 Filters are left to Spark, unless the option pushDownPredicate says that a frame is used once. Spark 4.3 plans a Python
 source once for all uses of a data frame (or view), so the rows that one use filters out are missing in another. Then
@@ -12,12 +15,14 @@ source once for all uses of a data frame (or view), so the rows that one use fil
 option `subtree` belongs to the frame, and always narrows a read.
 """
 
-import secrets
+import logging
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chp import columns
@@ -26,15 +31,18 @@ from chp.headers import Kthxbai, Sync
 from chp.numbers import describe
 
 from ...errors import Refused
-from ...port.ask import QuestionPort
+from ...port.ask import LATER, Interrupted, QuestionPort
 from ..pairs import Place, places_of, readers_of
 from ..progress import Progress
 from ..spark_api import EqualTo, In, StringStartsWith
 from ..values.columns import Updates, layout_of, packed_column
 from ..worker import errors_first, has_answered, note_answer, settle
 
+log = logging.getLogger(__name__)
 KEYS_A_TASK, TASKS_MAX = 500_000, 64
 FIRST_S = 15.0
+# An active that was asked to hand over, or that is stopped, says nothing. Another server then has the rest.
+SILENCE_S = 15.0
 
 
 AGAIN = "load() the data frame again, or start the query again"
@@ -45,17 +53,23 @@ class ReadFailed(ChpError):
 
 
 class ImagePartition(InputPartition):
-    """A slice of an image."""
+    """A part of the image at a number: the store and the opener of the number's epoch tell which history it is of."""
 
-    def __init__(self, image: bytes, part: int, number: int) -> None:
-        self.image, self.part, self.number = image, part, number
+    def __init__(self, number: int, proof: list[bytes], prefix: str, part: int, parts: int) -> None:
+        self.number, self.proof, self.prefix, self.part, self.parts = number, proof, prefix, part, parts
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """The options of the question for it."""
+        where = {"image": self.number, "proof": self.proof, "store": self.proof[0]}
+        return {**where, "prefix": self.prefix, "part": self.part, "parts": self.parts}
 
 
 class ReadPort(QuestionPort):
     """The port of a read. It notes when a server has answered."""
 
-    def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
-        super().__init__(servers, timeout_s, again=AGAIN)
+    def __init__(self, servers: Sequence[str], timeout_s: float, silence_s: float) -> None:
+        super().__init__(servers, timeout_s, again=AGAIN, silence_s=silence_s)
         self._named = servers
 
     def ask(self, subtree: str, **options: Any) -> dict[str, Any]:
@@ -65,15 +79,23 @@ class ReadPort(QuestionPort):
         return facts
 
 
-class PlacedSlice(InputPartition):
-    """A slice of the image of a place."""
+class PlacedPart(InputPartition):
+    """A part of the image of a place."""
 
     def __init__(self, place: Place, piece: ImagePartition) -> None:
         self.place, self.piece = place, piece
 
 
-def port_of(options: dict[str, Any], *, plans: bool = False, servers: Sequence[str] | None = None) -> ReadPort:
+def port_of(
+    options: dict[str, Any],
+    *,
+    plans: bool = False,
+    servers: Sequence[str] | None = None,
+    silence_s: float | None = None,
+) -> ReadPort:
     """Return the port to `servers`, or else to those that the options name for reading.
+
+    `silence_s` bounds a silence in the middle of an answer, if it is given.
 
     The plan of a batch read waits no longer than `FIRST_S` for servers that have not answered in this session: they are
     more likely the wrong ones, or not started, than in a failover.
@@ -81,33 +103,86 @@ def port_of(options: dict[str, Any], *, plans: bool = False, servers: Sequence[s
     servers, timeout_s = readers_of(options) if servers is None else servers, options["timeout"]
     if plans and not has_answered(servers):
         timeout_s = min(timeout_s, FIRST_S)
-    return ReadPort(servers, timeout_s)
+    return ReadPort(servers, timeout_s, timeout_s if silence_s is None else min(timeout_s, silence_s))
 
 
-def make_image(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
-    """Make an image of the keys that begin with `prefix` in a subtree; return its slices."""
-    name = secrets.token_bytes(16)
-    facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions or 1)
-    if partitions is None:
-        partitions = max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
-        facts = port.ask(subtree, image=name, prefix=prefix, parts=partitions)
-    return [ImagePartition(name, i, facts["number"]) for i in range(partitions)]
+def plan_read(port: QuestionPort, subtree: str, prefix: str, partitions: int | None) -> list[ImagePartition]:
+    """Let the servers keep their present number; return the parts of the image at it."""
+    try:
+        facts = port.ask(subtree, image=0, prefix=prefix, **({} if partitions else {"count": True}))
+    except Refused as refused:
+        if refused.code == "bad" and "16 bytes" in str(refused.detail):
+            raise ReadFailed(f"the server plans no reads by number ({refused}); upgrade both servers first") from None
+        raise
+    parts = partitions or max(1, min(TASKS_MAX, -(-facts["keys"] // KEYS_A_TASK)))
+    proof = [facts["store"], facts["opener"]]
+    return [ImagePartition(facts["number"], proof, prefix, part, parts) for part in range(parts)]
 
 
-def read_slice(port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: bool = False) -> Iterator[Updates]:
-    """Yield the updates of a slice, chunk by chunk; if `packed`, with keys and values in Arrow's form."""
+def read_part(
+    port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: bool = False, timeout_s: float = 120.0
+) -> Iterator[Updates]:
+    """Yield the updates of a part, chunk by chunk; if `packed`, with keys and values in Arrow's form.
+
+    If the server goes away in the middle, another one is asked for the part again for up to `timeout_s` at a time. The
+    keys that were yielded are left out then.
+    """
+    seen, until = SeenKeys(), monotonic() + timeout_s
+    while True:
+        try:
+            for updates in _answer(port, subtree, piece, packed=packed):
+                rest = seen.without(updates)
+                if len(rest.keys):
+                    until = monotonic() + timeout_s
+                    seen.add(rest.keys)
+                    yield rest
+            return
+        except Interrupted as broken:
+            if monotonic() > until:
+                raise
+            log.warning("part %d of the snapshot at %s: %s", piece.part, describe(piece.number), broken)
+            seen.begin_again()
+
+
+class SeenKeys:
+    """The keys of a part that were yielded, in the columns in which they came; they are only looked up if need be."""
+
+    def __init__(self) -> None:
+        self._columns: list[Any] = []
+        self._known: pa.Array | None = None
+
+    def add(self, keys: Any) -> None:
+        """Add the keys of a chunk."""
+        self._columns.append(keys)
+
+    def begin_again(self) -> None:
+        """Let `without` leave out all keys so far, because the part is read again."""
+        arrays = [keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string()) for keys in self._columns]
+        self._known = pa.chunked_array(arrays, pa.string()).combine_chunks()
+
+    def without(self, updates: Updates) -> Updates:
+        """Return the updates whose keys were not seen before the part was read again."""
+        if self._known is None:
+            return updates
+        keys = updates.keys if isinstance(updates.keys, pa.Array) else pa.array(updates.keys, pa.string())
+        fresh = pc.invert(pc.is_in(keys, value_set=self._known)).to_numpy(zero_copy_only=False)
+        return updates if fresh.all() else updates.take(np.flatnonzero(fresh).tolist())
+
+
+def _answer(port: QuestionPort, subtree: str, piece: ImagePartition, *, packed: bool) -> Iterator[Updates]:
     at = describe(piece.number)
     try:
-        for header, items in port.stream(subtree, image=piece.image, part=piece.part, packed=packed):
+        for header, items in port.stream(subtree, **piece.question, packed=packed):
             if isinstance(header, Sync):
                 yield from map(updates_of, items)
             elif isinstance(header, Kthxbai) and header.number != piece.number:
                 raise ReadFailed(f"the servers hold the snapshot at {describe(header.number)}, not at {at}; read again")
     except Refused as refused:
+        if refused.code in LATER:
+            raise Interrupted(f"{refused.text} in the middle of an answer; {AGAIN}") from None
         raise ReadFailed(
-            f"the snapshot at {at} is not held by the servers any more ({refused.code}): not read for ten minutes, or "
-            "another server is active now. A data frame keeps to its snapshot, so load() it again and run that, and "
-            "cache() what is to last; a stream's query is started again"
+            f"the servers can't give the snapshot at {at}: {refused.detail}. A data frame keeps to its snapshot, so "
+            "load() it again and run that, and cache() what is to last; a stream's query is started again"
         ) from None
 
 
@@ -139,23 +214,23 @@ class BatchReader(DataSourceReader):
                 self._prefix = prefix
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks: one image for all of them, or with several mounts one of each."""
+        """Plan the tasks: one number for all of them, or with several mounts one of each."""
         settle()
         found: list[InputPartition] = []
         for place in places_of(self._options, self._prefix):
             with port_of(self._options, plans=True, servers=place.servers) as port:
-                pieces = make_image(port, place.subtree, place.prefix, self._options["partitions"])
-            found += [PlacedSlice(place, piece) for piece in pieces]
+                pieces = plan_read(port, place.subtree, place.prefix, self._options["partitions"])
+            found += [PlacedPart(place, piece) for piece in pieces]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the rows of a slice in a task, as record batches."""
-        assert isinstance(partition, PlacedSlice)
+        """Yield the rows of a part in a task, as record batches."""
+        assert isinstance(partition, PlacedPart)
         settle()
-        place, piece = partition.place, partition.piece
-        progress = Progress(f"slice {piece.part}", "keys read")
-        with port_of(self._options, servers=place.servers) as port:
-            for updates in read_slice(port, place.subtree, piece, packed=True):
+        place, piece, timeout_s = partition.place, partition.piece, self._options["timeout"]
+        progress = Progress(f"part {piece.part}", "keys read")
+        with port_of(self._options, servers=place.servers, silence_s=SILENCE_S) as port:
+            for updates in read_part(port, place.subtree, piece, packed=True, timeout_s=timeout_s):
                 yield self._layout.batch(place.own(updates))
                 progress.add(len(updates.keys))
 

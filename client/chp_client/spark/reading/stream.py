@@ -47,7 +47,7 @@ from .changes import (
     reached,
     sizes_of,
 )
-from .snapshot import ImagePartition, ReadFailed, make_image, port_of, read_slice
+from .snapshot import SILENCE_S, ImagePartition, ReadFailed, plan_read, port_of, read_part
 
 
 class SnapshotSlice(InputPartition):
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if facts["store"].hex() != end["store"]:
                 said = f"the batch is of the store {end['store']}, and the servers hold {facts['store'].hex()}"
                 self._there.lost(said, facts)
-            pieces = make_image(self._there.port, self._subtree, self._subtree, self._options["partitions"])
+            pieces = plan_read(self._there.port, self._subtree, self._subtree, self._options["partitions"])
             return [SnapshotSlice(piece, until.place.number) for piece in pieces]
         if start["store"] != end["store"]:
             self._report(f"the checkpoint is of the store {start['store']}, and the servers hold {end['store']}")
@@ -224,10 +224,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the changes of a partition, as record batches."""
-        with port_of(self._options) as port:
+        again = SILENCE_S if isinstance(partition, SnapshotSlice) else None
+        with port_of(self._options, silence_s=again) as port:
             found: Iterator[Updates]
             if isinstance(partition, SnapshotSlice):
-                found = (_unchanged(u, partition.until) for u in read_slice(port, self._subtree, partition.piece))
+                found = (_unchanged(u, partition.until) for u in read_part(port, self._subtree, partition.piece))
             else:
                 assert isinstance(partition, RetainedChanges)
                 found = Retained(self._options).read(port, partition)

@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 
 from chp.batch import decode, packb, unpackb
 from chp.errors import BadFrame, BadInput
-from chp.headers import Access, Batch, Epoch, State, name_of
+from chp.headers import Access, Batch, Commit, Epoch, State, name_of
 from chp.limits import DEFAULT
 from chp.numbers import describe, epoch_of, pack, unpack
 from chp.unpacking import QUESTION
-from chp.versions import VERSION
+from chp.versions import COMMIT_SINCE, VERSION
 
 from ..asks import Ask, Asking, RiseAbove
 from ..deadlines import HANDOVER, LINK, Deadlines
@@ -385,7 +385,7 @@ class PeerLink:
         if pair.bstate is not PASSIVE or self.loader is not None:
             return
         header, items = decode(body)
-        if not isinstance(header, Batch | Epoch | Access):
+        if not isinstance(header, Batch | Epoch | Access | Commit):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= committed.followed:
             return
@@ -396,10 +396,15 @@ class PeerLink:
         self._wanted_at, self._unanswered = turn.now, 0
         if isinstance(header, Access) and header.rules is not None:
             pending.end_rules(committed.state)
-        record = committed.follow_decoded(header, items, body, turn.arrival)
+        try:
+            record = committed.follow_decoded(header, items, body, turn.arrival)
+        except BadFrame:
+            # Other batches are staged here than the active has committed.
+            self.want_whole()
+            raise
         record.messages = self.backfill.came(self._messages)
         committed.keep(record, turn.effects)
-        pending.published(header.origins if isinstance(header, Batch) else [], committed.followed_uuids())
+        pending.published(header.origins if isinstance(header, Batch | Commit) else [], committed.followed_uuids())
 
     def _on_sync(self, body: bytes) -> None:
         turn = self._turn
@@ -519,9 +524,12 @@ class PeerLink:
         throttle = Throttle(self.sets.pace, pair.config.slow_peer_s)
         # An empty server gets the state as a whole, so that it never serves a part of it.
         begun = after > 0 or len(log) <= 1
-        if ours and begun and not said.get("whole") and (log.reaches(after) or after == state.number):
+        known = log.reaches(after) and (committer.view.version >= COMMIT_SINCE or not log.has_commit_after(after))
+        if ours and begun and not said.get("whole") and (known or after == state.number):
             pair.follower = Follower(committer.limits, after, state.number, throttle=throttle)
         else:
+            # The journal of the passive begins after the records that staged these batches.
+            state.staging.forget_numbers()
             chunks, rest = follow.whole_state(state, turn, committer.limits)
             pair.follower = Follower(committer.limits, state.number, state.number, chunks, throttle)
             pair.follower.with_state(rest)

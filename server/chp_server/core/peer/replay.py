@@ -26,6 +26,7 @@ from chp.unpacking import Load, weight_of
 from ..asks import Ask
 from ..pair import follow
 from ..pair.pair_state import PASSIVE, PairState
+from ..state.commit_record import in_memory
 from ..state.record_log import LoggedMessages, Record
 from ..state.state import ReplicatedState
 from ..state.topics import Topics
@@ -330,7 +331,7 @@ class Replay:
         if not log.reaches(common):
             return Since(whole=False)
         since = Since(whole=True)
-        for record in log.after(common, 1 << 62):
+        for record in in_memory(log.after(common, 1 << 62), self._committer.limits.part_bytes):
             for keys, _, extras in decode(record.body)[1]:
                 since.keys.update(keys)
                 told = (extras or {}).get(columns.DONE) or (extras or {}).get(columns.ONCE)

@@ -36,9 +36,10 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment, decode, decode_segment, segment_of, select
-from chp.headers import Batch
+from chp.headers import Batch, Commit
 from chp.parts import Parts
 
+from ..state.commit_record import segments_of
 from ..state.record_log import Record
 from ..state.staging import NO_VERSION
 from ..state.state import ReplicatedState
@@ -156,7 +157,10 @@ def _batches(suffix: list[Record], back: Callable[[Segment], Segment]) -> Iterat
     parts = Parts()
     for record in suffix:
         header, items = decode(record.body)
-        if isinstance(header, Batch):
+        if isinstance(header, Commit):
+            pieces = _by_batch([back(segment) for segment in segments_of(record)], header.origins)
+            yield from ((header.first, piece) for piece in pieces)
+        elif isinstance(header, Batch):
             whole = parts.add(header, [back(segment_of(item)) for item in items])
             if whole is not None:
                 yield from ((whole.first, piece) for piece in _by_batch(whole.segments, whole.origins, whole.whose))

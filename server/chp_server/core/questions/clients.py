@@ -50,6 +50,8 @@ class Client:
     user: str
     address: str
     facts: dict[str, Any]
+    # How many other servers a replica may send this client to.
+    moves: int = 0
 
 
 class Clients:
@@ -74,6 +76,7 @@ class Clients:
             known = self._known[identity] = Client(self._places, now, now, every_s, user, "", facts)
         known.address = self.address_of(identity) or known.address
         known.heard, known.every_s, known.user, known.facts = now, every_s, user, facts
+        known.moves = moves if type(moves := said.get("moves", 0)) is int else 0
 
     def clear(self) -> None:
         """Forget all clients: this server no longer serves, and they report to the other one."""
@@ -86,6 +89,11 @@ class Clients:
             late = [name for name, each in self._known.items() if now - each.heard > MISSED * each.every_s]
             for name in late:
                 del self._known[name]
+
+    def movable(self) -> list[str]:
+        """Return the public names of the clients that can go to another replica, the newest first."""
+        newest = sorted(self._known.values(), key=lambda each: -each.place)
+        return [each.facts["client"] for each in newest if each.moves > 0]
 
     def listed(self, after: object, now: float) -> dict[str, Any]:
         """Return at most `LISTED_MAX` clients after a place; raise `BadFrame` if `after` is no place."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from chp import headers
 from chp.batch import encode, peek
@@ -19,13 +20,17 @@ from chp.digest import NOTHING
 from chp.errors import BadInput
 from chp.numbers import describe, pack, sequence_of
 
+from ..state.commit_record import decoded, in_updates, is_commit, staged_in
 from ..state.record_log import LoggedRow, Record
+from ..state.staging import StagedBatch
 from ..updates.committed import Committed
 from ..updates.open_record import HEADER_BYTES_MAX
 from ..updates.turn import Frames, Read, ReadOldest
 from .syncs import reply, resume_parts
 
 PAGE_BYTES = 4 << 20
+# The rows of a batch below which the records of several batches are read together.
+SMALL_BATCH = 1000
 # Pages that are read in a turn. Other work, such as sets and heartbeats, is done between turns.
 READS_A_TURN = 4
 
@@ -92,6 +97,8 @@ class Feeds:
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
         self.pages = FeedPages()
+        # The end of the last record that names staged batches which are gone.
+        self._gone = 0
         # Where the journal's rows began, and the end of the record there.
         self._first = (0, 0)
 
@@ -113,7 +120,7 @@ class Feeds:
         self._committed.counts["feeds"] += 1
         until = min(until, state.number)
         end = headers.Kthxbai(request_id, until, 0, 0, None, True, *NOTHING, state.whose(until))
-        records = self._between(after, until)
+        records = self._between(after, until, rows=True)
         yield from resume_parts(
             records, after, subtree, end, self._committed.limits, opener=state.opener_of, indices=indices
         )
@@ -149,6 +156,8 @@ class Feeds:
     def _goes_on(self, after: int, whose: list[bytes] | None) -> Generator[list[Frames], None, bool]:
         """Return True if `after` is in our history, as far as `whose` proves it, and the records after it are here."""
         state = self._committed.state
+        if after < self._gone:
+            return False
         if after and not state.is_ours(after, state.whose(after) if whose is None else whose):
             return False
         return (yield from _whole(self._page(after, 1))) is not None
@@ -161,13 +170,13 @@ class Feeds:
             yield from _whole(page)
             begin, exact = page.begin
             if begin == before or (log.start is not None and log.start <= begin):
-                return self._committed.state.number if log.oldest is None else log.oldest
+                return max(self._gone, self._committed.state.number if log.oldest is None else log.oldest)
             found = begin if exact else (yield from self._end_of_first(begin))
             if found is not None:
-                return found
+                return max(self._gone, found)
             # The rows there are damaged, or were deleted meanwhile.
             before = begin
-        return 0
+        return self._gone
 
     def _end_of_first(self, begin: int) -> Generator[list[Frames], None, int | None]:
         """Return the end of the record that the row after `begin` belongs to; None if it can't be read.
@@ -203,28 +212,76 @@ class Feeds:
             best = record.last
         return best
 
-    def _between(self, after: int, until: int) -> Iterator[Record | None]:
-        """Yield the records after `after`, and None while the next page is being read."""
+    def _between(self, after: int, until: int, *, rows: bool = False) -> Iterator[Record | None]:
+        """Yield the records after `after`, and None while the next page is being read.
+
+        With `rows` a record that names staged batches becomes UPDATEs that have them.
+        """
         while after < until:
             page = self._page(after)
             while page.waits:
                 yield None
             if not page.records:
-                raise BadInput(
-                    f"the records after {describe(after)} are not retained any more; raise --retain-bytes, or with "
-                    "--store memory: --retain-memory-bytes"
-                )
+                raise _not_retained(after)
             for record in page.records:
                 if record.first > until:
                     return
-                yield record
+                if rows and is_commit(record.body):
+                    yield from self._in_updates(record)
+                else:
+                    yield record
                 after = record.last
+
+    def _in_updates(self, record: Record) -> Iterator[Record | None]:
+        """Yield a record that names staged batches as UPDATEs that have them."""
+        header, items = decoded(record.body)
+        try:
+            batches = record.staged or self._staged(header)
+            yield from in_updates(header, items, batches, self._committed.limits.part_bytes)
+        except BadInput:
+            # The batches went before the record. From here on no reader is told that it could have the record.
+            self._gone = max(self._gone, record.last)
+            raise
+
+    def _staged(self, header: headers.Commit) -> Iterator[StagedBatch | None]:
+        """Yield the batches that a record names, from the records that staged them; None while these are read."""
+        count = sum(len(numbers) for _, _, numbers in header.parts)
+        # The records of small batches are read together. They may be those of several parts, one after the other.
+        bytes_max = PAGE_BYTES if header.last - header.first < SMALL_BATCH * count else 1
+        near: dict[int, Record] = {}
+        for part, crc, numbers in header.parts:
+            found, known = 0, 0
+            for number in dict.fromkeys(numbers):
+                after, more = number - 1, True
+                while more:
+                    if after not in near:
+                        page = self._page(after, bytes_max)
+                        while page.waits:
+                            yield None
+                        if not page.records:
+                            raise _not_retained(header.prev)
+                        near = dict(zip([after, *(each.last for each in page.records)], page.records, strict=False))
+                    record = near[after]
+                    batches, more = staged_in(record.body, header.transaction, part)
+                    after = record.last
+                    for batch in batches:
+                        found, known = found + 1, crc32(batch.body, known)
+                        yield batch
+            if (found, known) != (len(numbers), crc):
+                raise _not_retained(header.prev)
 
     def _page(self, after: int, bytes_max: int = PAGE_BYTES) -> FeedPage:
         log = self._committed.log
         if log.reaches(after):
             return FeedPage(waits=False, records=log.after(after, bytes_max))
         return self.pages.ask(after, bytes_max)
+
+
+def _not_retained(after: int) -> BadInput:
+    return BadInput(
+        f"the records after {describe(after)} are not retained any more; raise --retain-bytes, or with "
+        "--store memory: --retain-memory-bytes"
+    )
 
 
 def _header(record: Record) -> headers.Header | None:

@@ -8,8 +8,8 @@ whatever is written meanwhile.
 
 An image is a list of references, not a copy of the values. It keeps old values in memory, so its time is bounded. An
 image is kept for `image_idle_s_max` after its last use. Once every slice was asked for, it is kept for only
-`image_done_s_max`, in which a reader that failed may ask again. Images are not replicated: after a failover a job
-begins anew.
+`image_done_s_max`, in which a reader that failed may ask again. Named images are not replicated: after a failover a job
+begins anew. Readers of this version ask for images by number, which a failover survives (image_numbers.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from chp import columns
 from chp.batch import Segment, packb
 from chp.fair import crowding
 from chp.limits import Limits
+from chp.numbers import describe
 
 from ..state.image import Image
 
@@ -47,6 +48,10 @@ class Shared:
         return self.touched + (limits.image_done_s_max if done else limits.image_idle_s_max)
 
 
+# A refusal names so many of the largest images.
+NAMED = 3
+
+
 class Alive:
     """All images in memory, whether kept or only read, so that their size together is bounded."""
 
@@ -60,8 +65,22 @@ class Alive:
 
     def full(self, keys: int) -> bool:
         """Return True if no other image may be made, beside a map of so many keys."""
-        most = max(self._limits.images_items_max, self._limits.images_maps_max * keys)
-        return sum(image.size for image in list(self._images)) >= most
+        images, limits = list(self._images), self._limits
+        if sum(image.nbytes for image in images) < limits.images_bytes_max:
+            return False
+        return sum(image.size for image in images) >= limits.images_maps_max * keys
+
+    def why(self) -> str:
+        """Return the text of a refusal when it is full: what the largest images are."""
+        sizes: Counter[str] = Counter()
+        for image in list(self._images):
+            sizes[f"{image.prefix or '/'} at {describe(image.number)}"] += image.nbytes
+        held = ", ".join(f"{name} ({size >> 20} MiB)" for name, size in sizes.most_common(NAMED))
+        more = f", and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
+        return (
+            f"the images that are read hold {sum(sizes.values()) >> 20} MiB, and may hold "
+            f"{self._limits.images_bytes_max >> 20} MiB: {held}{more}; ask again when a read is done"
+        )
 
 
 class Images:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chp import headers
+from chp.access import VOUCH
 from chp.batch import encode
 from chp.errors import BadFrame
 from chp.limits import Limits
@@ -60,6 +61,7 @@ class ReplicaStream:
     number: int = 0
     readers: int = 0
     hops: int = 0
+    user: str = ""
 
 
 class Replicas:
@@ -67,11 +69,16 @@ class Replicas:
 
     def __init__(self, turn: CurrentTurn, committed: Committed, pages: FeedPages) -> None:
         self._turn, self._committed, self._pages = turn, committed, pages
-        self._streams: dict[bytes, ReplicaStream] = {}
+        # The stream of each replica, by its connection.
+        self.streams: dict[bytes, ReplicaStream] = {}
+        # The number of the rules by which the replicas were admitted.
+        self._rules = 0
         # The run of this server, if it is a replica: it must not follow what follows it.
         self.server = b""
         # What a replica tells of itself; a server of the pair tells nothing.
         self.load: Callable[[], dict[str, Any] | None] = lambda: None
+        # The wall clock that a replica has of the active; 0 if it is this server's own.
+        self.wall_ms: Callable[[], int] = lambda: 0
         # True if records are being read from the journal.
         self.reads = False
         # The servers that want to follow this one while it serves nobody, and the time when each last said so.
@@ -79,7 +86,7 @@ class Replicas:
 
     def __len__(self) -> int:
         """Return the number of replicas."""
-        return len(self._streams)
+        return len(self.streams)
 
     @property
     def _limits(self) -> Limits:
@@ -87,14 +94,14 @@ class Replicas:
 
     def serves(self, identity: bytes) -> bool:
         """Return True if a replica follows by this connection."""
-        return identity in self._streams
+        return identity in self.streams
 
     def full(self, identity: bytes) -> bool:
         """Return True if no further replica may follow."""
-        return identity not in self._streams and len(self._streams) >= self._limits.replicas_max
+        return identity not in self.streams and len(self.streams) >= self._limits.replicas_max
 
-    def open(self, identity: bytes, options: dict[str, Any], at: Position) -> None:
-        """Begin to send a replica what it lacks; a question ends an earlier one of the connection."""
+    def open(self, identity: bytes, options: dict[str, Any], at: Position, user: str) -> None:
+        """Begin to send a user's replica what it lacks; a question ends an earlier one of the connection."""
         turn, committed, limits = self._turn, self._committed, self._limits
         state = committed.state
         credit, name = options.get("credit", 1), options.get("name", "")
@@ -103,19 +110,19 @@ class Replicas:
         stream = ReplicaStream(
             identity, options["id"], name[:NAME_MAX], at.number, min(credit, limits.sync_credit_max), turn.now
         )
-        self._streams[identity] = stream
+        self.streams[identity] = stream
         resumes = at.number > 0 and committed.holds(at) and options.get("whole") is not True
         if not resumes:
             stream.position = state.number
             stream.chunks, stream.rest = whole_state(state, turn, limits)
-        stream.number = at.number
+        stream.number, stream.user = at.number, user
         self._say(stream, headers.Reply(stream.request_id, self._life()))
         fields = {"name": stream.name, "from": describe(at.number), "number": describe(state.number)}
         turn.effects.fact("a replica follows", **fields, by="records" if resumes else "whole state")
 
     def told(self, identity: bytes, options: dict[str, Any]) -> None:
         """Take the credit that a replica grants, and what it says of itself."""
-        stream = self._streams.get(identity)
+        stream = self.streams.get(identity)
         if stream is None or stream.request_id != options["id"]:
             return
         more = options["more"]
@@ -128,7 +135,10 @@ class Replicas:
 
     def _life(self) -> dict[str, Any]:
         """Return the sign of life of this server."""
-        return {"number": self._committed.state.number, **(self.load() or {"hops": 0, "age": 0})}
+        wall_ms = self.wall_ms() or round(self._turn.wall_s * 1000)
+        return {
+            "number": self._committed.state.number, "wall_ms": wall_ms, **(self.load() or {"hops": 0, "age": 0}),
+        }  # fmt: skip
 
     def note_below(self, servers: list[bytes]) -> None:
         """Note the servers that would stand below this one, as each says again and again."""
@@ -142,7 +152,7 @@ class Replicas:
     def beat(self, blocked: set[bytes]) -> None:
         """Tell each replica that this server lives, and drop those that were silent for long."""
         life = self._life()
-        for stream in list(self._streams.values()):
+        for stream in list(self.streams.values()):
             if self._turn.now - stream.heard > self._limits.sync_idle_s_max:
                 self.gone(stream.identity)
             elif stream.identity not in blocked:
@@ -151,10 +161,20 @@ class Replicas:
     def pump(self, blocked: set[bytes]) -> None:
         """Send each replica that has credit what it lacks."""
         self.reads = False
-        for stream in list(self._streams.values()):
+        if self._rules != self._committed.state.access.changed:
+            self._heed_rules()
+        for stream in list(self.streams.values()):
             while stream.credit > 0 and stream.identity not in blocked:
                 if not (self._state_chunk(stream) if stream.chunks is not None else self._records(stream)):
                     break
+
+    def _heed_rules(self) -> None:
+        """Drop the replicas whose users may not vouch any more; each of them asks again, and is refused."""
+        access = self._committed.state.access
+        self._rules = access.changed
+        for stream in list(self.streams.values()):
+            if access.rules is not None and VOUCH not in access.rules.rights(stream.user).admin:
+                self.gone(stream.identity)
 
     def _state_chunk(self, stream: ReplicaStream) -> bool:
         """Send the next chunk of the whole state; return False if it is not complete yet."""
@@ -209,11 +229,11 @@ class Replicas:
 
     def gone(self, identity: bytes) -> None:
         """Forget a replica whose connection has ended."""
-        self._streams.pop(identity, None)
+        self.streams.pop(identity, None)
 
     def clear(self) -> None:
         """Drop all replicas: this server no longer serves."""
-        self._streams.clear()
+        self.streams.clear()
 
     def status(self) -> list[dict[str, Any]]:
         """Return the facts for the status: each replica, the updates that it lacks, and its readers."""
@@ -226,5 +246,5 @@ class Replicas:
                 "lag": max(0, newest - sequence_of(stream.number)),
                 "silent_s": round(self._turn.now - stream.heard, 3),
             }
-            for stream in self._streams.values()
+            for stream in self.streams.values()
         ]

@@ -4,7 +4,7 @@
     ICANHAZ? subtree {id, from, ...}           CHP/2: a resume after `from` if the log reaches back, or else a snapshot
     ICANHAZ? subtree {id, from, feed}          the feed after `from`, never a snapshot instead
     ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` would reach: numbers only
-    ICANHAZ? subtree {id, image, ...}          a snapshot in slices, for several readers (images.py)
+    ICANHAZ? subtree {id, image, ...}          a snapshot in parts, for several readers (image_numbers.py, images.py)
     ICANHAZ? subtree {id, more}                credit for more chunks
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
@@ -16,24 +16,26 @@ A request for a copy is also the client's vote in Binary Star: it makes a passiv
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from chp import columns, headers
-from chp.access import TOPICS
+from chp.access import TOPICS, VOUCH
 from chp.batch import Segment, decode_options, encode, peek_id
 from chp.digest import NOTHING
 from chp.errors import BadFrame, BadInput
 from chp.keys import ETX, STX, check_subtree
 from chp.messages import ICANHAZ, parse_icanhaz
-from chp.numbers import epoch_of, pack
+from chp.numbers import describe, epoch_of, pack
 from chp.versions import spoken, unspoken
 
 from ..asks import Ask, Asking, RiseAbove, Vote
 from ..pair.pair_state import PairView
 from ..peer.peerlink import PeerLink
+from ..state.commit_record import in_memory
 from ..state.history import Position
 from ..state.image import Image
 from ..state.leases import listed
@@ -44,19 +46,35 @@ from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
 from .feeds import Feeds
+from .image_numbers import ImageNumbers
 from .images import Alive, Images, packed
 from .replicas import Replicas
-from .syncs import Syncs, SyncStream, chp1_parts, gathered, reply, resume_parts, snapshot_parts, with_ttls_left
+from .syncs import (
+    Syncs,
+    SyncStream,
+    chp1_parts,
+    gathered,
+    reply,
+    resume_parts,
+    slice_parts,
+    snapshot_parts,
+    with_ttls_left,
+)
 from .topic_readers import TopicReaders, of_member
 
 STATUS, FOLLOW = STX + b"status" + ETX, STX + b"follow" + ETX
-# The admin right of a replica: it gets all that the pair holds, and speaks for its clients.
-VOUCH = "vouch"
 # An answer of one message gets credit for two, so that its stream ends at once, and does not idle for a minute.
 ONE_ANSWER = 2
-# A replica lets a reader that is further wait so long for its number; that is shorter than `WORD_S`.
+# So many keys are counted in the turn of the question; those of a larger map in the turns to come.
+COUNTED_AT_ONCE = 50_000
+# The slices of names that are counted in one turn.
+COUNTED_SLICES = 8
+TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
+# A replica lets a reader that is further wait so long for its number, which nearly always comes within milliseconds.
 AWAITED_S = 0.5
 Options = dict[str, Any]
+# The user that asked, and the number of the rules at that time.
+Asked = tuple[str, int]
 
 
 class Requests:
@@ -85,6 +103,9 @@ class Requests:
         self.awake = False
         self.syncs = Syncs(limits)
         self.images = Images(limits)
+        self.numbers = ImageNumbers(limits)
+        # The answers to plans that wait for the passive: the number, the stream, its subtree, and who asked.
+        self.owed: deque[tuple[int, SyncStream, str, Asked]] = deque()
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
@@ -121,7 +142,9 @@ class Requests:
     def _chp1(self, identity: bytes, subtree: str) -> Asking:
         if (yield from self._vote(partial(self._denies_copy, identity, 0, subtree))) and self._pair.serving:
             self._open(
-                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._turn.now, subtree), subtree
+                SyncStream(identity, 0, self._chp1_copy(subtree), 1 << 30, False, self._turn.now, subtree),
+                subtree,
+                self._asked,
             )
 
     def _vote(self, denied: Callable[[], bool], seen: int = 0) -> Generator[Ask, None, bool]:
@@ -202,7 +225,7 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "busy", self._committer.limits.replicas_max))
         else:
             self._committer.commit(self._turn)
-            self.replicas.open(identity, options, at)
+            self.replicas.open(identity, options, at, self.authorizer.speaker)
 
     def _denies_following(self, identity: bytes, request_id: int) -> bool:
         why = self.authorizer.undone(self._committed.state.access, VOUCH)
@@ -224,6 +247,8 @@ class Requests:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
+        if type(options.get("image")) is int:
+            after = _number(options, "image", 0)
         seen = epoch_of(after) if proof[0] == committed.state.store != b"" else 0
         if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
             return
@@ -235,24 +260,27 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "store", committed.state.store))
             return
         if "image" in options:
-            self._image(identity, subtree, options, credit)
+            by_number = type(options["image"]) is int
+            (self._image_by_number if by_number else self._image)(identity, subtree, options, credit)
             return
         if options.get("feed"):
             self._feed(identity, after, subtree, options, credit)
             return
         indices = count()
-        copy = chain(self._reached(after, proof), self._copy((after, proof), subtree, request_id, session_id, indices))
+        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
         whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
-        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty)
+        waits = self._is_ahead(after, proof)
+        self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty, waits=waits)
 
-    def _reached(self, after: int, proof: list[bytes] | None) -> Iterator[list[Frames]]:
-        """Yield an empty list until a replica has a reader's number: the reader comes from a server that is further."""
-        state, turn = self._committed.state, self._turn
-        if self._pair.config.replica and proof is not None and proof[0] == state.store:
-            until = turn.now + AWAITED_S
-            while after > self._committed.state.number and turn.now < until:
-                yield []
+    def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
+        """Return what tells whether a reader's answer waits: the reader comes from a server that is further."""
+        committed, turn = self._committed, self._turn
+        ahead = proof is not None and proof[0] == committed.state.store and after > committed.state.number
+        if not (self._pair.config.replica and ahead):
+            return None
+        until = turn.now + AWAITED_S
+        return lambda: after > committed.state.number and turn.now < until
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -279,10 +307,19 @@ class Requests:
         wants: str | None = None,
         copy: tuple[bytes, str] | None = None,
         empty: Callable[[], Frames] | None = None,
+        waits: Callable[[], bool] | None = None,
     ) -> None:
+        stream = self._stream_of(identity, request_id, parts, credit)
+        stream.wants, stream.copy, stream.empty, stream.waits = wants, copy, empty, waits
+        self._open(stream, subtree, self._asked)
+
+    def _stream_of(self, identity: bytes, request_id: int, parts: Iterator[list[Frames]], credit: int) -> SyncStream:
         credit, now = min(credit, self._committer.limits.sync_credit_max), self._turn.now
-        stream = SyncStream(identity, request_id, parts, credit, True, now, wants, copy=copy, empty=empty, said=now)
-        self._open(stream, subtree)
+        return SyncStream(identity, request_id, parts, credit, True, now, said=now)
+
+    @property
+    def _asked(self) -> Asked:
+        return self.authorizer.speaker, self._committed.state.access.changed
 
     def _empty(self, request_id: int, after: int, proof: list[bytes], indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while the answer is prepared; its kind is the one that is likely to follow."""
@@ -293,9 +330,12 @@ class Requests:
         return reply(pack(state.number), encode(header))
 
     def _resumes(self, after: int, proof: list[bytes]) -> bool:
-        """Return True if `after` is in our history, and the log has all records after it."""
-        committed = self._committed
-        return after > 0 and committed.state.is_ours(after, proof) and committed.log.reaches(after)
+        """Return True if `after` is in our history, and the log has all records after it.
+
+        A server that took over a whole state has no record yet, and none is missing after its own number.
+        """
+        state, log = self._committed.state, self._committed.log
+        return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
         self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
@@ -305,6 +345,9 @@ class Requests:
         The answer shows the state at the time when its first part is made, not when the request came.
         """
         committer, committed = self._committer, self._committed
+        # The digest of a channel counts what was published, and the copy has all of a commit (`_may_begin`).
+        while committed.busy:
+            yield []
         session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
         if self._resumes(*at):
@@ -317,7 +360,7 @@ class Requests:
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
-        if self._committed.state.deferred:
+        if self._committed.busy:
             return False
         return subtree in self._fresh or not (self._committed.state.gathering or self._crowded)
 
@@ -352,7 +395,7 @@ class Requests:
             fingerprint = image.fingerprint()
         end = headers.Kthxbai(request_id, number, *fingerprint, session_no, True, *digest, whose)
         yield from resume_parts(
-            iter(records),
+            in_memory(records, committer.limits.part_bytes),
             after,
             subtree,
             end,
@@ -396,13 +439,12 @@ class Requests:
         if (image := self.images.get(name)) is None:
             if not self.images.make_room(turn.now, authorizer.speaker):
                 text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
-                self._answer(identity, headers.Refused(request_id, "busy", text))
+                self._busy(identity, request_id, text)
                 return
             committer.counts["images"] += 1
             image = self.images.same(committed.state.number, prefix)
             if image is None and self._crowded:
-                text = "the server holds as many images as it may; ask again when one is done"
-                self._answer(identity, headers.Refused(request_id, "busy", text))
+                self._busy(identity, request_id, self._alive.why())
                 return
             if image is None:
                 image = committed.state.image(prefix)
@@ -415,6 +457,135 @@ class Requests:
         facts = {"number": image.number, "keys": image.size, "store": self._committed.state.store}
         yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
 
+    # -- images by number
+
+    def _image_by_number(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
+        prefix = options.get("prefix", subtree)
+        if type(prefix) is not str or not prefix.startswith(subtree):
+            raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
+        if self._committed.state.deferred:
+            # To look at the map now would put all of the commit into it in this turn.
+            self._busy(identity, options["id"], "a large commit is being applied; ask again in a moment")
+        elif options["image"] == 0:
+            self._plan(identity, subtree, prefix, options)
+        else:
+            self._part_of_image(identity, subtree, prefix, options, credit)
+
+    def _plan(self, identity: bytes, subtree: str, prefix: str, options: Options) -> None:
+        """Keep the present number for a read; the answer waits until the passive keeps it too."""
+        turn, committer, state = self._turn, self._committer, self._committed.state
+        user, request_id = self.authorizer.speaker, options["id"]
+        number = state.number
+        if number not in state.undo:
+            forgets = self.numbers.making_room(state.undo.numbers, turn.now, user)
+            if forgets is None:
+                most = committer.limits.image_numbers_max
+                text = f"{most} reads are planned, and no user has more; ask again when one is done"
+                self._busy(identity, request_id, text)
+                return
+            if committer.room.read_only:
+                # There is no room for a record, so the passive does not keep the number.
+                state.undo.drop(forgets)
+                state.undo.keep(number, turn.now)
+            else:
+                committer.add_segment(Segment([], [], {columns.IMAGES: [True, forgets]}), turn.now)
+                committer.commit(turn)
+                number = state.number
+        self.numbers.plan(number, turn.now, user)
+        facts = {"number": number, "store": state.store, "opener": state.opener_of(number)}
+        parts = self._planned(request_id, facts, prefix if options.get("count") is True else None)
+        committer.acks.owe(number)
+        self.owed.append((number, self._stream_of(identity, request_id, parts, ONE_ANSWER), subtree, self._asked))
+
+    def _planned(self, request_id: int, facts: dict[str, Any], prefix: str | None) -> Iterator[list[Frames]]:
+        """Yield the answer to a plan, with the count of the keys of a prefix if one is given."""
+        state = self._committed.state
+        keys = state.map_so_far.values
+        if prefix == "":
+            facts["keys"] = len(keys)
+        elif prefix is not None and len(keys) <= COUNTED_AT_ONCE:
+            facts["keys"] = sum(key.startswith(prefix) for key in keys)
+        elif prefix is not None:
+            names = state.names()
+            while not names.done:
+                yield []
+            facts["keys"] = 0
+            for i, some in enumerate(names.names):
+                facts["keys"] += sum(key.startswith(prefix) for key in some)
+                if i % COUNTED_SLICES == COUNTED_SLICES - 1:
+                    yield []
+        yield [reply(pack(facts["number"]), encode(headers.Reply(request_id, facts)))]
+
+    def tell_plans(self, upto: int) -> None:
+        """Send the answers to plans of a number up to `upto`: everything up to it has been acknowledged."""
+        while self.owed and self.owed[0][0] <= upto:
+            _, stream, subtree, asked = self.owed.popleft()
+            stream.touched = stream.said = self._turn.now
+            self._open(stream, subtree, asked)
+            self.awake = True
+
+    def _part_of_image(self, identity: bytes, subtree: str, prefix: str, options: Options, credit: int) -> None:
+        """Send a part of the image at a number; the first question for a part makes the image."""
+        turn, state, limits = self._turn, self._committed.state, self._committer.limits
+        request_id, number = options["id"], options["image"]
+        parts, part = options.get("parts", 1), options.get("part")
+        if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
+            raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
+        if type(part) is not int or not 0 <= part < parts:
+            raise BadFrame(f"the 'part' of an image is a number from 0 to {parts - 1}")
+        if number > state.number and _proof(options)[0] == state.store:
+            self._busy(identity, request_id, f"this server is at {describe(state.number)}; ask again in a moment")
+            return
+        if not state.is_ours(number, _proof(options)):
+            text = "the servers have another history: this number was never theirs, or a split has ended it"
+            self._answer(identity, headers.Refused(request_id, "image", text))
+            return
+        image = self.numbers.image(number, prefix, parts)
+        if image is None:
+            if number in state.undo and self._crowded:
+                self._busy(identity, request_id, self._alive.why())
+                return
+            image = state.image_at(number, prefix, parts)
+            if image is None:
+                self._answer(identity, headers.Refused(request_id, "image", TOO_LATE))
+                return
+            self._committer.counts["images"] += 1
+            for each in image.parts:
+                self._alive.add(each)
+            self.numbers.begin(image, turn.now, self.authorizer.speaker)
+        form = packed if options.get("packed") else Segment.encode
+        end, indices = [None, False, *NOTHING, state.whose(number)], count()
+        found = self.numbers.part(image, part, turn.now)
+        sent = slice_parts(found, request_id, end, limits, lambda: turn.now, form=form, indices=indices)
+        empty = partial(self._no_items, request_id, number, indices)
+        self._stream(identity, request_id, sent, credit, subtree, empty=empty)
+
+    def _no_items(self, request_id: int, number: int, indices: Iterator[int]) -> Frames:
+        """Return an empty chunk, while the image is gathered."""
+        return reply(pack(number), encode(headers.Sync(request_id, next(indices))))
+
+    def _busy(self, identity: bytes, request_id: int, why: str) -> None:
+        """Refuse a question for want of room, and say so in the log."""
+        self._answer(identity, headers.Refused(request_id, "busy", why))
+        self._turn.effects.fact("image refused", "warning", **self.authorizer.who(), why=why)
+
+    def forget_numbers(self) -> None:
+        """Record that numbers are kept no more, on the active."""
+        state, now = self._committed.state, self._turn.now
+        if state.undo.numbers and (over := self.numbers.over(state.undo.numbers, now)):
+            self._committer.add_segment(Segment([], [], {columns.IMAGES: [False, over]}), now)
+
+    def _forget_images(self) -> None:
+        """Forget what the undo log has lost, what is not kept any more, and what a follower has kept for too long."""
+        undo, limits, now = self._committed.state.undo, self._committer.limits, self._turn.now
+        if undo.lost:
+            lost, undo.lost = undo.lost, []
+            why = f"more than {limits.undo_bytes_max >> 20} MiB changed since it was planned"
+            self._turn.effects.fact("image lost", "warning", number=", ".join(map(describe, lost)), why=why)
+        if undo.numbers and (self._pair.config.replica or not self._pair.serving):
+            undo.drop(undo.older_than(now - limits.image_kept_s_max))
+        self.numbers.forget(undo.numbers, now)
+
     # -- the feed
 
     def _feed(self, identity: bytes, after: int, subtree: str, options: Options, credit: int) -> None:
@@ -423,26 +594,25 @@ class Requests:
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
             probe = feeds.probe(request_id, after, whose, most=most, at=at)
-            self._stream(identity, request_id, chain(self._reached(after, whose), probe), ONE_ANSWER, subtree)
+            self._stream(identity, request_id, probe, ONE_ANSWER, subtree, waits=self._is_ahead(after, whose))
         else:
             until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
             records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
-            records = chain(self._reached(after, whose), records)
             empty = partial(self._no_records, request_id, after, indices)
-            self._stream(identity, request_id, records, credit, subtree, empty=empty)
+            waits = self._is_ahead(after, whose)
+            self._stream(identity, request_id, records, credit, subtree, empty=empty, waits=waits)
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while records are read from the journal."""
         state = self._committed.state
         return reply(pack(state.number), encode(headers.Records(request_id, next(indices), state.opener_of(after))))
 
-    def _open(self, stream: SyncStream, subtree: str) -> None:
+    def _open(self, stream: SyncStream, subtree: str, asked: Asked) -> None:
         if self._pair.config.keyed:
-            # The first part is made later, so the user and the rules of this moment are kept.
-            asked = self.authorizer.speaker, self._committed.state.access.changed
+            # The first part is made later, so the user and the rules of the moment of the question are kept.
             stream.parts = self._while_allowed(stream, stream.parts, subtree, *asked)
-        stream.user, most = self.authorizer.speaker, self._committer.limits.syncs_max
+        stream.user, most = asked[0], self._committer.limits.syncs_max
         if not self.syncs.open(stream) and stream.counted:
             self._answer(stream.identity, headers.Refused(stream.request_id, "busy", most))
         for lost in self.syncs.take_lost():
@@ -497,6 +667,7 @@ class Requests:
     def forget(self) -> None:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
         self.images.expire(self._turn.now)
+        self._forget_images()
         self.clients.forget(self._turn.now)
         if self.replicas:
             self.replicas.beat(self.blocked)
@@ -505,6 +676,8 @@ class Requests:
         """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
         self.syncs.clear()
         self.images.clear()
+        self.numbers.clear()
+        self.owed.clear()
         self.feeds.pages.clear()
         self.readers.clear()
         self.clients.clear()

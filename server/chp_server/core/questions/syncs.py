@@ -63,6 +63,8 @@ class SyncStream:
     # The time when a copy was asked for.
     began: float = 0.0
     user: str = ""
+    # Tells that the answer can't begin yet.
+    waits: Callable[[], bool] | None = None
     # Makes an empty chunk, for a reader that waits.
     empty: Callable[[], Frames] | None = None
     # The time when the last chunk was sent.
@@ -106,6 +108,25 @@ def snapshot_parts(
         yield [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
     end = headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)
     yield [reply(number, encode(end))]
+
+
+def slice_parts(
+    image: Image,
+    request_id: int,
+    ending: list[Any],
+    limits: Limits,
+    now: Callable[[], float],
+    *,
+    form: Callable[[Segment], bytes],
+    indices: Iterator[int],
+) -> Iterator[list[Frames]]:
+    """Yield the SYNC chunks and the KTHXBAI of a part of an image, while the image is gathered."""
+    number = pack(image.number)
+    for segment in image.arriving(limits, now):
+        yield (
+            [] if segment is None else [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
+        )
+    yield [reply(number, encode(headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)))]
 
 
 def gathered(image: Image) -> Iterator[list[Frames]]:
@@ -360,6 +381,8 @@ class Syncs:
             if now - stream.touched > idle_s:
                 self._end(key)
                 self.dropped += 1
+            elif stream.waits is not None and stream.waits():
+                stream.touched = now
             elif stream.wants is not None and not may_begin(stream.wants):
                 # The server makes it wait, so it does not count as idle.
                 stream.touched = now
@@ -396,4 +419,7 @@ class Syncs:
 
     def ready(self, blocked: set[bytes]) -> bool:
         """Return True if a stream could send now."""
-        return any(s.credit > 0 and s.identity not in blocked for s in self._streams.values())
+        return any(
+            s.credit > 0 and s.identity not in blocked and not (s.waits is not None and s.waits())
+            for s in self._streams.values()
+        )

@@ -4,7 +4,7 @@
     PEER (upstream)                  takes records, publishes them, and holds them as a passive does
     COLLECTOR (P+2)                  passes each KVSET to the servers of the pair
     SNAPSHOT (P)                     answers copies, log reads, images and inspections; passes on what only the active
-                                     answers (`PASSED_COMMANDS`, topics)
+                                     answers (`PASSED_COMMANDS`, topics, plans of reads)
     UPDATES (P+1)                    has the channels of subtrees, and passes subscriptions to own channels
 
 It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It commits nothing, and ends no ttl.
@@ -26,10 +26,13 @@ from ..core import ServerCore
 from ..core_config import CoreConfig
 from ..deadlines import LINK
 from ..pair.pair_state import ACTIVE, PASSIVE
+from ..updates.authorizer import signer
 from ..updates.channels import alive
 from ..updates.turn import Turn
+from .moves import MoveRequests
 from .upstream import Upstream
 
+NO_KEYS = "the pair has rules, and without keys no client of this replica is known; start it with --keys DIR"
 # The commands that a replica passes to the active.
 PASSED_COMMANDS = frozenset({b"switch", b"leases", b"backup", b"restore", b"access"})
 
@@ -47,14 +50,15 @@ class ReplicaCore(ServerCore):
         )
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
+        self._moves = MoveRequests(config.readers_max, requests.clients)
         self.pair.load = requests.replicas.load = self.load
-        requests.replicas.server = server
+        requests.replicas.server, requests.replicas.wall_ms = server, lambda: self.upstream.wall_ms
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
         """Return what greetings and heartbeats tell of this replica."""
-        upstream, readers = self.upstream, self.committer.committed.channels.listeners.connections
-        return {"hops": upstream.hops, "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
+        upstream, readers = self.upstream, self.committer.committed.channels.listeners.readers
+        return {"hops": max(1, upstream.hops), "age": upstream.age_ms(), "readers": readers, "cpu": self.cpu}
 
     # -- what comes in
 
@@ -67,7 +71,10 @@ class ReplicaCore(ServerCore):
 
     def collect(self, frames: list[bytes]) -> None:
         """Pass a KVSET to the pair."""
-        self.upstream.pass_set(frames)
+        try:
+            self.upstream.pass_set(self._vouched(frames, 0))
+        except BadInput as error:
+            self._garbage("collector", error)
 
     def subscription(self, frames: list[bytes]) -> None:
         """Take an event of P+1; the own channels of clients are those of upstream."""
@@ -76,6 +83,12 @@ class ReplicaCore(ServerCore):
 
     def request(self, frames: list[bytes]) -> None:
         """Answer a message of P, or pass it to the active."""
+        self.requests.authorizer.heed(frames)
+        try:
+            frames = self._vouched(frames, 1)
+        except BadInput as error:
+            self._garbage("snapshot", error)
+            return
         if len(frames) == 4 and frames[1] == ICANHAZ and self._is_passed(frames):
             return
         super().request(frames)
@@ -93,12 +106,14 @@ class ReplicaCore(ServerCore):
         if subtree[:1] == STX and subtree[-1:] == ETX:
             passes = subtree[1:-1] in PASSED_COMMANDS
         elif "more" in options:
-            self.upstream.pass_more(identity, frames[1:])
+            self.upstream.pass_more(identity, signer(frames), frames[1:])
             return False
         else:
-            passes = "topic" in options or "topics" in options
+            # The plan of a read needs a record; the parts of the read are answered here.
+            plans = options.get("image") == 0
+            passes = plans or "topic" in options or "topics" in options
         if passes:
-            self.upstream.pass_question(identity, frames[1:], options["id"])
+            self.upstream.pass_question(identity, signer(frames), frames[1:], options["id"])
         return passes
 
     # -- turns
@@ -110,14 +125,32 @@ class ReplicaCore(ServerCore):
     def end_turn(self) -> Turn:
         """Ask upstream for what is due, say whether this replica serves, and return all effects of the turn."""
         upstream, pair = self.upstream, self.pair
-        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.connections)
-        if upstream.in_sync is not pair.active:
-            self._step_to(active=upstream.in_sync)
+        upstream.end_turn(pair.server, pair.config.name, self.committer.committed.channels.listeners.readers)
+        if self.state.access.changed and not pair.config.keyed:
+            upstream.ends = NO_KEYS
+        serves = upstream.in_sync and not upstream.ends
+        if serves is not pair.active:
+            self._step_to(active=serves)
         elif upstream.greets and pair.active:
             self._greet()
-        upstream.greets, self.link.ends = False, upstream.ends
+        if upstream.lives:
+            # The age that this server tells is then that of the active's word, and of the way.
+            self.heartbeats.beat_now()
+        pair.wall_ms = upstream.wall_ms
+        upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends
+        if pair.active:
+            self._ask_to_move()
         self._deadlines.set(LINK, upstream.next_at())
         return super().end_turn()
+
+    def _ask_to_move(self) -> None:
+        """Ask readers to go to another replica, if there are too many here."""
+        readers = self.committer.committed.channels.listeners.readers
+        if self._moves.due(self.turn.now, readers, self.cpu):
+            asked = self._moves.ask(readers, self.upstream.own_channels(), self.state.number)
+            self.turn.effects.publish += asked
+            self.committer.counts["moves_asked"] += len(asked)
+            self.turn.effects.fact("asks readers to move", readers=readers, asked=len(asked), cpu=self.cpu)
 
     def _step_to(self, *, active: bool) -> None:
         pair, turn = self.pair, self.turn

@@ -18,7 +18,7 @@ from typing import Any
 from chp import headers
 from chp.batch import decode, encode, items_of, packb, peek
 from chp.errors import BadFrame
-from chp.headers import Access, Batch, Epoch, name_of
+from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
 from chp.messages import ICANHAZ
 from chp.numbers import describe, epoch_of, pack, unpack
@@ -30,6 +30,7 @@ from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
+from ..updates.authorizer import VOUCHED, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn, DropAfter, Replace
@@ -45,6 +46,8 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
+# A time is over when it has passed.
+A_LITTLE = 0.001
 LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
 TOO_FAR = (
     "the servers at --upstream are {0} replicas away from the pair, and {0} is the most: follow a server nearer to it"
@@ -59,6 +62,11 @@ OLD = "the server at --upstream does not know replicas ({0}): bring the pair to 
 def line(kind: bytes, place: int) -> bytes:
     """Return the line of a server."""
     return kind + bytes([place])
+
+
+def vouching(user: str, frames: list[bytes]) -> list[bytes]:
+    """Return a message with its user in front, if its connection has shown a key."""
+    return [VOUCHED, user.encode(), *frames] if user else frames
 
 
 class Upstream:
@@ -89,7 +97,7 @@ class Upstream:
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
-        # True if the records that it lacks are gone, so that it asks for the whole state.
+        # True if the records that it lacks are gone, or it lacks staged parts: it then asks for the whole state.
         self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
@@ -103,6 +111,10 @@ class Upstream:
         self._passed: dict[bytes, int] = {}
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
+        # True if a sign of life came in this turn, which is passed on at once.
+        self.lives = False
+        # The wall clock that it told.
+        self.wall_ms = 0
         # True once it was in sync: after that an upstream that does not fit is only logged.
         self.was_in_sync = False
         # The reason why this replica can't follow; the shell then ends it.
@@ -132,18 +144,20 @@ class Upstream:
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
-        if not self.in_sync:
-            return self._turn.now + self._timeout_s / 4
-        return min(self._report_at, self._heard + self._timeout_s * ASK_AGAIN, self._turn.now + self._timeout_s)
+        now, timeout_s = self._turn.now, self._timeout_s
+        times = [self._asked_at + timeout_s / 2] if self.source is None else [self._report_at]
+        times += self._heard + timeout_s * ASK_AGAIN + A_LITTLE, self._heard + timeout_s + A_LITTLE
+        return min((at for at in times if at > now), default=now + timeout_s / 4)
 
     # -- what is passed to upstream
 
     def pass_set(self, frames: list[bytes]) -> None:
         """Pass a KVSET to each server, as its client would send it."""
-        self._turn.effects.to_peer += [[line(SETS, i), *frames] for i in range(self.servers)]
+        sent = vouching(signer(frames), frames)
+        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in range(self.servers)]
 
-    def pass_question(self, identity: bytes, request: list[bytes], request_id: int) -> None:
-        """Pass a question to the active, by a connection for this client alone."""
+    def pass_question(self, identity: bytes, user: str, request: list[bytes], request_id: int) -> None:
+        """Pass a user's question to the active, by a connection for this client alone."""
         place = self._passed.get(identity, self.source)
         if place is None or not self.in_sync:
             self._refuse(identity, headers.Refused(request_id, "passive", int(headers.State.PASSIVE)))
@@ -152,12 +166,13 @@ class Upstream:
         else:
             self._passed[identity] = place
             self._requests.passed.add(identity)
-            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *request])
+            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
 
-    def pass_more(self, identity: bytes, request: list[bytes]) -> None:
+    def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
         if identity in self._passed:
-            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *request])
+            sent = vouching(user, request)
+            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *sent])
 
     def _refuse(self, identity: bytes, refused: headers.Refused) -> None:
         told = reply(pack(self._committed.state.number), encode(refused))
@@ -169,6 +184,10 @@ class Upstream:
         self._turn.effects.to_peer.append([line(PASSED, place) + identity])
 
     # -- own channels
+
+    def own_channels(self) -> list[bytes]:
+        """Return the own channels of the clients that listen here."""
+        return list(self._listeners)
 
     def subscription(self, frames: list[bytes]) -> bool:
         """Take an event of P+1; return True if it is of an own channel, which upstream has."""
@@ -299,7 +318,9 @@ class Upstream:
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
-        self._told_age, self.hops = age, hops + 1
+        self._told_age, self.hops, self.lives = age, hops + 1, True
+        wall_ms = facts.get("wall_ms")
+        self.wall_ms = wall_ms if type(wall_ms) is int and wall_ms >= 0 else 0
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
@@ -319,16 +340,20 @@ class Upstream:
         if isinstance(header, headers.StateHead):
             self._take_over(body)
             return
-        if not isinstance(header, Batch | Epoch | Access):
+        if not isinstance(header, Batch | Epoch | Access | Commit):
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         if header.last <= committed.followed:
             return
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
+        try:
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+        except BadFrame:
+            # Other batches are staged here than the active has committed.
+            self._whole = True
+            raise
         # The messages of topics stay with the pair.
-        committed.keep(
-            committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish), turn.effects
-        )
+        committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
 

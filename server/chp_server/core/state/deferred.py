@@ -7,21 +7,30 @@
 
 So sets go on between the slices, and conditions see the commit from its number on. Whatever looks at the map as a whole
 takes all slices first (`ReplicatedState.map`).
+
+A staged batch is decoded when its slice is taken. So its keys and values are made beside their entries in the map, and
+the memory of those that they replace is used again. Decoded all at once they would lie among other objects for long.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from chp import columns
 from chp.batch import Segment, select
 from chp.hashmap import Hashmap
+
+from .staging import StagedBatch
+
+# Questions for a key that look into the bytes of the commit, about 10 ms each; later ones get an index of all keys.
+LOOKS_MAX = 16
 
 
 class DeferredCommit:
     """The segments of one commit that the map does not have yet."""
 
-    __slots__ = ("_later", "_made", "_map", "_segments", "items", "now", "number")
+    __slots__ = ("_later", "_looks", "_made", "_map", "_segments", "_start", "items", "now", "number")
 
     def __init__(self, hashmap: Hashmap, number: int, now: float) -> None:
         # The revision of the keys that it wrote, and the time from which its ttls count.
@@ -29,19 +38,22 @@ class DeferredCommit:
         self._map = hashmap
         # The count of items that the map does not have.
         self.items = 0
-        self._segments: deque[Segment] = deque()
+        self._segments: deque[Segment | StagedBatch] = deque()
+        # The count of items of the first segment that the map has.
+        self._start = 0
         # The keys that were written after it.
         self._later: dict[str, None] = {}
-        # Each key with whether the commit leaves it in the map; made for the first question.
+        # Each key with whether the commit leaves it in the map; made for more than `LOOKS_MAX` questions.
         self._made: dict[str, bool] | None = None
+        self._looks = 0
 
     def __bool__(self) -> bool:
         return bool(self._segments)
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: Segment | StagedBatch) -> None:
         """Add the next segment of the commit."""
         self._segments.append(segment)
-        self.items += len(segment.keys)
+        self.items += segment.items
         self._made = None
 
     def note(self, keys: Iterable[str]) -> None:
@@ -50,11 +62,16 @@ class DeferredCommit:
 
     def take(self, most: int) -> tuple[Segment | None, int]:
         """Take out the next items, `most` at most; return the segment for the map, if any, and the count of items."""
-        segment = self._segments.popleft()
-        n = len(segment.keys)
-        if n > most:
-            self._segments.appendleft(_piece(segment, most, n))
-            segment, n = _piece(segment, 0, most), most
+        first, start = self._segments[0], self._start
+        segment = first.segment() if isinstance(first, StagedBatch) else first
+        n = min(most, segment.items - start)
+        if start + n < segment.items:
+            self._segments[0], self._start = segment, start + n
+        else:
+            self._segments.popleft()
+            self._start = 0
+        if n < segment.items:
+            segment = _piece(segment, start, start + n)
         self.items -= n
         if self._later and not self._later.keys().isdisjoint(segment.keys):
             return select(segment, [key not in self._later for key in segment.keys]), n
@@ -67,14 +84,23 @@ class DeferredCommit:
         """
         if key in self._later:
             return None
-        if self._made is None:
-            self._made = self._index()
-        made = self._made.get(key)
-        return None if made is None else self.number * made
+        self._looks += 1
+        if self._made is None and self._looks > LOOKS_MAX:
+            self._made = self._index(self._segments)
+        made = self._made if self._made is not None else self._index(self._with(key))
+        return None if key not in made else self.number * made[key]
 
-    def _index(self) -> dict[str, bool]:
+    def _with(self, key: str) -> Iterator[Segment | StagedBatch]:
+        """Yield the segments that may have a key; to look for it in their bytes is quicker than to decode them."""
+        packed = key.encode()
+        for each in self._segments:
+            if not isinstance(each, StagedBatch) or (each.low <= key <= each.high and packed in each.body):
+                yield each
+
+    def _index(self, segments: Iterable[Segment | StagedBatch]) -> dict[str, bool]:
         made: dict[str, bool] = {}
-        for segment in self._segments:
+        for each in segments:
+            segment = each.segment() if isinstance(each, StagedBatch) else each
             made.update(dict.fromkeys(segment.keys, True))
             made.update(dict.fromkeys(self._map.deleted_by(segment), False))
         return made
@@ -82,7 +108,8 @@ class DeferredCommit:
 
 def _piece(segment: Segment, start: int, stop: int) -> Segment:
     """Return the items from `start` to `stop` of a segment."""
-    if segment.extras is None:
-        return Segment(segment.keys[start:stop], segment.values[start:stop])
+    extras = segment.extras or {}
+    if not extras or (extras.keys() == {columns.TTLS} and type(extras[columns.TTLS]) is int):
+        return Segment(segment.keys[start:stop], segment.values[start:stop], segment.extras)
     inside = range(start, stop)
     return select(segment, [i in inside for i in range(len(segment.keys))]) or Segment([], [])

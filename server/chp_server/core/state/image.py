@@ -13,6 +13,9 @@ If a key comes or goes while the names are listed, the rest of the names is take
 lets sets wait for the few turns of the listing. Images of a map that fits one slice are complete at once. The deadlines
 in a chunk are those of the moment when the chunk is made; a later change of a deadline follows as an update.
 
+An image of an earlier number is the image of now, with what changed since then undone (undo_log.py). It is cut into
+parts by the hash of each key (`PartedImage`), so both servers cut it alike, whatever the order of their maps is.
+
 Images are made of tuples: Python's garbage collector walks a long list at each collection, but a tuple of text only
 once. Slices that are no longer needed are freed a few at a time (incremental_free.py).
 """
@@ -20,9 +23,11 @@ once. Slices that are no longer needed are freed a few at a time (incremental_fr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress, islice, repeat
+from zlib import crc32
 
 from chp import columns
 from chp.batch import Segment, runs_of
@@ -32,12 +37,15 @@ from chp.numbers import U64_MASK
 
 from .incremental_free import IncrementalFree
 from .shares import above, by_directory
+from .undo_log import Columns
 
 # Slices of names that a turn lists. To take a reference needs some 20 ns; to look up a value and a revision needs 500
 # ns.
 LISTED = 64
 # The number of prefixes up to which one pass over the slice for each prefix is as cheap as sorting it by directory.
 FEW = 4
+# What a key of an image takes, beside its value: a place in each column, and its revision.
+KEY_BYTES = 56
 # Stands for a chunk until the image is complete.
 NOT_YET = b""
 
@@ -67,6 +75,7 @@ class Image:
     ) -> None:
         self.number, self.prefix, self.deadlines = number, prefix, deadlines
         self.size = 0  # keys
+        self.nbytes = 0
         self.ready = False
         self._slices: list[ImageSlice] = []
         self._open: tuple[list[str], list[bytes], list[int]] = [], [], []
@@ -88,6 +97,7 @@ class Image:
         if keys:
             self._slices.append(ImageSlice(tuple(keys), tuple(values), tuple(revisions), sum(revisions)))
             self.size += len(keys)
+            self.nbytes += KEY_BYTES * len(keys) + sum(map(len, values))
         self._open = [], [], []
 
     def complete(self) -> None:
@@ -125,15 +135,29 @@ class Image:
     def chunks(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
         """Yield the image as segments, each of at most `sync_chunk_items` and `sync_chunk_bytes`, or of one key."""
         for piece in self._slices:
-            start = 0
-            while start < len(piece.keys):
-                stop = _chunk_end(piece, start, limits)
-                keys, column = list(piece.keys[start:stop]), piece.revisions[start:stop]
-                # Keys that were written together have one revision; one look shows that.
-                same = column.count(column[0]) == len(column)
-                runs = [[column[0], len(column)]] if same else runs_of(column)
-                yield sync_segment(keys, list(piece.values[start:stop]), runs, self._ttls(keys, now()))
-                start = stop
+            yield from self._chunks_of(piece, limits, now)
+
+    def arriving(self, limits: Limits, now: Callable[[], float]) -> Iterator[Segment | None]:
+        """Yield the image as `chunks` does, while it is gathered; None where the next slice is not there yet."""
+        at = 0
+        while True:
+            while at < len(self._slices):
+                yield from self._chunks_of(self._slices[at], limits, now)
+                at += 1
+            if self.ready:
+                return
+            yield None
+
+    def _chunks_of(self, piece: ImageSlice, limits: Limits, now: Callable[[], float]) -> Iterator[Segment]:
+        start = 0
+        while start < len(piece.keys):
+            stop = _chunk_end(piece, start, limits)
+            keys, column = list(piece.keys[start:stop]), piece.revisions[start:stop]
+            # Keys that were written together have one revision; one look shows that.
+            same = column.count(column[0]) == len(column)
+            runs = [[column[0], len(column)]] if same else runs_of(column)
+            yield sync_segment(keys, list(piece.values[start:stop]), runs, self._ttls(keys, now()))
+            start = stop
 
     def _ttls(self, keys: list[str], now: float) -> tuple[list[int], list[int]] | None:
         deadlines = self.deadlines
@@ -152,21 +176,81 @@ def _chunk_end(piece: ImageSlice, start: int, limits: Limits) -> int:
     return start + max(1, bisect_right(list(sizes), room))
 
 
+class PartedImage:
+    """An image in parts. A part has the keys of one remainder of their hashes, so it is the same on both servers."""
+
+    def __init__(
+        self,
+        number: int,
+        prefix: str,
+        parts: int,
+        *,
+        deadlines: dict[str, float],
+        leaving: IncrementalFree,
+        most: int,
+    ) -> None:
+        self.number, self.prefix = number, prefix
+        self.parts = [Image(number, prefix, deadlines, leaving, most) for _ in range(parts)]
+
+    @property
+    def size(self) -> int:
+        """The number of keys that it has so far."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it has so far."""
+        return sum(part.nbytes for part in self.parts)
+
+    def take(self, keys: Iterable[str], values: Iterable[bytes], revisions: Iterable[int]) -> None:
+        """Add more keys, each to its part."""
+        if len(self.parts) == 1:
+            self.parts[0].take(keys, values, revisions)
+            return
+        names, n = tuple(keys), len(self.parts)
+        cut: list[tuple[list[str], list[bytes], list[int]]] = [([], [], []) for _ in self.parts]
+        appends = [(k.append, v.append, r.append) for k, v, r in cut]
+        hashes = map(crc32, map(str.encode, names))
+        for key, value, revision, hashed in zip(names, values, revisions, hashes, strict=True):
+            add_key, add_value, add_revision = appends[hashed % n]
+            add_key(key)
+            add_value(value)
+            add_revision(revision)
+        for part, of in zip(self.parts, cut, strict=True):
+            part.take(*of)
+
+    def complete(self) -> None:
+        """Complete all parts."""
+        for part in self.parts:
+            part.complete()
+
+
 class Gathering:
     """One pass over a map, a slice at a time, for images of several prefixes.
 
-    Without prefixes it only lists the names of all keys.
+    Without images it only lists the names of all keys. With `undone`, the images are of an earlier number; these
+    columns tell what changed keys were then, what changed last first.
     """
 
     def __init__(
-        self, hashmap: Hashmap, number: int, prefixes: Iterable[str], leaving: IncrementalFree, limits: Limits
+        self,
+        hashmap: Hashmap,
+        images: Mapping[str, Image | PartedImage],
+        leaving: IncrementalFree,
+        limits: Limits,
+        undone: Sequence[Columns] = (),
     ) -> None:
         self._most = limits.gather_items_max
-        self.images = {p: Image(number, p, hashmap.deadlines, leaving, self._most) for p in prefixes}
+        self.images = dict(images)
+        # The columns that were not looked through yet, and what they say of each key: its value and its revision.
+        self._undone = deque(undone)
+        self._undo: dict[str, tuple[bytes, int]] = {}
         self._parts = {prefix: image for prefix, image in self.images.items() if prefix}
         self._by_directory = len(self._parts) > FEW and all(prefix.endswith("/") for prefix in self._parts)
         self._map, self._leaving = hashmap, leaving
         self.listing = True
+        # True once all keys were gathered.
+        self.done = False
         self.names: list[tuple[str, ...]] = []  # names of all keys, once it is done without images
         self._keys: list[tuple[str, ...]] = []  # the names, in slices
         self._names, self._size = iter(hashmap.values), len(hashmap.values)
@@ -177,24 +261,28 @@ class Gathering:
         self._revisions_were: dict[str, int] = {}
         self.gather()
 
-    @property
-    def done(self) -> bool:
-        """True once all keys were gathered."""
-        return not self.listing and self._at >= len(self._keys)
-
     def gather(self) -> None:
-        """Gather the next slice of keys; before that, list the next slices of names."""
+        """Gather the next slice of keys; before that, list the next slices of names, and look through the undo log."""
         if self.listing:
             self._list(LISTED)
         if self.listing:
             return
+        looked_at = 0
+        while self._undone:
+            # A change of a later turn may be among them. It says what the key is in the image of now.
+            names, values, revisions = self._undone.popleft()
+            self._undo.update(zip(names, zip(values, revisions, strict=True), strict=True))
+            looked_at += len(names)
+            if looked_at >= self._most:
+                return
         if not self.images:
             self._at = len(self._keys)
         elif self._at < len(self._keys):
             keys, self._keys[self._at] = self._keys[self._at], ()
-            self._share(keys, *self._as_they_were(keys, *self._columns(keys)))
+            columns_now = self._as_they_were(keys, *self._columns(keys))
+            self._share(*(self._without_changes(keys, *columns_now) if self._undo else (keys, *columns_now)))
             self._at += 1
-        if self.done:
+        if self._at >= len(self._keys):
             self._finish()
 
     def gather_all(self) -> None:
@@ -251,6 +339,18 @@ class Gathering:
             revisions = list(map(self._revisions_were.get, keys, revisions))
         return values, revisions
 
+    def _without_changes(
+        self, keys: tuple[str, ...], values: Sequence[bytes], revisions: Sequence[int]
+    ) -> tuple[tuple[str, ...], Sequence[bytes], Sequence[int]]:
+        """Undo what the undo log has of these keys, and take it out of the log of this pass."""
+        undo = self._undo
+        if undo.keys().isdisjoint(keys):
+            return keys, values, revisions
+        was = [undo.pop(key, (value, now)) for key, value, now in zip(keys, values, revisions, strict=True)]
+        there = [revision != 0 for _, revision in was]
+        kept = list(compress(was, there))
+        return tuple(compress(keys, there)), [value for value, _ in kept], [revision for _, revision in kept]
+
     def _share(self, keys: tuple[str, ...], values: Sequence[bytes], revisions: Sequence[int]) -> None:
         if "" in self.images:
             self.images[""].take(keys, values, revisions)
@@ -270,12 +370,19 @@ class Gathering:
                     image.take(*found)
 
     def _finish(self) -> None:
+        # What is left of the undo log are keys that are not in the image of now.
+        gone = [(key, *was) for key, was in self._undo.items() if was[1]]
+        for start in range(0, len(gone), self._most):
+            keys, values, revisions = zip(*gone[start : start + self._most], strict=True)
+            self._share(keys, values, revisions)
+        self._undo = {}
         for image in self.images.values():
             image.complete()
         self.names = self._keys
         self._keys, self._at, self._walk = [], 0, None
         self._leaving.add_dicts(self._values_were, self._revisions_were)
         self._values_were, self._revisions_were = {}, {}
+        self.done = True
 
 
 class Walk:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from chp.limits import Limits
 from chp.unpacking import CARRIED, Load
 
+from .staging import StagedBatch
+
 # The most origins that a record may have, and so the most batches. They take up to 28 and 13 bytes each.
 ORIGINS_MAX = 1500
 # The weight of a record's header: an array of two entries for each origin, and one of three for each batch.
@@ -66,6 +68,13 @@ class Record:
     messages: Sequence[LoggedMessages] | None = ()
     # True if it is a part of a record, and not the last one.
     more: bool = False
+    # The staged batches that it names, if it is a COMMIT that was made or followed here.
+    staged: Sequence[StagedBatch] = ()
+    # The bytes that it takes in memory.
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = len(self.body) + (sum(len(batch.body) for batch in self.staged) if self.staged else 0)
 
     @property
     def weight(self) -> int:
@@ -107,7 +116,7 @@ class RecordLog:
         if self._records and self._records[-1].last != record.prev:
             self.clear()
         self._records.append(record)
-        self.bytes += len(record.body)
+        self.bytes += record.size
         if record.messages:
             self._keep_messages(record)
         if self.bytes > self._limits.log_bytes_max or len(self._records) > self._limits.log_records_max:
@@ -129,7 +138,7 @@ class RecordLog:
     def _let_go(self) -> None:
         while len(self._records) > 1 and self._over():
             record = self._records.popleft()
-            self.bytes -= len(record.body)
+            self.bytes -= record.size
             self._cut = record.more
 
     def _over(self) -> bool:
@@ -165,6 +174,10 @@ class RecordLog:
         found = self._records[i] if i >= 0 else None
         return found.digest if found is not None and found.last == number else None
 
+    def has_commit_after(self, number: int) -> bool:
+        """Return whether a record after `number` names staged batches; a peer of an older version can't read it."""
+        return any(record.staged for record in takewhile(lambda each: each.last > number, reversed(self._records)))
+
     def reaches(self, number: int) -> bool:
         """Return whether the log has everything after `number`."""
         return self._index_after(number) is not None
@@ -192,7 +205,7 @@ class RecordLog:
         dropped: list[Record] = []
         while self._records and self._records[-1].last > number:
             record = self._records.pop()
-            self.bytes -= len(record.body)
+            self.bytes -= record.size
             dropped.append(record)
         self._cut = self._cut and bool(self._records)
         return dropped[::-1]

@@ -34,9 +34,9 @@ class Subtrees:
     def shares(self, segment: Segment) -> Iterator[tuple[str, Segment]]:
         """Yield each wanted subtree that a segment has keys of, with its part (the segment itself if that is all)."""
         keys, wanted = segment.keys, self._wanted
-        common = _common_directory(*segment.bounds)
-        if not self._any_below(common):
-            yield from ((subtree, segment) for subtree in above(common) if subtree in wanted)
+        whole = self.holding(*segment.bounds)
+        if whole is not None:
+            yield from ((subtree, segment) for subtree in whole)
             return
         found: dict[str, list[int]] = {}
         for directory, where in by_directory(keys).items():
@@ -45,6 +45,11 @@ class Subtrees:
                     found.setdefault(subtree, []).extend(where)
         for subtree, where in found.items():
             yield subtree, segment if len(where) == len(keys) else _take(segment, sorted(where))
+
+    def holding(self, low: str, high: str) -> list[str] | None:
+        """Return the wanted subtrees that hold all keys from `low` to `high`; None if another may hold some of them."""
+        common = _common_directory(low, high)
+        return None if self._any_below(common) else [subtree for subtree in above(common) if subtree in self._wanted]
 
     def _any_below(self, directory: str) -> bool:
         """Return whether a wanted subtree lies within a directory: it may need only a part of what is there."""

@@ -16,7 +16,7 @@ The state changes only by records, in the order of their numbers, on the active,
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, overload
 
@@ -32,13 +32,14 @@ from chp.numbers import epoch_of
 from .access_state import APPLICATION, GROUP, AccessState
 from .deferred import DeferredCommit
 from .history import EpochEntry, History, Position, common, from_list, opener_of, to_list
-from .image import NOT_YET, Gathering, Image
+from .image import NOT_YET, Gathering, Image, PartedImage
 from .incremental_free import IncrementalFree
 from .leases import LeaseTable, user_of
 from .runs import RunTable
 from .sessions import Sessions
-from .staging import Staging
+from .staging import StagedBatch, Staging
 from .topics import Topics
+from .undo_log import Columns, UndoLog
 
 # Items of a list that are packed in one turn, in about 2 ms.
 SLICE = 16_384
@@ -213,6 +214,8 @@ class ReplicatedState:
         # Gatherings that must be told of what is about to change.
         self._gathering: deque[Gathering] = deque()
         self.leaving = IncrementalFree()
+        # What changed since the numbers of which an image may be asked for.
+        self.undo = UndoLog(self._map, self._free, limits)
         self.access = AccessState()
         self.sessions = Sessions(limits.sessions_max, self.access.owners, limits.runs_max)
         self.leases = LeaseTable(limits.leases_max)
@@ -268,15 +271,21 @@ class ReplicatedState:
             if not commit:
                 self.deferred.popleft()
             if segment is not None:
-                if self._gathering:
-                    self._tell_gatherings(segment)
+                if self._gathering or self.undo.layers:
+                    self._note_before(segment)
                 self._map.apply(segment, commit.number, commit.now)
             # A segment without items counts as one.
             left -= max(1, taken)
 
-    def _tell_gatherings(self, segment: Segment) -> None:
+    def _free(self, slices: list[Any]) -> None:
+        self.leaving.add(slices)
+
+    def _note_before(self, segment: Segment) -> None:
+        """Let images and the undo log note what the keys of a segment are, before the map gets it."""
         for gathering in self._gathering:
             gathering.before(segment)
+        if self.undo.layers and segment.keys:
+            self.undo.before(segment)
 
     # -- images
 
@@ -286,14 +295,28 @@ class ReplicatedState:
 
     def images(self, prefixes: Iterable[str]) -> dict[str, Image]:
         """Begin images of several prefixes, in one pass."""
-        return self._begin(prefixes).images
+        deadlines, most = self._map.deadlines, self.limits.gather_items_max
+        images = {prefix: Image(self.number, prefix, deadlines, self.leaving, most) for prefix in prefixes}
+        self._begin(images)
+        return images
+
+    def image_at(self, number: int, prefix: str, parts: int) -> PartedImage | None:
+        """Begin an image of a prefix, in parts, as it was at a kept number; None if the number is not kept."""
+        if number not in self.undo:
+            return None
+        # The undo log notes what the rest of a deferred commit changes, too.
+        self.catch_up()
+        deadlines, most = self._map.deadlines, self.limits.gather_items_max
+        image = PartedImage(number, prefix, parts, deadlines=deadlines, leaving=self.leaving, most=most)
+        self._begin({prefix: image}, self.undo.since(number))
+        return image
 
     def names(self) -> Gathering:
         """Begin a list of all keys as they are now; it is completed in the turns to come."""
-        return self._begin(())
+        return self._begin({})
 
-    def _begin(self, prefixes: Iterable[str]) -> Gathering:
-        gathering = Gathering(self.map, self.number, prefixes, self.leaving, self.limits)
+    def _begin(self, images: Mapping[str, Image | PartedImage], undone: Sequence[Columns] = ()) -> Gathering:
+        gathering = Gathering(self.map, images, self.leaving, self.limits, undone)
         if not gathering.done:
             self._gathering.append(gathering)
         return gathering
@@ -336,26 +359,37 @@ class ReplicatedState:
     def apply(self, segment: Segment, revision: int, now: float, *, deferred: bool = False) -> None:
         """Do what a segment says; with `deferred` the map gets it a slice a turn, or when a caller looks at it."""
         if segment.extras and columns.STAGE in segment.extras:
-            self.staging.add(segment, now)
+            self.staging.add(segment, now, revision)
             return
         if deferred:
-            if not self.deferred or self.deferred[-1].number != revision:
-                self.deferred.append(DeferredCommit(self._map, revision, now))
-            self.deferred[-1].add(segment)
+            self._defer(segment, revision, now)
         else:
             for commit in self.deferred:
                 commit.note(segment.keys)
-            if self._gathering:
-                self._tell_gatherings(segment)
+            if self._gathering or self.undo.layers:
+                self._note_before(segment)
             self._map.apply(segment, revision, now)
         if self.lease_of:
-            self._detach(segment)
+            self._detach(segment.keys)
         if self.topics.schedule.unless:
             self.topics.schedule.changed(segment.keys)
         if segment.extras:
             self._apply_extras(segment, revision, now)
             if columns.ENDED in segment.extras:
                 self.ended.note(segment.keys, revision)
+
+    def apply_staged(self, batch: StagedBatch, revision: int, now: float) -> None:
+        """Do what a plain batch of a commit says; the map gets it as with `deferred` of `apply`."""
+        self._defer(batch, revision, now)
+        if self.lease_of:
+            self._detach(batch.written(self.lease_of))
+        if self.topics.schedule.unless:
+            self.topics.schedule.changed(batch.written(self.topics.schedule.unless))
+
+    def _defer(self, segment: Segment | StagedBatch, revision: int, now: float) -> None:
+        if not self.deferred or self.deferred[-1].number != revision:
+            self.deferred.append(DeferredCommit(self._map, revision, now))
+        self.deferred[-1].add(segment)
 
     def _apply_extras(self, segment: Segment, revision: int, now: float) -> None:
         extras = segment.extras or {}
@@ -379,11 +413,22 @@ class ReplicatedState:
         if columns.ONCE in extras:
             application, version, _ = extras[columns.ONCE]
             self.staging.record_done(application, version, revision, now)
+        if columns.IMAGES in extras:
+            keeps, forgets = extras[columns.IMAGES]
+            self._keep_number(revision if keeps else None, forgets, now)
         if columns.ABORT in extras:
             for each in self.staging.drop(extras[columns.ABORT]):
                 self.leaving.add(each)
         self._record_outcomes(extras, now)
         self._record_uuids(extras.get(columns.UUIDS, ()))
+
+    def _keep_number(self, number: int | None, forgets: list[int], now: float) -> None:
+        """Forget kept numbers, and keep another one for images of it, that of the record under way."""
+        self.undo.drop(forgets)
+        if number is not None:
+            # The numbers of the deferred commits are below it.
+            self.catch_up()
+            self.undo.keep(number, now)
 
     def _record_uuids(self, uuids: Sequence[bytes]) -> None:
         self.uuids.update(dict.fromkeys(filter(None, uuids)))
@@ -410,8 +455,8 @@ class ReplicatedState:
         self.leases[lease_id].keys |= dict.fromkeys(keys)
         self.lease_of.update(dict.fromkeys(keys, lease_id))
 
-    def _detach(self, segment: Segment) -> None:
-        for key in self.lease_of.keys() & segment.keys:
+    def _detach(self, keys: Iterable[str]) -> None:
+        for key in self.lease_of.keys() & set(keys):
             self.leases.without(self.lease_of.pop(key), key)
 
     def record_epoch(self, told: Epoch, digest: int) -> None:
@@ -620,6 +665,7 @@ class ReplicatedState:
         """Assert every invariant; the AssertionError names the one that does not hold."""
         self.map.check()
         self.topics.check_all()
+        self.undo.check()
         assert set(self.lease_of) <= set(self.map.values), "a leased key is in the map"
         for key, lease_id in self.lease_of.items():
             assert key in self.leases[lease_id].keys, "lease_of and the leases agree"

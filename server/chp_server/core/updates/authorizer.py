@@ -19,22 +19,29 @@ is refused. `speaker` is the user of the message in hand, as the shell says; "" 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from chp import columns
-from chp.access import TOPICS, Rights, Rules
+from chp.access import TOPICS, VOUCH, Rights, Rules
 from chp.batch import Segment
+from chp.errors import BadInput
 from chp.fair import FairTable
-from chp.keys import CLIENT_BYTES, STX, topic_subtree
+from chp.keys import CLIENT_BYTES, ETX, STX, topic_subtree
 from chp.topics import dead_topic, is_keyed_lease
 
 from ..state.access_state import APPLICATION, GROUP, AccessState
 from ..state.leases import HeldLease
+from ..state.staging import StagedBatch
 
 # The number of session channels whose first subscriber is remembered; it is that of `sessions_max`.
 CLAIMS_MAX = 100_000
 OWN = STX + b"@"
+# Before the frames of a message: a replica sends it for the user whose name follows.
+VOUCHED = STX + b"vouch" + ETX
+_USER = re.compile(rb"[A-Za-z0-9_-]{1,64}\Z")
 # Subscriptions of P+1 that each user may have: they tell that a server lives, and nothing of what it holds.
 FREE = frozenset({b"HUGZ"})
 FREE_SUBTREES = frozenset({"/.chp/pulse/"})
@@ -65,8 +72,8 @@ def with_user(frames: Frames, others: Frames) -> Frames:
 class StagedInfo(Protocol):
     """The part of what is staged that the authorizer looks at."""
 
-    def decoded(self, transaction_id: bytes, parts: list[list[Any]]) -> list[Segment]:
-        """Return the segments of the named parts."""
+    def batches(self, transaction_id: bytes, parts: list[list[Any]]) -> Sequence[StagedBatch]:
+        """Return the batches of the named parts."""
 
     def opener_of(self, transaction_id: bytes) -> bytes | None:
         """Return the client that opened a transaction; None if it is not known here."""
@@ -94,6 +101,23 @@ class Authorizer:
     def heed(self, frames: Frames) -> None:
         """Take over the user of a message that is handled from now on."""
         self.speaker, self.origin = (frames.user, frames.origin) if isinstance(frames, Signed) else ("", NOWHERE)
+
+    def vouched(self, granted: AccessState, frames: Frames, at: int, *, keyed: bool) -> Frames:
+        """Return a message that a replica sends for a user, as that user's own; `at` is the place of its first frame.
+
+        Any other message is returned as it is. Raise `BadInput` if the sender may not speak for others.
+        """
+        if len(frames) < at + 3 or frames[at] != VOUCHED:
+            return frames
+        sender, rules = signer(frames), granted.rules
+        if rules is not None and VOUCH not in rules.rights(sender).admin:
+            raise BadInput(
+                _denied(rules, sender, "speak for other users as a replica, which is the right `admin vouch`")
+            )
+        if not _USER.match(frames[at + 1]):
+            raise BadInput("a replica names no user for a message")
+        user, origin = frames[at + 1].decode() if keyed else "", getattr(frames, "origin", NOWHERE)
+        return Signed([*frames[:at], *frames[at + 2 :]], user, origin)
 
     def who(self) -> dict[str, str]:
         """Return what is known of the speaker, for logs and the audit log."""
@@ -142,9 +166,11 @@ class Authorizer:
 
     def unheard(self, granted: AccessState, user: str, topic: bytes) -> str:
         """Return why a user may not subscribe to a topic; "" if it may."""
-        if topic[:2] == OWN:
-            return self._not_own(granted, user, topic)
         rules = granted.rules
+        if topic[:2] == OWN:
+            # A replica hears the answers to its clients' sets.
+            vouches = rules is not None and VOUCH in rules.rights(user).admin
+            return "" if vouches else self._not_own(granted, user, topic)
         if rules is None or topic in FREE:
             return ""
         subtree = topic_subtree(topic) if topic[:1] == STX else _text(topic)
@@ -318,9 +344,12 @@ def _uncommitted(rules: Rules, rights: Rights, user: str, commit: list[Any], sta
     transaction_id, _, _, parts, replace = commit
     if replace is not None and not rights.write.covers(replace):
         return _denied(rules, user, f"replace {replace or 'everything'!r}")
-    for segment in staging.decoded(transaction_id, parts):
+    for batch in staging.batches(transaction_id, parts):
+        # Mostly one rule covers all keys, and the lowest and the highest key show that.
+        if batch.plain and rights.write.covers(batch.prefix):
+            continue
         # The text names no key, as the keys may be another user's.
-        if _unwritten(rules, rights, user, segment):
+        if _unwritten(rules, rights, user, batch.segment()):
             return _denied(rules, user, "write all that was staged")
     return ""
 

@@ -11,8 +11,10 @@ the same turn. So one that subscribed to everything can drop the BATCHes by thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 from zlib import crc32
@@ -30,6 +32,7 @@ from chp.properties import with_ttl_s
 from ..state.image import Image
 from ..state.record_log import grouped, numbered
 from ..state.shares import Subtrees
+from ..state.staging import StagedBatch
 from .listeners import LINGERING_MAX, Listeners
 
 Frames = list[bytes]
@@ -57,7 +60,7 @@ class PublishedChannel:
     noted: int = 0
     parts: list[bytes] = field(default_factory=list)
     # The segments whose encoded form is in `parts`, or None if they are not published.
-    shares: list[Segment] = field(default_factory=list)
+    shares: list[Segment | StagedBatch] = field(default_factory=list)
     # The sessions that wrote the parts; b"" stands for the server.
     writers: dict[bytes, None] = field(default_factory=dict)
     # The number from which `digest` counts.
@@ -154,6 +157,8 @@ class PublishedChannels:
         # The session whose segments are noted now.
         self.writer = b""
         self.refused = 0
+        # What makes the BATCHes that each channel publishes in turns to come, in their order.
+        self._later: dict[bytes, deque[Callable[[], Frames]]] = {}
         # Subtrees whose fingerprints are wanted, and need a pass over the map.
         self.unmeasured: list[str] = []
 
@@ -210,6 +215,7 @@ class PublishedChannels:
             else:
                 self._subtrees.remove(channel.subtree)
                 self._touched.pop(channel.subtree, None)
+                self._later.pop(topic, None)
 
     def shown(self) -> dict[str, int]:
         """Return the number of listeners of each channel, for an operator; of the first hundred."""
@@ -218,6 +224,7 @@ class PublishedChannels:
     def reset(self, state: Any) -> None:
         """Begin every channel anew, after the state was replaced as a whole."""
         self._touched.clear()
+        self.drop_later()
         for channel in self.by_topic.values():
             channel.take(state.number)
             channel.let_go()
@@ -225,6 +232,7 @@ class PublishedChannels:
 
     def begin_epoch(self, first: int) -> None:
         """Begin all digests anew, because an epoch was opened: before it another server may have published."""
+        self.drop_later()
         for channel in self.by_topic.values():
             channel.begin_digest(first)
 
@@ -287,13 +295,35 @@ class PublishedChannels:
         Without its bytes (`encoded`) nothing is published.
         """
         for channel, part in self._shares(segment):
-            channel.let_go()
-            if encoded is None:
-                channel.parts.append(b"")
-                continue
-            channel.writers[self.writer] = None
-            channel.parts.append(encoded if part is segment else part.encode())
-            channel.shares.append(part)
+            self._take_large(channel, part, None if encoded is None else encoded if part is segment else part.encode())
+
+    def gather_staged(self, batch: StagedBatch, *, publish: bool) -> None:
+        """Give each channel its part of a plain batch of a large commit, as `gather` does."""
+        for channel, part in self._shares_of_staged(batch):
+            self._take_large(channel, part, part.encode() if publish else None)
+
+    def _shares_of_staged(self, batch: StagedBatch) -> Iterator[tuple[PublishedChannel, Segment | StagedBatch]]:
+        """Yield what `_shares` does; the batch is decoded only if a channel has a part of it."""
+        if len(self.by_topic) <= FEW:
+            for channel in self.by_topic.values():
+                if (part := batch.narrowed(channel.subtree)) is not None:
+                    self._touched[channel.subtree] = channel
+                    yield channel, part
+        elif (whole := self._subtrees.holding(batch.low, batch.high)) is not None:
+            for subtree in whole:
+                channel = self._touched[subtree] = self.by_topic[channel_topic(subtree)]
+                yield channel, batch
+        else:
+            yield from self._shares(batch.segment())
+
+    def _take_large(self, channel: PublishedChannel, part: Segment | StagedBatch, encoded: bytes | None) -> None:
+        channel.let_go()
+        if encoded is None:
+            channel.parts.append(b"")
+            return
+        channel.writers[self.writer] = None
+        channel.parts.append(encoded)
+        channel.shares.append(part)
 
     def follow(self, segment: Segment, revision: int, before: Hashmap) -> None:
         """Update the channels of a passive for a segment, before the map has it; nothing is published."""
@@ -337,6 +367,10 @@ class PublishedChannels:
             body, crc = record_body, record_crc
             before, origins = channel.last, channel.told(header.origins)
             parts = channel.take(last)
+            if self._later and channel.topic in self._later:
+                header_after = header.after(before, origins)
+                self._later[channel.topic].append(partial(_one, channel, header_after, parts))
+                continue
             if channel.subtree or before != prev or len(parts) != items:
                 body = encode(header.after(before, origins), parts)
                 crc = crc32(body)
@@ -347,17 +381,59 @@ class PublishedChannels:
     def publish_parts(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> list[Frames]:
         """Return the BATCHes of a record that may be large: several a channel, of which the last has the origins."""
         out: list[Frames] = []
+        for channel, batches in self._in_parts(first, last, wall_ms, origins):
+            if channel.topic in self._later:
+                self._later[channel.topic] += batches
+            else:
+                out += (make() for make in batches)
+        return out
+
+    def publish_later(self, first: int, last: int, wall_ms: int, origins: list[list[Any]]) -> None:
+        """Publish a large record as `publish_parts` does, but a share a turn (`share`)."""
+        for channel, batches in self._in_parts(first, last, wall_ms, origins):
+            self._later.setdefault(channel.topic, deque()).extend(batches)
+
+    def _in_parts(
+        self, first: int, last: int, wall_ms: int, origins: list[list[Any]]
+    ) -> Iterator[tuple[PublishedChannel, list[Callable[[], Frames]]]]:
+        """Yield each channel that has a part in the open record, with what makes its BATCHes; this takes all parts."""
         for channel in self._take_touched():
             at, told = channel.last, channel.told(origins)
             weights = [share.weight for share in channel.shares]
             groups = grouped(channel.take(last), weights, self._limits.part_bytes)
-            for (before, start, end), more, group in numbered(groups, at, first, last):
-                body = encode(headers.Batch(before, start, end, wall_ms, [] if more else told, more), group)
-                channel.carried(crc32(body))
-                out.append([channel.topic, pack(end), b"", b"", body])
+            yield (
+                channel,
+                [
+                    partial(
+                        _one, channel, headers.Batch(before, start, end, wall_ms, [] if more else told, more), group
+                    )
+                    for (before, start, end), more, group in numbered(groups, at, first, last)
+                ],
+            )
+
+    @property
+    def behind(self) -> bool:
+        """True if a large record is not published as a whole yet."""
+        return bool(self._later)
+
+    def drop_later(self) -> None:
+        """Drop what is not published yet: another server is active, and readers resume there."""
+        self._later.clear()
+
+    def share(self, left: int) -> list[Frames]:
+        """Return the next BATCHes of large records in the order of each channel, until `left` bytes are done."""
+        out: list[Frames] = []
+        while self._later and left > 0:
+            topic, waiting = next(iter(self._later.items()))
+            out.append(waiting.popleft()())
+            left -= len(out[-1][-1])
+            # The channels take turns.
+            del self._later[topic]
+            if waiting:
+                self._later[topic] = waiting
         return out
 
-    def kvpubs(self, segments: list[Segment], first: int, last: int) -> list[Frames]:
+    def kvpubs(self, segments: Sequence[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
         """Return a KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
 
         Where the number moves on without an update, a HUGZ tells it. A subscriber to everything can then drop the
@@ -368,7 +444,8 @@ class PublishedChannels:
         prefixes = self._prefixes()
         everything = "" in prefixes
         out: list[Frames] = []
-        for segment in segments:
+        for each in segments:
+            segment = each.segment() if isinstance(each, StagedBatch) else each
             if everything or any(narrow(segment, prefix) for prefix in prefixes):
                 out += _kvpubs(segment, first, () if everything else prefixes)
             first += len(segment.keys)
@@ -378,6 +455,13 @@ class PublishedChannels:
 
     def _prefixes(self) -> tuple[str, ...]:
         return tuple(prefix for topic in self.chp1 if (prefix := _text_prefix(topic)) is not None)
+
+
+def _one(channel: PublishedChannel, header: headers.Batch, parts: list[bytes]) -> Frames:
+    """Return a BATCH of a channel; the channel's BATCHes have to be made in their order."""
+    body = encode(header, parts)
+    channel.carried(crc32(body))
+    return [channel.topic, pack(header.last), b"", b"", body]
 
 
 def alive(number: int) -> Frames:

@@ -9,8 +9,9 @@ go into the record as the bytes in which they came. What the server does by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 from zlib import crc32
 
@@ -19,12 +20,14 @@ from chp.batch import Segment, encode, packb
 from chp.digest import link
 from chp.headers import APPLIED, JOURNALED
 from chp.keys import CLIENT_BYTES, RESERVED_KEY
+from chp.versions import COMMIT_SINCE
 
 from ..state.access_state import GROUP
+from ..state.commit_record import done as done_by
 from ..state.groups import GIVEN_BACK
 from ..state.record_log import Record, grouped, numbered
 from ..state.schedule import Place, ScheduledMessage, timed
-from ..state.staging import StagedCommit
+from ..state.staging import StagedBatch, StagedCommit
 from ..state.state import deletes
 from ..state.verdicts import (
     KEY_IN_OPEN_RECORD,
@@ -64,16 +67,17 @@ def in_parts(
         yield Record(before, start, end, body, digest, more=more)
 
 
-def placed_by(segments: list[Segment], bodies: list[bytes]) -> list[list[int]]:
+def placed_by(segments: Sequence[Segment | StagedBatch], bodies: list[bytes]) -> list[list[int]]:
     """Return the sizes of the batches of messages that each body placed; empty lists if some bodies are staged."""
     if len(segments) != len(bodies):
         return [[]] * len(bodies)
-    placed = ((segment.extras or {}).get(columns.PLACED) for segment in segments)
+    extras = ({} if isinstance(each, StagedBatch) else each.extras or {} for each in segments)
+    placed = (each.get(columns.PLACED) for each in extras)
     return [[] if column is None else [each[3] for each in column[1]] for column in placed]
 
 
-Encoded = tuple[list[Segment], list[bytes]]  # segments, and the bytes that stand in a record
-Weighed = tuple[list[Segment], list[bytes], list[int]]  # with the weights of these
+# Segments, the bytes that stand in a record, and the weights of these.
+Weighed = tuple[Sequence[Segment | StagedBatch], list[bytes], list[int]]
 
 # Why messages failed that a member had in hand.
 MEMBER_ENDED = "the member that had it ended"
@@ -94,6 +98,8 @@ class Committer:
         self.acks = Acks(JOURNALED if durability else APPLIED, self.counts)
         # The owners of clients, applications and groups that got their first owner in the open record.
         self.new_owners: dict[bytes, str] = {}
+        # A commit names staged batches if their journals keep so many bytes of other records, and for so long.
+        self.retains: tuple[float, float] = (inf, inf)
         # What a lease has in hand of groups that count deliveries, as a column; the coordinator of groups knows it.
         self.in_hand: Callable[[bytes, str], list[list[Any]]] = lambda lease_id, why: []
         # The number of keys of ended leases that this turn may still delete.
@@ -380,7 +386,7 @@ class Committer:
             self._note_done(new, now)
         if large:
             self.commit(turn)
-            self._keep_in_parts(turn, (segments, bodies), list(map(list, new.items())), now)
+            self._keep_in_parts(turn, segments, list(map(list, new.items())), now)
             return
         batch = (session_id, new.get(session_id, 0)) if new else NOBODYS
         self.open.attribute(batch, 0)
@@ -447,6 +453,7 @@ class Committer:
         revision = staged.done
         if revision is None:
             revision = self._commit_parts(turn, staged, verdict.batch)
+            self.counts["commits"] += 1
         else:
             self.counts["commits_repeated"] += 1
             done = Segment([], [], {columns.ABORT: staged.transaction_id})
@@ -456,43 +463,94 @@ class Committer:
         self.commit(turn)
 
     def _commit_parts(self, turn: CurrentTurn, staged: StagedCommit, batch: BatchId) -> int:
-        state = self.committed.state
-        bodies = state.staging.bodies(staged.transaction_id, staged.parts)
-        segments = state.staging.decoded(staged.transaction_id, staged.parts)
-        for i, segment in enumerate(segments):
-            if segment.extras and columns.UNLESS_NEWER in segment.extras:
-                segments[i], older = newer(segment, state)
-                bodies[i] = segments[i].encode()
-                self.counts["older_skipped"] += older
-            if segment.extras and columns.PUBLISH in segment.extras:
-                segments[i], bodies[i] = self._placed(segments[i], turn.wall_s)
+        batches = self.committed.state.staging.batches(staged.transaction_id, staged.parts)
+        names = self._names(staged, batches, turn.now)
+        segments = [each if each.plain else self._as_of_now(each.segment(), turn) for each in batches]
         gone = self._replaced(staged.replace, segments)
+        if names is not None and sum(len(key) for segment in gone for key in segment.keys) <= self.limits.part_bytes:
+            return self._commit_by_name(turn, staged, batch, names, (gone, batches))
         done = Segment([], [], {columns.DONE: [staged.application, staged.version, staged.transaction_id]})
-        segments = [*gone, *segments, done]
-        bodies = [*(segment.encode() for segment in gone), *bodies, done.encode()]
-        self.counts["commits"] += 1
-        return self._keep_in_parts(turn, (segments, bodies), [list(batch)], turn.arrival)
+        return self._keep_in_parts(turn, [*gone, *segments, done], [list(batch)], turn.arrival)
 
-    def _replaced(self, prefix: str | None, segments: list[Segment]) -> list[Segment]:
+    def _names(self, staged: StagedCommit, batches: list[StagedBatch], now: float) -> list[list[Any]] | None:
+        """Return the parts of a commit as a COMMIT names them; None if its record has to have the batches.
+
+        That is so if it is small, if the peer is of an older version, or if a journal may lack the staged batches: a
+        reader of changes would miss them. So the journals may have let go half of what they retain, at most.
+        """
+        staging, (retain_bytes, retain_s) = self.committed.state.staging, self.retains
+        large = sum(len(batch.body) for batch in batches) > self.limits.part_bytes
+        if not large or self.view.version < COMMIT_SINCE:
+            return None
+        began = staging.transactions[staged.transaction_id].began
+        if staging.others(staged.transaction_id) > retain_bytes / 2 or now - began > retain_s / 2:
+            return None
+        return staging.names(staged.transaction_id, staged.parts)
+
+    def _commit_by_name(
+        self,
+        turn: CurrentTurn,
+        staged: StagedCommit,
+        batch: BatchId,
+        names: list[list[Any]],
+        made_of: tuple[list[Segment], list[StagedBatch]],
+    ) -> int:
+        """Make a record that names the staged batches, and publish them in pieces."""
+        committed, state, now = self.committed, self.committed.state, turn.arrival
+        (gone, batches), prev, first, origins = made_of, state.number, self.revision, [list(batch)]
+        bodies = [segment.encode() for segment in gone]
+        items = sum(segment.items for segment in gone) + sum(each.items for each in batches)
+        # Readers get it in parts, each of which takes a number.
+        last = prev + max(items, len(gone) + len(batches) + 1)
+        wall_ms = round(turn.wall_s * 1000)
+        header = headers.Commit(
+            prev, first, last, wall_ms, origins, staged.transaction_id, staged.application, staged.version, names
+        )
+        body, done = encode(header, bodies), done_by(header)
+        segments: list[Segment | StagedBatch] = [*gone, *batches, done]
+        committed.channels.writer = batch[0]
+        published = [*bodies, *(each.body for each in batches), done.encode()]
+        committed.apply_all(segments, published, first, now, deferred=committed.is_much(segments))
+        record = Record(prev, first, last, body, link(state.digest, crc32(body)), staged=batches)
+        state.record_number(last, record.digest, origins, first, now)
+        committed.keep(record, turn.effects)
+        turn.effects.publish += committed.channels.kvpubs(segments, first, last)
+        committed.channels.publish_later(first, last, wall_ms, origins)
+        self.counts["updates"] += items
+        self.counts["records"] += 1
+        return first
+
+    def _as_of_now(self, segment: Segment, turn: CurrentTurn) -> Segment:
+        """Return a staged segment as its commit makes it: without items that are older, its messages placed."""
+        if segment.extras and columns.UNLESS_NEWER in segment.extras:
+            segment, older = newer(segment, self.committed.state)
+            self.counts["older_skipped"] += older
+        if segment.extras and columns.PUBLISH in segment.extras:
+            segment, _ = self._placed(segment, turn.wall_s)
+        return segment
+
+    def _replaced(self, prefix: str | None, segments: Sequence[Segment | StagedBatch]) -> list[Segment]:
         """Return the deletes with which a commit replaces a subtree as a whole."""
         if prefix is None:
             return []
-        kept: set[str] = set()
-        for segment in segments:
-            kept.update(segment.keys)
-        return deletes([key for key in self.committed.state.under(prefix) if key not in kept], self.limits)
+        under = self.committed.state.under
+        gone = set(under(prefix))
+        for each in segments if gone else ():
+            gone.difference_update(each.keys() if isinstance(each, StagedBatch) else each.keys)
+        return deletes([key for key in under(prefix) if key in gone] if gone else [], self.limits)
 
-    def commit_in_parts(self, turn: CurrentTurn, segments: list[Segment]) -> int:
+    def commit_in_parts(self, turn: CurrentTurn, segments: Sequence[Segment]) -> int:
         """Make the server's own segments one record, however large, and return its revision; no record may be open."""
-        return self._keep_in_parts(turn, (segments, [segment.encode() for segment in segments]), [], turn.now)
+        return self._keep_in_parts(turn, segments, [], turn.now)
 
-    def _keep_in_parts(self, turn: CurrentTurn, done: Encoded, origins: list[Any], now: float) -> int:
-        revision, deferred = self.revision, self.committed.is_much(done[0])
+    def _keep_in_parts(
+        self, turn: CurrentTurn, segments: Sequence[Segment | StagedBatch], origins: list[Any], now: float
+    ) -> int:
+        revision, deferred = self.revision, self.committed.is_much(segments)
         self.committed.channels.writer = origins[0][0] if origins else b""
-        for segment, body in zip(*done, strict=True):
-            self.committed.apply(segment, body, revision, now, deferred=deferred)
-        weights = [segment.weight for segment in done[0]]
-        self._record_in_parts(turn, (*done, weights), [origins], now)
+        bodies = [each.encode() for each in segments]
+        self.committed.apply_all(segments, bodies, revision, now, deferred=deferred)
+        self._record_in_parts(turn, (segments, bodies, [each.weight for each in segments]), [origins], now)
         return revision
 
     def _record_in_parts(self, turn: CurrentTurn, done: Weighed, told: list[Any], now: float) -> None:
@@ -502,7 +560,7 @@ class Committer:
         """
         committed, state, wall_ms = self.committed, self.committed.state, round(turn.wall_s * 1000)
         segments, bodies, weights = done
-        items, revision = sum(len(s.keys) for s in segments), self.revision
+        items, revision = sum(segment.items for segment in segments), self.revision
         at = Record(0, 0, state.number, b"", state.digest)
         placed = placed_by(segments, bodies)
         sizes = [len(b) + sum(p) for b, p in zip(bodies, placed, strict=True)]

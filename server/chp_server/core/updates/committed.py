@@ -10,7 +10,8 @@ Every record extends the digest (history.py). The active's way from updates to r
 from __future__ import annotations
 
 from collections import Counter
-from itertools import compress
+from collections.abc import Sequence
+from itertools import compress, repeat
 from typing import Any
 from zlib import crc32
 
@@ -18,15 +19,17 @@ from chp import columns
 from chp.batch import Segment, decode, encode, items_of, segment_of
 from chp.digest import link
 from chp.errors import BadFrame
-from chp.headers import Access, Batch, Epoch, Header, name_of
+from chp.headers import Access, Batch, Commit, Epoch, Header, name_of
 from chp.keys import CLIENT_BYTES
 from chp.limits import Limits
 from chp.numbers import epoch_of
 from chp.parts import Parts, WholeRecord
 from chp.unpacking import WHOLE_STATE
 
+from ..state.commit_record import done
 from ..state.history import Position, holds
 from ..state.record_log import Record, RecordLog
+from ..state.staging import StagedBatch
 from ..state.state import ReplicatedState
 from .channels import PublishedChannels
 from .turn import Append, Frames, Turn
@@ -61,14 +64,20 @@ class Committed:
         # The bytes of their segments, if they are published.
         self._bodies: list[bytes] = []
 
+    @property
+    def busy(self) -> bool:
+        """True while the map, or a channel, has not got the whole of a large commit. Readers that come now wait."""
+        return bool(self.state.deferred) or self.channels.behind
+
     def keep(self, record: Record, turn: Turn) -> None:
         """Add a record to the log and the journal, with the messages that it has placed."""
         self.log.append(record)
+        self.state.staging.passed += len(record.body)
         turn.journal.append(Append(record.first, record.last, record.body, record.messages or ()))
 
-    def is_much(self, segments: list[Segment]) -> bool:
+    def is_much(self, segments: Sequence[Segment | StagedBatch]) -> bool:
         """Return whether segments have so many items that the map gets them later."""
-        items = sum(len(segment.keys) for segment in segments)
+        items = sum(segment.items for segment in segments)
         least = min(self.limits.deferred_items_always, len(self.state.map_so_far) // DEFERRED_SHARE)
         return items > max(self.limits.deferred_items_min, least)
 
@@ -87,6 +96,26 @@ class Committed:
         state.apply(segment, revision, now, deferred=deferred)
         if segment.extras and not columns.OF_TOPICS.isdisjoint(segment.extras):
             state.topics.apply(segment.extras)
+
+    def apply_all(
+        self,
+        segments: Sequence[Segment | StagedBatch],
+        bodies: Sequence[bytes] | None,
+        revision: int,
+        now: float,
+        *,
+        deferred: bool,
+    ) -> None:
+        """Do all that the segments of a commit say, as `apply` does; staged batches are decoded as late as can be."""
+        publish = bodies is not None
+        for each, body in zip(segments, bodies or repeat(None), strict=False):
+            if not isinstance(each, StagedBatch):
+                self.apply(each, body, revision, now, deferred=deferred)
+            elif deferred and each.plain:
+                self.channels.gather_staged(each, publish=publish)
+                self.state.apply_staged(each, revision, now)
+            else:
+                self.apply(each.segment(), body, revision, now, deferred=deferred)
 
     # -- history
 
@@ -163,6 +192,7 @@ class Committed:
         Its messages to subscribers are appended to `publish`, if that is given: they are those of the active.
         """
         digest = self._digest = link(self._digest if self._parts else self.state.digest, crc32(body))
+        staged = list[StagedBatch]()
         if isinstance(header, Epoch):
             self._parts.drop()
             self.state.record_epoch(header, digest)
@@ -180,34 +210,67 @@ class Committed:
                 self._bodies += items_of(body)
             whole = self._parts.add(header, segments)
             if whole is not None:
-                made = now if wall_s is None else now - max(0.0, wall_s - whole.wall_ms / 1000)
+                self._note_openers(whole)
                 bodies, self._bodies = self._bodies, []
+                made = _made(whole, now, wall_s)
                 if publish is not None:
-                    self._apply(whole, digest, now, made, bodies or [b""] * len(whole.segments))
+                    bodies = bodies or [b""] * len(whole.segments)
+                    self._apply(whole, whole.segments, digest, now, made=made, bodies=bodies)
                     publish += self._published(whole, header, body)
                 else:
-                    self._apply(whole, digest, now, made)
+                    self._apply(whole, whole.segments, digest, now, made=made)
+        elif isinstance(header, Commit):
+            staged = self.state.staging.named(header.transaction, header.parts)
+            parts: list[Segment | StagedBatch] = [*map(segment_of, items), *staged, done(header)]
+            self._follow_commit(header, parts, digest, now, made=_made(header, now, wall_s), publish=publish)
         else:
             raise BadFrame(f"a {name_of(header)} came where a record was due")
         more = isinstance(header, Batch) and header.more
-        return Record(header.prev, header.first, header.last, body, digest, more=more)
+        return Record(header.prev, header.first, header.last, body, digest, more=more, staged=staged)
 
     def _apply(
-        self, record: WholeRecord, digest: int, now: float, made: float, bodies: list[bytes] | None = None
+        self,
+        record: WholeRecord | Commit,
+        segments: Sequence[Segment | StagedBatch],
+        digest: int,
+        now: float,
+        *,
+        made: float,
+        bodies: list[bytes] | None = None,
     ) -> None:
         """Apply a whole record; with the `bodies` of its segments the channels gather what is to be published."""
-        deferred = self.is_much(record.segments)
-        self._note_openers(record)
-        writers = [] if bodies is None else writers_of(record)
-        for i, segment in enumerate(record.segments):
-            if bodies is not None:
-                self.channels.writer = writers[i]
-            self.apply(segment, None if bodies is None else bodies[i], record.first, made, deferred=deferred)
-            self.counts["updates"] += len(segment.keys)
-            self._followed_uuids += (segment.extras or {}).get(columns.UUIDS, ())
+        deferred = self.is_much(segments)
+        if bodies is not None and isinstance(record, WholeRecord):
+            for writer, segment, body in zip(writers_of(record), record.segments, bodies, strict=True):
+                self.channels.writer = writer
+                self.apply(segment, body, record.first, made, deferred=deferred)
+        else:
+            self.apply_all(segments, bodies, record.first, made, deferred=deferred)
+        for each in segments:
+            self.counts["updates"] += each.items
+            if isinstance(each, Segment):
+                self._followed_uuids += (each.extras or {}).get(columns.UUIDS, ())
         self.state.record_number(record.last, digest, record.origins, record.first, now)
         if bodies is None:
             self.channels.skip(record.last)
+
+    def _follow_commit(
+        self,
+        header: Commit,
+        segments: Sequence[Segment | StagedBatch],
+        digest: int,
+        now: float,
+        *,
+        made: float,
+        publish: list[Frames] | None,
+    ) -> None:
+        if publish is None:
+            self._apply(header, segments, digest, now, made=made)
+            return
+        self.channels.writer = header.origins[0][0] if header.origins else b""
+        self._apply(header, segments, digest, now, made=made, bodies=[each.encode() for each in segments])
+        publish += self.channels.kvpubs(segments, header.first, header.last)
+        self.channels.publish_later(header.first, header.last, header.wall_ms, header.origins)
 
     def _published(self, record: WholeRecord, last: Batch, body: bytes) -> list[Frames]:
         """Return what the active published of a record that was just applied; `body` is that of its `last` part."""
@@ -240,3 +303,8 @@ class Committed:
         if held:
             self.log.drop_after(self.state.number)
         return held
+
+
+def _made(record: WholeRecord | Commit, now: float, wall_s: float | None) -> float:
+    """Return the time from which the ttls of a record count: now, or on recovery when the record was made."""
+    return now if wall_s is None else now - max(0.0, wall_s - record.wall_ms / 1000)

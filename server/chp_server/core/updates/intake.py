@@ -54,7 +54,7 @@ from .resource_limits import ResourceLimits
 SERVERS_OWN = frozenset(
     {columns.REVISIONS, columns.UUIDS, columns.PROPERTIES, columns.DONE, columns.REFUSED, columns.ENDED,
      columns.PLACED, columns.TRIM, columns.ASSIGN, columns.FAILED, columns.ASIDE, columns.SKIPPED, columns.SCHEDULED,
-     columns.FIRED}
+     columns.FIRED, columns.IMAGES}
 )  # fmt: skip
 # The settings of a group that an older server does not know.
 NEWER = frozenset({"max_deliveries", "retry_after_ms", "expire_after_s", "lag_alarm_s", "change"})

@@ -17,8 +17,11 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from math import ceil
 
+from chp.keys import channel_topic
 from chp.limits import Limits
 
+# Clients that only look at a server, or only write, listen to nothing else.
+PULSE = channel_topic("/.chp/pulse/")
 # A reader whose connection broke is back by then.
 LINGER_S = 3.0
 # The number of topics that are refused again with each beat.
@@ -40,6 +43,8 @@ class Listeners:
         self._limits = limits
         self._topics: dict[bytes, set[bytes]] = {}  # connection -> topics
         self.counts: Counter[bytes] = Counter()
+        # The connections that listen to more than PULSE.
+        self.readers = 0
         # The listeners of all topics; a connection with two topics counts twice.
         self.total = 0
         # Topics without listeners and the time since when, the longest first.
@@ -50,11 +55,6 @@ class Listeners:
     def has(self, who: bytes, topic: bytes) -> bool:
         """Return whether a connection has subscribed to a topic."""
         return topic in self._topics.get(who, ())
-
-    @property
-    def connections(self) -> int:
-        """The number of connections that listen to something."""
-        return len(self._topics)
 
     def room(self, who: bytes) -> bool:
         """Return whether a connection may have one more topic."""
@@ -97,7 +97,9 @@ class Listeners:
         """Add a connection to the listeners of a topic."""
         self._unrefuse(who, topic)
         if not self.has(who, topic):
-            self._topics.setdefault(who, set()).add(topic)
+            topics = self._topics.setdefault(who, set())
+            self.readers += topic != PULSE and not topics - {PULSE}
+            topics.add(topic)
             self.counts[topic] += 1
             self.total += 1
             self._lingering.pop(topic, None)
@@ -107,6 +109,7 @@ class Listeners:
         self._unrefuse(who, topic)
         if self.has(who, topic):
             self._topics[who].remove(topic)
+            self.readers -= topic != PULSE and not self._topics[who] - {PULSE}
             if not self._topics[who]:
                 del self._topics[who]
             self._uncount(topic, now)
@@ -114,7 +117,9 @@ class Listeners:
     def gone(self, who: bytes, now: float) -> None:
         """Take a connection that has ended from all its topics."""
         self._refused.pop(who, None)
-        for topic in sorted(self._topics.pop(who, ())):
+        topics = self._topics.pop(who, set())
+        self.readers -= bool(topics - {PULSE})
+        for topic in sorted(topics):
             self._uncount(topic, now)
 
     def _uncount(self, topic: bytes, now: float) -> None:

@@ -1,0 +1,132 @@
+"""Images by number: which numbers may be asked for, and the images that were made of them (SPEC.md, section 17.8).
+
+    ICANHAZ? subtree {id, image: 0, prefix}                              keeps the present number; REPLY tells it
+    ICANHAZ? subtree {id, image: n, proof, prefix, part, parts, ...}     asks for a part of the image at number n
+
+A plan of a read asks for the number only. The first question for a part makes the image: the map of now, with what
+changed since that number undone (undo_log.py). So a plan that is never run costs a number. Both servers keep the same
+numbers, because a record tells them (`columns.IMAGES`). After a failover the successor makes the same image again.
+
+The active decides how long a number is kept. A number is over `image_idle_s_max` after its last use. Once as many reads
+have asked for all their parts as plans asked for the number, it is over after `image_done_s_max`, in which a reader
+that failed may ask again. If the table is full, a number that nobody reads makes room, and by turns that of the user
+who has most. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, field
+
+from chp.fair import crowding
+from chp.limits import Limits
+
+from ..state.image import Image, PartedImage
+
+
+@dataclass(slots=True)
+class ReadImage:
+    """An image that is read, and the parts that the read under way has asked for."""
+
+    image: PartedImage
+    asked: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class ImageNumber:
+    """A kept number: who asked for it first, the time of its last use, and its images by prefix and count of parts."""
+
+    touched: float
+    user: str = ""
+    # How many plans asked for it, and how many reads have asked for all parts.
+    plans: int = 0
+    reads: int = 0
+    images: dict[tuple[str, int], ReadImage] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """True if each plan was read to its end."""
+        return 0 < self.plans <= self.reads
+
+    def until(self, limits: Limits) -> float:
+        """Return the time until which it is kept if it is not used again."""
+        return self.touched + (limits.image_done_s_max if self.done else limits.image_idle_s_max)
+
+
+class ImageNumbers:
+    """The kept numbers as the active uses them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._numbers: dict[int, ImageNumber] = {}
+
+    @property
+    def images(self) -> int:
+        """The number of images."""
+        return sum(len(number.images) for number in self._numbers.values())
+
+    def plan(self, number: int, now: float, user: str) -> None:
+        """Note that a plan asked for a number."""
+        kept = self._numbers.setdefault(number, ImageNumber(now, user))
+        kept.touched = now
+        kept.plans += 1
+
+    def making_room(self, kept: Collection[int], now: float, user: str) -> list[int] | None:
+        """Return the numbers that make room for one more of a user; None if there is no room."""
+        if len(kept) < self._limits.image_numbers_max:
+            return []
+        self.forget(kept, now)
+        self.adopt(kept, now)
+        users = {number: each.user for number, each in self._numbers.items()}
+        crowd = crowding(Counter(users.values()), self._limits.image_numbers_max, user)
+        idle_since = now - self._limits.image_unread_s_min
+        theirs = {number: each for number, each in self._numbers.items() if crowd in (None, each.user)}
+        left = [number for number, each in theirs.items() if each.done or each.touched <= idle_since]
+        if not left and crowd not in (None, user):
+            left = list(theirs)
+        return [min(left, key=lambda number: self._numbers[number].touched)] if left else None
+
+    def adopt(self, kept: Iterable[int], now: float) -> None:
+        """Give the kept numbers that are new here their full time, as a successor does."""
+        for number in kept:
+            self._numbers.setdefault(number, ImageNumber(now))
+
+    def image(self, number: int, prefix: str, parts: int) -> PartedImage | None:
+        """Return the image of a number; None if it was not made."""
+        kept = self._numbers.get(number)
+        found = kept.images.get((prefix, parts)) if kept is not None else None
+        return None if found is None else found.image
+
+    def begin(self, image: PartedImage, now: float, user: str) -> None:
+        """Take an image that was begun."""
+        kept = self._numbers.setdefault(image.number, ImageNumber(now, user))
+        kept.images[image.prefix, len(image.parts)] = ReadImage(image)
+
+    def part(self, image: PartedImage, part: int, now: float) -> Image:
+        """Return a part of an image, and note that it was asked for."""
+        kept = self._numbers[image.number]
+        read = kept.images[image.prefix, len(image.parts)]
+        kept.touched = now
+        read.asked.add(part)
+        if len(read.asked) == len(image.parts):
+            kept.reads += 1
+            read.asked.clear()
+        return image.parts[part]
+
+    def over(self, kept: Iterable[int], now: float) -> list[int]:
+        """Return the kept numbers whose time is over."""
+        self.adopt(kept, now)
+        return [number for number, each in self._numbers.items() if each.until(self._limits) <= now]
+
+    def forget(self, kept: Container[int], now: float) -> None:
+        """Forget the numbers that are not kept any more, and the images of those whose time is over."""
+        for number, each in list(self._numbers.items()):
+            if number not in kept:
+                del self._numbers[number]
+            elif each.until(self._limits) <= now:
+                each.images.clear()
+
+    def clear(self) -> None:
+        """Forget everything: this server no longer serves."""
+        self._numbers.clear()

@@ -1,0 +1,62 @@
+"""kill -9 of the active in the middle of a read: each row comes once, and all are of the number of the plan."""
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tests.talk import join_all, synced
+
+from .cluster import ProcessPair
+
+pytest.importorskip("pyspark", reason="the reader is Spark's")
+from chp_client.spark.reading.snapshot import ImagePartition, plan_read, port_of, read_part
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+ROWS, PARTS = 200_000, 4
+VALUE = b"first".ljust(200, b".")
+
+
+def rows(servers: list[str], piece: ImagePartition) -> Iterator[list[tuple[str, bytes]]]:
+    with port_of({"timeout": 120}, servers=servers, silence_s=15) as port:
+        for updates in read_part(port, "/a/", piece, packed=True):
+            assert not isinstance(updates.keys, list) and not isinstance(updates.values, list)
+            yield list(zip(updates.keys.to_pylist(), updates.values.to_pylist(), strict=True))
+
+
+def test_a_read_goes_on_at_the_successor_with_the_rows_of_its_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "chp_client.spark")
+    with ProcessPair(tmp_path) as pair, synced(pair.servers, None) as clone:
+        clone.set_many({f"/a/{n}": VALUE for n in range(ROWS)}).wait(120)
+        with port_of({"timeout": 120}, servers=pair.servers) as port:
+            pieces = plan_read(port, "/a/", "/a/", PARTS)
+        over = Event()
+
+        def write() -> None:
+            n = 0
+            while not over.is_set():
+                keys = [f"/a/{(n + i) * 7 % (2 * ROWS)}" for i in range(500)]
+                clone.set_many(dict.fromkeys(keys[:400], b"later"))
+                clone.delete_many(keys[400:]).wait(120)
+                n += 500
+
+        writer = Thread(target=write)
+        writer.start()
+        try:
+            begun = [rows(pair.servers, piece) for piece in pieces]
+            first = [next(read) for read in begun[:3]]
+            active = pair.active()
+            assert active is not None
+            active.kill()
+            rest = list(chain.from_iterable(chain.from_iterable(begun)))
+        finally:
+            over.set()
+            join_all(writer)
+    found = [*chain.from_iterable(first), *rest]
+    assert len(found) == ROWS and dict(found) == {f"/a/{n}": VALUE for n in range(ROWS)}
+    assert "in the middle of an answer" in caplog.text, "parts were interrupted, and read on at the successor"
