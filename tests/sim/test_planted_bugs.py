@@ -533,8 +533,8 @@ def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
 
 
 WAYS: dict[Plant, Callable[[Plan], Plan]] = {
-    **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session, lease_not_looked_at_before_acknowledging),
-                    with_arbiter),
+    **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session), with_arbiter),
+    lease_not_looked_at_before_acknowledging: lambda made: with_bursts(with_arbiter(made), bursts.late_answers),
     **dict.fromkeys((empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
                      foreign_store_is_forgotten), with_mistakes),
     **dict.fromkeys((refusals_without_a_row_forgotten, a_sync_needs_room, a_sync_waits_for_no_copy), with_full_disks),
@@ -710,7 +710,7 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (told_before_the_copy_holds_it, "its copy is older"),
         (sessions_are_told, "does not hold it"),
         (strangers_need_no_proof, "takes a stranger for its peer"),
-        (refusals_without_a_row_forgotten, "does not hold it"),
+        (refusals_without_a_row_forgotten, "its copy is older"),
         (a_sync_needs_room, "is refused a sync"),
         (a_sync_waits_for_no_copy, "has synced, and is at"),
         (messages_are_not_filled_in, "has the offsets"),
