@@ -202,7 +202,7 @@ class ClientNode:
         self._scheduled = False
         self._wake_at = float("inf")
         # A CHP/1 client subscribes like this.
-        self._topics: list[dict[bytes, None]] = [{b"/p/": None}, {b"/p/": None}]
+        self._topics: list[dict[bytes, None]] = [{b"/p/": None} for _ in self.servers]
         self._reads.clear()
         self.leases: dict[bytes, tuple[int, float]] = {}
         self.last_tx: Op | None = None

@@ -356,8 +356,11 @@ def with_replicas(made: Plan) -> Plan:
             continue
         out.append(command)
         if command.startswith("client ") and (name := command.split()[1]) not in members and rng.random() < 0.8:
-            first, second = rng.sample([*names, rng.choice("PB")], 2)
-            out.append(f"at {name} {first} {second}")
+            # Two of all, or a list from which the client has to choose: some replicas, and the pair.
+            two = rng.sample([*names, rng.choice("PB")], 2)
+            several = [*rng.sample(names, rng.randint(1, len(names))), "P", "B"]
+            found = two if " model" in command else rng.choice((two, several))
+            out.append(f"at {name} {' '.join(found)}")
             moved.add(name)
     end = next((i for i, command in enumerate(out) if command.startswith("settle")), len(out))
     early = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at "))) + 1
