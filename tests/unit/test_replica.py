@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from chp.access import VOUCH
-from chp.batch import Segment, packb, unpackb
-from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
+from chp.batch import Segment, encode, packb, unpackb
+from chp.headers import Ack, Greeting, Kthxbai, Refused, State, expect, request_of
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp.numbers import pack
+from chp_server.core.replica.upstream import UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
 
 from .replicas import WithReplica
@@ -169,6 +171,19 @@ def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair.run(1.0)
     acks = [frames for frames in pair.published["R"] if frames[0] == topic][len(greeted) :]
     assert len(acks) == 1 and pair.r.state.map.values == {"/k": b"1"}
+
+
+def test_an_answer_waits_for_the_record_that_it_tells_of() -> None:
+    pair = WithReplica()
+    topic, ahead = session_topic(public_session(SESSIONS[0])), pair.r.state.number + 1
+    pair.r.subscription([b"c", b"\x01" + topic])
+    pair.run(0.3)
+    ack = [topic, pack(ahead), b"", b"", encode(Ack([[1, 1, ahead]], 2))]
+    pair.give_lines("R", [(UPDATES + b"\0", ack)])
+    assert ack not in pair.replica_turn("R").publish
+    pair.put("P", SESSIONS[1], 1, {"/k": b"1"})
+    pair.run(0.3)
+    assert ack in pair.published["R"] and pair.r.state.number == ahead
 
 
 def test_questions_of_the_active_go_through() -> None:

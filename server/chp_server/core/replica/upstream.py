@@ -12,6 +12,7 @@ one after the other, and each question counts as a vote there, like that of any 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
+# Answers to sets that wait for records, which come at the same time; their clients can send again.
+HELD_MAX = 10_000
 # A time is over when it has passed.
 A_LITTLE = 0.001
 LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
@@ -107,8 +110,12 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # Answers to sets that wait for their records.
+        self._held: deque[list[bytes]] = deque()
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, int] = {}
+        # True while a state that was taken over is not in the journal yet.
+        self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
         # True if a sign of life came in this turn, which is passed on at once.
@@ -130,7 +137,8 @@ class Upstream:
     @property
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
-        there = self._goal is not None and self._committed.state.number >= self._goal and self._loader is None
+        there = self._goal is not None and self._committed.state.number >= self._goal
+        there = there and self._loader is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -265,7 +273,8 @@ class Upstream:
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
-            self._turn.effects.publish.append(frames)
+            # It came by another connection than the records: no client hears of a set before its record.
+            self._held.append(frames)
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -351,7 +360,8 @@ class Upstream:
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
         try:
-            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+            publish = None if self.replaces else turn.effects.publish
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=publish)
         except BadFrame:
             # Other batches are staged here than the active has committed.
             self._whole = True
@@ -366,6 +376,8 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        # Until the journal has the new state, nothing is published, as of a passive.
+        self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
@@ -374,10 +386,19 @@ class Upstream:
 
     # -- the end of a turn
 
+    def _release(self) -> None:
+        """Publish the answers whose records are here; drop them all if upstream is lost, as clients send again."""
+        if not self.in_sync or len(self._held) > HELD_MAX:
+            self._held.clear()
+        while self._held and unpack(self._held[0][1]) <= self._committed.state.number:
+            self._turn.effects.publish.append(self._held.popleft())
+
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
         self.was_in_sync = self.was_in_sync or self.in_sync
+        if self._held:
+            self._release()
         for identity in sorted(self._passed.keys() - self._requests.passed):
             self._close(identity)
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
