@@ -96,9 +96,9 @@ class Limits:
     deferred_items_min: int = 10_000
     # ... and so does one of more items than this, whatever the map has: at once it would take 150 ms.
     deferred_items_always: int = 200_000
-    # A turn puts so many items of such a commit into the map, in some 5 ms; one with messages does half of it. So
-    # an awaited set, which takes three turns, is done in some 20 ms.
-    deferred_slice_items: int = 4000
+    # A turn puts so many items of such a commit into the map, in some 8 ms; one with messages does half of it. So
+    # an awaited set, which takes three turns, is done in some 25 ms.
+    deferred_slice_items: int = 6000
     # A turn publishes so many bytes of such a commit, in some 8 ms; one with messages does half of it.
     publish_slice_bytes: int = 4 * MIB
     # One snapshot chunk has about 1 MiB of 100-byte values.

@@ -20,7 +20,11 @@ CONSUMERS = {"1": ["C1", "C2", "C3"], "2": ["C1"], "3": ["C1", "C2", "C3"]}
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     """Start one queue for all refused requests, with topic t, the producer p and no consumer."""
-    with Pair() as pair, serving(pair.servers) as url, httpx.Client(base_url=url, trust_env=False) as made:
+    with (
+        Pair() as pair,
+        serving(pair.servers) as url,
+        httpx.Client(base_url=url, trust_env=False, verify=False) as made,
+    ):
         made.post("/producer/register", data={"topic": "t", "producer_id": "p"}).raise_for_status()
         yield made
 

@@ -23,6 +23,7 @@ from tests.long.state import OK, note, noted
 from .run import Result, run_plan, shrink
 from .schedule import (
     BURSTS,
+    LATER_BURSTS,
     Plan,
     plan,
     with_arbiter,
@@ -35,7 +36,7 @@ from .schedule import (
 )
 
 # name -> the burst, and the tempers of the seeds that may have it
-NAMED = {burst.__name__: (burst, tempers) for burst, tempers, *_ in BURSTS}
+NAMED = {burst.__name__: (burst, tempers) for burst, tempers, *_ in (*BURSTS, *LATER_BURSTS)}
 # A world has some megabytes.
 COLLECT_EVERY = 8
 

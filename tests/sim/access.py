@@ -259,7 +259,9 @@ class AccessChecks:
         """Note the subtree or topic that a client asks for."""
         if conn.kind == "req" and len(frames) == 3 and self._world.keyed:
             options = msgpack.unpackb(frames[2])
-            if "more" not in options:
+            # Where rules name `consume`, a member needs no right to read its topic.
+            consumes = "group" in options and self._world.intruder is not None
+            if "more" not in options and not consumes:
                 of = f"/.chp/topics/{options['topic']}/" if "topic" in options else frames[1].decode()
                 self._asked[conn.a, options["id"]] = of
 

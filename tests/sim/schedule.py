@@ -58,12 +58,15 @@ BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.full_disks, ("crash",), 0.4, 2),
     (bursts.key_removed, TEMPERS, 0.15, 1),
     (bursts.flooded, TEMPERS, 0.1, 1),
+)
+# Bursts that came later, and are drawn apart from those.
+LATER_BURSTS: tuple[tuple[Burst, tuple[str, ...], float, int], ...] = (
     (bursts.intruded, TEMPERS, 0.08, 1),
     (bursts.crowded, TEMPERS, 0.05, 1),
     (bursts.held, TEMPERS, 0.03, 1),
 )
-# The seeds that show planted bugs (seen_in.json) have no bursts with this offset.
-BURSTS_FROM = 29_067
+# The seeds that show planted bugs (seen_in.json) have no bursts with these offsets.
+BURSTS_FROM, LATER_FROM = 29_067, 31_081
 # These need clients with keys, and these have members of groups.
 OF_KEYS = (bursts.key_removed, bursts.flooded, bursts.intruded)
 OF_GROUPS = (bursts.full_disks, bursts.key_removed, bursts.intruded, bursts.held)
@@ -161,10 +164,11 @@ def plan(seed: int) -> Plan:
 
 def _with_some_bursts(made: Plan) -> Plan:
     """Return the plan with bursts, for some seeds. They are drawn apart, so the others keep their conversations."""
-    rng = random.Random(made.seed * 104_729 + BURSTS_FROM)
-    for burst, tempers, share, most in BURSTS:
-        if rng.random() < share and made.temper in tempers and (made.commands[0] == "keyed") >= (burst in OF_KEYS):
-            made = with_bursts(made, burst, most)
+    for drawn, offset in ((BURSTS, BURSTS_FROM), (LATER_BURSTS, LATER_FROM)):
+        rng = random.Random(made.seed * 104_729 + offset)
+        for burst, tempers, share, most in drawn:
+            if rng.random() < share and made.temper in tempers and (made.commands[0] == "keyed") >= (burst in OF_KEYS):
+                made = with_bursts(made, burst, most)
     return made
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chp.batch import BATCH, GREETING, HEARTBEAT, KTHXBAI, RECORDS, Segment, encode, packb, split
 from chp.errors import BadFrame
-from chp.headers import COMMIT, Batch, Commit, State
+from chp.headers import ACCESS, COMMIT, Batch, Commit, State
 from chp.keys import RESERVED_KEY, channel_topic
 from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
@@ -352,6 +352,17 @@ def test_a_channel_gets_a_share_a_turn_and_later_updates_behind_it() -> None:
     beats = published([*turns, lone.turn(after_s=1.0)], topic, GREETING, HEARTBEAT)
     assert [beat[0][0] for beat in beats] == [GREETING, HEARTBEAT], "no fingerprint before the last part"
     assert beats[-1][0][2:4] == [lone.core.state.number, headers[-1][3]] and not lone.core.committer.committed.busy
+
+
+def test_a_record_of_owners_does_not_end_the_publication() -> None:
+    lone, topic = Lone("/r/"), channel_topic("/r/")
+    turns = [lone.turn(lone.commit())]
+    # The first batch of a client under rules makes such a record.
+    lone.core.committer.new_owners = {b"c" * 12: "alice"}
+    turns += [lone.turn() for _ in range(20)]
+    batches = published(turns, topic)
+    assert [key for _, *segments in batches for keys, _, _ in segments for key in keys] == in_order()
+    assert kinds([op.body for op in turns[1].journal if isinstance(op, Append)]) == [ACCESS]
 
 
 def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chp.access import VOUCH
-from chp.batch import packb, unpackb
+from chp.batch import Segment, packb, unpackb
 from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
 from chp.keys import RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT
@@ -68,6 +68,18 @@ def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
     for subtree in SUBTREES:
         assert pair.batches("R", subtree) == pair.batches("P", subtree)
     assert pair.r.state.proof() == pair.p.state.proof()
+
+
+def test_a_record_of_several_parts_is_published_in_the_same_parts() -> None:
+    pair = WithReplica(replace(DEFAULT, part_bytes=1000))
+    for subtree in SUBTREES:
+        pair.listen(subtree, "P", "R")
+    segments = [Segment([f"/{'ab'[i % 2]}/{i}"], [bytes(600)], None) for i in range(8)]
+    pair.p.committer.commit_in_parts(pair.p.turn, segments)
+    pair.run(0.5)
+    assert len(pair.batches("P", "")) > 1 and len(pair.batches("P", "/a/")) > 1, "it has parts"
+    for subtree in SUBTREES:
+        assert pair.batches("R", subtree) == pair.batches("P", subtree)
 
 
 def test_a_replica_that_lost_its_stream_goes_on_by_records() -> None:
@@ -168,6 +180,19 @@ def test_questions_of_the_active_go_through() -> None:
     pair.r.requests.gone(b"c")
     turn = pair.replica_turn("R")
     assert [b"Q\x00c"] in turn.to_peer, "the client's connection ends"
+
+
+def test_questions_go_to_the_successor_after_a_failover() -> None:
+    pair = WithReplica()
+    asks = [b"c", ICANHAZ, b"\x02leases\x03", packb({"chp": 5, "id": 3})]
+    pair.r.request(asks)
+    pair.run(0.3)
+    pair.stopped = "P"
+    pair.run(6.0)
+    assert pair.r.active and pair.r.upstream.source == 1
+    pair.r.request(asks)
+    pair.run(0.3)
+    assert [request_of(header) for header in pair.answers_to(b"c")] == [3, 3]
 
 
 def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:

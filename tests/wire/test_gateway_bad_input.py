@@ -186,7 +186,7 @@ def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:
     assert any(b"429" in sock.recv(4096) for sock in held[-5:])
     for sock in held:
         sock.close()
-    fresh = httpx.Client(base_url=gateway.url, timeout=20, trust_env=False)
+    fresh = httpx.Client(base_url=gateway.url, timeout=20, trust_env=False, verify=False)
     with fresh, fresh.stream("GET", "/v1/watch") as one, fresh.stream("GET", "/v1/watch") as two:
         assert (one.status_code, two.status_code) == (200, 200)
         third = gateway.client.get("/v1/watch")

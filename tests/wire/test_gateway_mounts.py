@@ -179,7 +179,7 @@ def test_a_reader_of_several_mounts_resumes_each_where_it_was(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def go() -> None:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             begun: Any = events(client, "/", None)
             held: list[str] = []
             number, event, data = await anext(begun)
@@ -234,7 +234,7 @@ def test_a_number_of_one_mount_is_refused_where_a_stream_has_several(gateway: Ru
     assert status("/stock/", "/stock/=x")[0] == 400
 
     async def first(last: str) -> str:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/stock/", last)))[1]
 
     # A browser whose gateway got other mounts meanwhile can't name them: it gets all of it again.
@@ -289,8 +289,10 @@ def test_readiness_is_the_worst_of_the_mounts_and_the_others_go_on(table: Mounts
         patch.setattr(RunningGateway, "_wait_ready", lambda running: None)
         running = RunningGateway(text(away))
     with running:
-        transport = httpx.HTTPTransport(retries=5)
-        with httpx.Client(base_url=running.url, transport=transport, timeout=30, trust_env=False) as client:
+        transport = httpx.HTTPTransport(retries=5, verify=False)
+        with httpx.Client(
+            base_url=running.url, transport=transport, timeout=30, trust_env=False, verify=False
+        ) as client:
             until(lambda: client.get("/v1/keys/stock/7").status_code == 200)
             assert client.get("/health").status_code == 200
             until(lambda: client.get("/ready").json().get("detail", "").startswith("mount /away/: CONNECTING"))

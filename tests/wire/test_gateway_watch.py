@@ -42,7 +42,7 @@ async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.E
     seen: list[str] = []
     last: str | None = None
     while len(seen) < wanted:
-        async with httpx.AsyncClient(base_url=where["url"], timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=where["url"], timeout=30, trust_env=False, verify=False) as client:
             try:
                 async for number, event, data in events(client, prefix, last):
                     last = number or last
@@ -90,7 +90,7 @@ def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(
 
 def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair) -> None:
     async def go(gateway: RunningGateway, clone: Clone) -> None:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             stream = events(client, "/s/", None)
             kinds = [await anext(stream) for _ in range(3)]
             assert [kind for _, kind, _ in kinds] == ["snapshot", "entries", "current"]
@@ -112,7 +112,7 @@ def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair
 
 def test_a_number_that_was_never_begins_with_a_snapshot(pair: Pair) -> None:
     async def go(gateway: RunningGateway) -> str:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/", "77.5")))[1]
 
     with RunningGateway(pair.servers) as gateway:
@@ -121,7 +121,7 @@ def test_a_number_that_was_never_begins_with_a_snapshot(pair: Pair) -> None:
 
 def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(pair: Pair) -> None:
     async def go(gateway: RunningGateway, first: str, second: str) -> str:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/s/", second, after=first)))[0]
 
     with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:

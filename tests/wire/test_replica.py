@@ -52,6 +52,18 @@ def test_topics_and_commands_go_through_a_replica(pair: Pair, replica: TestServe
             assert facts["leases"], "the active told them"
 
 
+def test_a_consumer_at_a_replica_goes_on_over_a_failover(pair: Pair, replica: TestServer) -> None:
+    with synced([replica.address]) as clone:
+        topic = clone.topic("orders")
+        topic.publish(b"0").wait(WAIT_S)
+        with topic.consumer("billing") as consumer:
+            batches = iter(consumer)
+            assert [message.value for message in next(batches)] == [b"0"]
+            pair.kill()
+            topic.publish(b"1").wait(WAIT_S)
+            assert [message.value for message in next(batches)] == [b"1"]
+
+
 def test_a_replica_and_its_server_tell_of_each_other(pair: Pair, replica: TestServer) -> None:
     assert pair.active is not None
     active = pair.active.address

@@ -193,7 +193,7 @@ class Upstream:
         """Take an event of P+1; return True if it is of an own channel, which upstream has."""
         who, *events = frames
         if not events:
-            for topic in self._topics.pop(who, ()):
+            for topic in sorted(self._topics.pop(who, ())):
                 self._leave(topic, who)
             return False
         topic = events[0][1:]
@@ -327,8 +327,12 @@ class Upstream:
         elif self.source is None:
             self.source, self._goal = place, number
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
-            for topic in self._listeners.keys() & self._greeted[place]:
+            for topic in sorted(self._listeners.keys() & self._greeted[place]):
                 self._greet(topic)
+            for identity in [each for each, before in self._passed.items() if before != place]:
+                # The client asks again, as it does after any failover.
+                self._requests.passed.discard(identity)
+                self._close(identity)
 
     def _on_state_chunk(self, body: bytes) -> None:
         self._loader = self._loader or Loader(self._limits)
@@ -374,7 +378,7 @@ class Upstream:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
         self.was_in_sync = self.was_in_sync or self.in_sync
-        for identity in self._passed.keys() - self._requests.passed:
+        for identity in sorted(self._passed.keys() - self._requests.passed):
             self._close(identity)
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
             self.source = None

@@ -353,7 +353,6 @@ class PublishedChannels:
 
     def skip(self, last: int) -> None:
         """Drop the parts of a record that is complete and is not published."""
-        self.drop_later()
         for channel in self._take_touched():
             channel.take(last)
 
