@@ -40,7 +40,7 @@ from chp_server.core.questions import topic_readers as questions
 from chp_server.testing import Pair
 from tests.talk import WAIT_S, until
 from tests.unit.test_websocket import masked
-from tests.wire import keys, test_access, test_access_programs, test_gateway_access
+from tests.wire import keys, test_access, test_access_programs, test_gateway_access, test_replica_keys
 from tests.wire.gateways import RunningGateway
 from tests.wire.hand import at
 from tests.wire.test_gateway_websocket import Stranger
@@ -430,8 +430,8 @@ READS = {
     "GET /v1/pair", "GET /v1/versions", "GET /v1/groups", "GET /v1/clients", "GET /v1/history", "GET /health",
     "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",
     *(f"option {name}" for name in (
-        "after", "at", "chp", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts", "prefix",
-        "probe", "scheduled", "store", "topic", "topics", "until",
+        "after", "at", "chp", "count", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts",
+        "prefix", "probe", "scheduled", "store", "topic", "topics", "until",
     )),
 }  # fmt: skip
 # Columns that no client may write. Servers refuse them for each user, whatever its rights.
@@ -441,7 +441,7 @@ SERVERS: dict[str, Any] = {
     columns.SKIPPED: [b"s" * 16, 1, 2],
     columns.VALUE_BYTES: [1], columns.PLACED: [1, [["t", 0, 1, 1, 1]]], columns.TRIM: [["t", 1]],
     columns.ASSIGN: [["t", "g", [[ALL, b""]]]],
-    columns.SCHEDULED: [1, []], columns.FIRED: [],
+    columns.SCHEDULED: [1, []], columns.FIRED: [], columns.IMAGES: [True, []],
     columns.FAILED: [["t", "g", [[ALL, 1, ""]]]], columns.ASIDE: [["t", "g", [[ALL, 0]]]],
 }  # fmt: skip
 # Rows that other files have: name -> the test.
@@ -449,6 +449,9 @@ ELSEWHERE: dict[str, Callable[..., object]] = {
     "option image": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
     "option part": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
     "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
+    "option below": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
+    "option whole": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
+    "admin vouch": test_replica_keys.test_clients_of_a_replica_are_judged_by_their_own_users,
     "port P+1": test_access.test_the_channel_of_another_s_session_is_not_to_be_heard,
     "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
     "port WebSocket": test_gateway_access.test_a_websocket_is_held_to_the_rules,
@@ -481,7 +484,8 @@ def test_every_door_has_a_row() -> None:
 def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage) -> None:
     with Admin(ClientFile.read(stage.file), WAIT_S) as admin, pytest.raises(Exception, match="is not known") as refused:
         admin.ask(stage.pair.primary.address, "nonsense")
-    assert ", ".join(sorted(access.COMMANDS)) in str(refused.value)
+    # The right to vouch is no command: a replica uses it with each message that it passes.
+    assert ", ".join(sorted({*access.COMMANDS} - {access.VOUCH})) in str(refused.value)
 
 
 @pytest.mark.parametrize("column", sorted(SERVERS))
