@@ -12,6 +12,7 @@ one after the other, and each question counts as a vote there, like that of any 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ from ..updates.turn import CurrentTurn, DropAfter, Replace
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
+# So many answers may wait for their records, which nearly always come within milliseconds.
+ANSWERS_MAX = 10_000
 # Chunks that may be under way; more are granted when half of them have come.
 CREDIT = 32
 # A server that was heard so long ago may still be active: HUGZ comes once a second.
@@ -107,6 +110,9 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
+        # beyond the bound sends its batch again, and gets the answer again.
+        self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, int] = {}
         # True if this turn opened an epoch, so that all channels are greeted.
@@ -265,7 +271,14 @@ class Upstream:
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
-            self._turn.effects.publish.append(frames)
+            # A client counts on it that an answer comes behind the updates up to its number.
+            self._answers.append((unpack(frames[1]), frames))
+
+    def _release_answers(self) -> None:
+        """Publish the answers on own channels whose records were published here."""
+        answers, number = self._answers, self._committed.followed
+        while answers and answers[0][0] <= number:
+            self._turn.effects.publish.append(answers.popleft()[1])
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -377,6 +390,8 @@ class Upstream:
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
+        if self._answers:
+            self._release_answers()
         self.was_in_sync = self.was_in_sync or self.in_sync
         for identity in sorted(self._passed.keys() - self._requests.passed):
             self._close(identity)
