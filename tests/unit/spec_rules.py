@@ -34,7 +34,6 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_replica_follows_the_successor_and_its_clients_resume": "D-14",
         "test_a_reader_that_is_ahead_waits_and_resumes": "D-5",
         "test_a_set_and_its_acknowledgement_go_through": "D-6 D-7",
-        "test_an_answer_waits_for_the_record_that_it_tells_of": "D-21",
         "test_questions_of_the_active_go_through": "D-8",
         "test_replicas_stand_in_a_row_and_tell_hops_and_age": "D-13",
         "test_the_ninth_hop_is_refused": "D-15",

@@ -39,6 +39,8 @@ from ..updates.turn import CurrentTurn, DropAfter, Replace
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
+# So many answers may wait for their records, which nearly always come within milliseconds.
+ANSWERS_MAX = 10_000
 # Chunks that may be under way; more are granted when half of them have come.
 CREDIT = 32
 # A server that was heard so long ago may still be active: HUGZ comes once a second.
@@ -47,8 +49,6 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
-# Answers to sets that wait for records, which come at the same time; their clients can send again.
-HELD_MAX = 10_000
 # A time is over when it has passed.
 A_LITTLE = 0.001
 LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
@@ -110,8 +110,9 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
-        # Answers to sets that wait for their records.
-        self._held: deque[list[bytes]] = deque()
+        # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
+        # beyond the bound sends its batch again, and gets the answer again.
+        self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, int] = {}
         # True while a state that was taken over is not in the journal yet.
@@ -273,8 +274,14 @@ class Upstream:
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
-            # It came by another connection than the records: no client hears of a set before its record.
-            self._held.append(frames)
+            # A client counts on it that an answer comes behind the updates up to its number.
+            self._answers.append((unpack(frames[1]), frames))
+
+    def _release_answers(self) -> None:
+        """Publish the answers on own channels whose records were published here."""
+        answers, number = self._answers, self._committed.followed
+        while answers and answers[0][0] <= number:
+            self._turn.effects.publish.append(answers.popleft()[1])
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -386,19 +393,12 @@ class Upstream:
 
     # -- the end of a turn
 
-    def _release(self) -> None:
-        """Publish the answers whose records are here; drop them all if upstream is lost, as clients send again."""
-        if not self.in_sync or len(self._held) > HELD_MAX:
-            self._held.clear()
-        while self._held and unpack(self._held[0][1]) <= self._committed.state.number:
-            self._turn.effects.publish.append(self._held.popleft())
-
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
+        if self._answers:
+            self._release_answers()
         self.was_in_sync = self.was_in_sync or self.in_sync
-        if self._held:
-            self._release()
         for identity in sorted(self._passed.keys() - self._requests.passed):
             self._close(identity)
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
