@@ -115,6 +115,8 @@ class Upstream:
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, int] = {}
+        # True while a state that was taken over is not in the journal yet.
+        self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
         # True if a sign of life came in this turn, which is passed on at once.
@@ -136,7 +138,8 @@ class Upstream:
     @property
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
-        there = self._goal is not None and self._committed.state.number >= self._goal and self._loader is None
+        there = self._goal is not None and self._committed.state.number >= self._goal
+        there = there and self._loader is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -364,7 +367,8 @@ class Upstream:
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
         try:
-            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+            publish = None if self.replaces else turn.effects.publish
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=publish)
         except BadFrame:
             # Other batches are staged here than the active has committed.
             self._whole = True
@@ -379,6 +383,8 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        # Until the journal has the new state, nothing is published, as of a passive.
+        self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
