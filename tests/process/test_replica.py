@@ -46,6 +46,7 @@ def test_a_clone_at_a_replica_survives_the_active_and_the_replica(tmp_path: Path
                 until(lambda: clone.get("/c") == b"3", lambda: f"the clone is back: {clone!r}")
                 assert clone.set("/d", b"4").wait(WAIT_S).durability == "replicated"
                 assert dict(clone) == {"/a": b"1", "/b": b"2", "/c": b"3", "/d": b"4"}
+                assert clone.stats["resyncs_snapshot"] == 1, "the replica that is back has the same numbers"
                 active = pair.active()
                 assert active is not None
                 log = active.log.read_text()

@@ -10,8 +10,8 @@ from hashlib import sha256
 import pytest
 
 from tests.sim.__main__ import show
-from tests.sim.run import run_seed
-from tests.sim.schedule import plan
+from tests.sim.run import run_plan, run_seed
+from tests.sim.schedule import plan, with_replicas
 
 SEEDS = int(os.environ.get("CHP_SIM_SEEDS", "150"))
 PER_TEST = 50
@@ -24,6 +24,13 @@ def test_seeds_run_clean(start: int) -> None:
         if result.error:
             show(plan(seed), short=True)
         assert not result.error, f"seed {seed} ({result.temper}): {result.error}; see the transcript above"
+
+
+@pytest.mark.parametrize("seed", [2, 13, 17, 105])
+def test_seeds_with_replicas_run_clean(seed: int) -> None:
+    result = run_plan(with_replicas(plan(seed)))
+    assert not result.error, f"python -m tests.sim --replicas --from {seed} --seeds 1: {result.error}"
+    assert result.compared > 100, "copies were compared"
 
 
 def _digest(seed: int) -> str:

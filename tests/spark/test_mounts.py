@@ -15,8 +15,10 @@ from chp_client.spark import foreach_batch
 from chp_client.spark.options import BadOption, parse
 from chp_client.spark.pairs import places_of
 from chp_server.testing import TestServer
-from tests.talk import NO_SERVER
+from tests.talk import NO_SERVER, synced, until
 from tests.wire import keys
+
+from .present import entry_of
 
 ALICE = keys.new_pair()
 HELD = {"/a": b"1", "/rates/EUR": b"2", "/rates/USD": b"3", "/z": b"4"}
@@ -140,10 +142,17 @@ def test_replicas_have_their_keys_in_the_client_file(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_replicas_are_read_and_the_pair_is_written(spark: Any, server: TestServer, clone: Clone) -> None:
-    clone.set("/r/1", b"x").wait(30)
-    reader = spark.read.format("chp").options(servers=NO_SERVER, replicas=server.address)
-    assert reader.load().count() == 1
-    assert reader.options(startingOffsets="earliest").load().count() == 1
-    frame = spark.createDataFrame([("/r/2", "y")], "key string, value string")
-    frame.write.format("chp").options(servers=server.address, replicas=NO_SERVER).mode("append").save()
-    assert reader.load().count() == 2
+    with TestServer(replica=True, upstream=server.address, heartbeat_s=0.1) as replica:
+        with synced(replica.address) as reader:
+            given = {"servers": NO_SERVER, "replicas": replica.address}
+            frame = spark.createDataFrame([("/r/1", "x"), ("/r/2", "y")], "key string, value string")
+            frame.write.format("chp").options(servers=server.address, replicas=NO_SERVER).mode("append").save()
+            until(lambda: len(reader) == 2, "the replica follows")
+        held = spark.read.format("chp").options(**given, partitions="2").load()
+        until(lambda: len(clone) == 2)
+        revision = entry_of(clone, "/r/1").revision
+        assert sorted((row.key, bytes(row.value), row.revision) for row in held.collect()) == [
+            ("/r/1", b"x", revision), ("/r/2", b"y", revision)
+        ]  # fmt: skip
+        changes = spark.read.format("chp").options(**given, startingOffsets="earliest").load()
+        assert sorted(row.key for row in changes.collect()) == ["/r/1", "/r/2"]

@@ -159,7 +159,9 @@ def test_a_third_server_of_a_pair_that_comes_later_is_left_alone() -> None:
     talk.wait(LOOK_S)
     assert talk.core.active is talk.core.links[0]
     talk.wait(HOME_S * 2)
+    assert PULSE in talk.topics[2]
     talk.greet(server=2, told=n(9, 2))
+    talk.wait(LOOK_S)
     assert talk.core.active is not talk.core.links[2] and talk.core.denied() == []
 
 
@@ -295,8 +297,10 @@ def test_a_resume_after_a_move_that_takes_long_is_told_as_stale() -> None:
     asked(talk, 3, 600, 300)
     talk.look(n(5), loads={2: load(0)})
     talk.greet(server=2, told=n(6), replica=load())
-    talk.wait(0.9)
-    assert talk.states == [State.SYNCED]
+    for _ in range(3):
+        talk.wait(0.3)
+        talk.beat(2, n(6), channel_last=n(5))
+        assert talk.states == [State.SYNCED]
     talk.wait(0.2)
     assert talk.states == [State.SYNCED, State.STALE]
 

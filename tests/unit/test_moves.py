@@ -1,4 +1,4 @@
-"""Tests of a replica with too many readers: whom it asks to move, how often, and that the loads become even.
+"""Tests of a replica with too many readers: which it asks to move, how often, and that the loads become even.
 
 covers: replica/moves.py
 """

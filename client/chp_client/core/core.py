@@ -656,7 +656,7 @@ class ClientCore:
         if active is not None and active.replica is not None:
             heard_at = active.word_at
         if choice.settles_until:
-            if now < choice.settles_until and active is not None and not self.subscriptions.live:
+            if now < choice.settles_until and not self.leadership.silent(now) and not self.subscriptions.live:
                 # The copy is as old as it was at the last server, and complete again after the resume at this one.
                 return
             choice.settles_until = 0.0

@@ -12,6 +12,7 @@ one after the other, and each question counts as a vote there, like that of any 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ from ..updates.turn import CurrentTurn, DropAfter, Replace
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
+# So many answers may wait for their records, which nearly always come within milliseconds.
+ANSWERS_MAX = 10_000
 # Chunks that may be under way; more are granted when half of them have come.
 CREDIT = 32
 # A server that was heard so long ago may still be active: HUGZ comes once a second.
@@ -107,8 +110,13 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
+        # beyond the bound sends its batch again, and gets the answer again.
+        self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, int] = {}
+        # True while a state that was taken over is not in the journal yet.
+        self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
         # True if a sign of life came in this turn, which is passed on at once.
@@ -130,7 +138,8 @@ class Upstream:
     @property
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
-        there = self._goal is not None and self._committed.state.number >= self._goal and self._loader is None
+        there = self._goal is not None and self._committed.state.number >= self._goal
+        there = there and self._loader is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -193,7 +202,7 @@ class Upstream:
         """Take an event of P+1; return True if it is of an own channel, which upstream has."""
         who, *events = frames
         if not events:
-            for topic in self._topics.pop(who, ()):
+            for topic in sorted(self._topics.pop(who, ())):
                 self._leave(topic, who)
             return False
         topic = events[0][1:]
@@ -265,7 +274,14 @@ class Upstream:
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
-            self._turn.effects.publish.append(frames)
+            # A client counts on it that an answer comes behind the updates up to its number.
+            self._answers.append((unpack(frames[1]), frames))
+
+    def _release_answers(self) -> None:
+        """Publish the answers on own channels whose records were published here."""
+        answers, number = self._answers, self._committed.followed
+        while answers and answers[0][0] <= number:
+            self._turn.effects.publish.append(answers.popleft()[1])
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -327,7 +343,7 @@ class Upstream:
         elif self.source is None:
             self.source, self._goal = place, number
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
-            for topic in self._listeners.keys() & self._greeted[place]:
+            for topic in sorted(self._listeners.keys() & self._greeted[place]):
                 self._greet(topic)
             for identity in [each for each, before in self._passed.items() if before != place]:
                 # The client asks again, as it does after any failover.
@@ -351,7 +367,8 @@ class Upstream:
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
         try:
-            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+            publish = None if self.replaces else turn.effects.publish
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=publish)
         except BadFrame:
             # Other batches are staged here than the active has committed.
             self._whole = True
@@ -366,6 +383,8 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        # Until the journal has the new state, nothing is published, as of a passive.
+        self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
@@ -377,8 +396,10 @@ class Upstream:
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
+        if self._answers:
+            self._release_answers()
         self.was_in_sync = self.was_in_sync or self.in_sync
-        for identity in self._passed.keys() - self._requests.passed:
+        for identity in sorted(self._passed.keys() - self._requests.passed):
             self._close(identity)
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
             self.source = None
