@@ -990,8 +990,8 @@ def test_a_planted_bug_shows_in_bursts(
 
 
 def a_record_of_the_feed_is_left_out(mp: pytest.MonkeyPatch) -> None:
-    def between(original: Any, self: Feeds, after: int, until: int) -> Any:
-        return (each for each in original(self, after, until) if each is None or each.last % 13)
+    def between(original: Any, self: Feeds, after: int, until: int, **more: Any) -> Any:
+        return (each for each in original(self, after, until, **more) if each is None or each.last % 13)
 
     wrap(mp, Feeds, "_between", between)
 
