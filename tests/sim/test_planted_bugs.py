@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,8 @@ from tests.sim.world import World
 SEEDS_TO_TRY = 1000
 # The weight of the records that a body may carry where tables are small, that of its head, and a seed that reads some.
 RECORDS_WEIGHT, HEAD_WEIGHT, LIGHT_SEED = 2000, 1024, 3
+# The error of a planted function that is called with arguments which it does not take.
+MISFIT = re.compile(r"TypeError: .* argument")
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -126,6 +129,7 @@ def search(word: str, first: int | None, way: Callable[[Plan], Plan]) -> tuple[i
         error = run_plan(way(plan(seed))).error
         if word in error:
             return seed, error
+        assert not MISFIT.search(error), f"the planted bug does not fit the code that it replaces: {error}"
         said.append(error)
     raise AssertionError(f"no checker said {word!r}; they said {set(filter(None, said))}")
 
