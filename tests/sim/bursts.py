@@ -9,6 +9,7 @@
     intruded        a user tries to take what members of groups have in hand, and their leases
     held            slow members have messages in hand while the active changes; then all is quiet for a while
     crowded         a program subscribes to more channels than it may have, again and again
+    late_answers    a server is stopped before it sends answers that its passive has confirmed, and its lease ends
 
 Each function draws from its own generator, so that a plan with a burst has the commands that it had without it.
 """
@@ -175,3 +176,16 @@ def crowded(rng: random.Random, names: list[str]) -> list[str]:
     for _ in range(rng.randint(1, 3)):
         out += [f"reset crowd-{rng.choice('PB')}.upd", sent(rng, names), f"tick {rng.choice((0.05, 0.3, 1.2))}"]
     return out
+
+
+def late_answers(rng: random.Random, names: list[str]) -> list[str]:
+    """Return commands that stop a server before it sends answers, in a pair in sync, until its peer has the lease.
+
+    Of a server that is alone in the arbiter's set, late answers do no harm: its peer can't become active.
+    """
+    name = rng.choice("PB")
+    out = ["trust P", "trust B", "heal *", "start P", "start B", f"tick {rng.choice((2.0, 4.0))}"]
+    out += [f"pause {name} at acks", sent(rng, names), sent(rng, names)]
+    # Another session of the arbiter ends after 2 s, and a vote makes the passive active.
+    out += ["tick 0.3", sent(rng, names), f"tick {rng.choice((3.6, 5.0))}", sent(rng, names), "tick 1.0"]
+    return [*out, f"resume {name}", "tick 0.3"]

@@ -55,7 +55,8 @@ def test_what_full_disks_refuse_is_done_once_there_is_room(seed: int, monkeypatc
 
 def test_a_share_of_the_ordinary_seeds_has_consumers_and_faults_of_every_kind() -> None:
     having = [made for made in map(plan, range(300)) if any(each.startswith("consume ") for each in made.commands)]
-    assert 20 < len(having) < 80
+    # A share has them by itself, and some bursts bring them.
+    assert 20 < len(having) < 100
     assert {made.temper for made in having} == set(TEMPERS)
     assert all(with_consumers(made) is made for made in having), "once"
 
