@@ -357,9 +357,25 @@ def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
         "degraded", f"{R} does not hear the pair, or is catching up; the pair itself is healthy",
     )  # fmt: skip
     assert judged(a, b, gone(R))[1:] == ("degraded", f"{R} is away: a replica? The pair itself is in sync")
-    assert judged(replica(), gone(A))[0] == faults.NO_SERVER, "a replica is no server that could be active"
+    assert judged(replica(), gone(A)) == (1, "degraded", f"{R} serves readers; {A}: {gone(A).text}")
+    other = AdminReply(B, 0, replica("passive").facts)
+    assert judged(replica(), other)[1:] == (
+        "degraded", f"{R} serves readers; {B} is PASSIVE: a replica that hears no active, or is catching up",
+    )  # fmt: skip
+    code, word, why = judged(replica("passive"))
+    assert (code, word) == (2, "nobody active") and "hears no active" in why and "--upstream" in why
     assert judged(replica())[1:] == ("healthy", f"{R} serves readers; name the pair's servers to see the pair")
     assert [v.active for v in pair.views({R: replica()}, named=True)] == [False]
+
+
+def test_a_replica_passes_on_what_needs_no_look_at_the_pair() -> None:
+    admin: Any = Starting([{R: replica()}])
+    assert operate.active_one(admin, "a list", by_replica=True).server == R
+    with pytest.raises(faults.Misused, match="a restore needs the servers of the pair"):
+        operate.active_one(admin, "a restore")
+    for seen in ([replica()], [says(A, "active"), replica("passive")]):
+        with pytest.raises(faults.Fault, match="hand-over"):
+            operate._who(pair.views({each.server: each for each in seen}, named=True))
 
 
 def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:

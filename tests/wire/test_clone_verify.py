@@ -90,9 +90,11 @@ def test_what_is_changed_meanwhile_is_left_out(filled: Clone, server: TestServer
         thread.join()
 
 
-def test_a_clone_that_follows_nobody_only_adds_up() -> None:
+def test_a_clone_that_follows_nobody_waits_for_a_server_unless_it_only_adds_up() -> None:
     with Clone("tcp://127.0.0.1:9") as clone:
-        found = clone.verify()
+        with pytest.raises(TimeoutError, match="nobody is followed"):
+            clone.verify(0.1)
+        found = clone.verify(contents=False)
         assert str(found.number) == f"{found.number >> 48}.{found.number & (1 << 48) - 1}", "as everywhere"
         assert found and found.number == 0
 

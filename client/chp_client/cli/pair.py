@@ -170,15 +170,29 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
     """Return one verdict on all servers."""
     replicas = [v for v in seen if v.is_replica]
     behind = [v for v in replicas if v.state != "ACTIVE"]
-    if replicas and len(replicas) == len(seen) and not behind:
-        return PairVerdict(OK, "healthy", f"{_names(replicas)} serves readers; name the pair's servers to see the pair")
-    found = _verdict([v for v in seen if not v.is_replica] or seen)
+    others = [v for v in seen if not v.is_replica]
+    if replicas and not any(v.reachable or v.only_chp1 for v in others):
+        return _of_replicas([v for v in replicas if v.state == "ACTIVE"], behind, others)
+    found = _verdict(others)
     if found.code == OK and behind:
         why = f"{_names(behind)} does not hear the pair, or is catching up; the pair itself is healthy"
         return PairVerdict(DEGRADED, "degraded", why)
     if found.code == OK and replicas:
         return PairVerdict(OK, found.word, f"{found.why}; {len(replicas)} replicas follow")
     return found
+
+
+def _of_replicas(serve: list[ServerStatus], behind: list[ServerStatus], away: list[ServerStatus]) -> PairVerdict:
+    """Return the verdict on replicas, if no server of their pair answers."""
+    lost = f"{_names(behind)} is PASSIVE: a replica that hears no active, or is catching up"
+    problems = [*([lost] if behind else ()), *([_why_away(away)] if away else ())]
+    if not serve:
+        remedy = "look at the pair's servers, and at its --upstream"
+        return PairVerdict(NOBODY_ACTIVE, "nobody active", "; ".join([*problems, remedy]))
+    reads = f"{_names(serve)} serves readers"
+    if problems:
+        return PairVerdict(DEGRADED, "degraded", "; ".join([reads, *problems]))
+    return PairVerdict(OK, "healthy", f"{reads}; name the pair's servers to see the pair")
 
 
 def _names(seen: list[ServerStatus]) -> str:

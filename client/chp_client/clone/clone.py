@@ -199,8 +199,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Count and sum the copy anew, and compare its contents with a fresh snapshot of the server that is followed.
 
         Keys that differ are named. It takes as long as a first sync; `contents=False` only counts and sums, at once, as
-        does a Clone that follows nobody, only writes, or follows a server of CHP/1. `TimeoutError` if the snapshot is
-        not here in `timeout` seconds.
+        does a Clone that is closed, only writes, or follows a server of CHP/1. `TimeoutError` if no server serves, or
+        the snapshot is not here, in `timeout` seconds.
         """
         return self._verified(timeout, contents)
 

@@ -85,10 +85,10 @@ def _compared(mailbox: Mailbox, channel: CopyChannel, deadline: float) -> Compar
 def _round(mailbox: Mailbox, channel: CopyChannel, only: set[str] | None, deadline: float) -> Comparison:
     why = "nobody is followed"
     while monotonic() < deadline:
-        address = mailbox.core.active_address
-        if address is not None:
+        active = mailbox.core.active
+        if active is not None:
             try:
-                return _asked(mailbox, address, Comparison(channel, only), deadline)
+                return _asked(mailbox, active.address, Comparison(channel, only), deadline)
             except Elsewhere as error:
                 why = str(error)
         with mailbox.lock:

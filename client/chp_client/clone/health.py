@@ -138,7 +138,7 @@ class CopyHealth:
         timeout, mailbox = checks.wait_s(timeout), self._mailbox
         with mailbox.lock:
             ok, keys, revision_sum, compared_at = self._core.subscriptions.verify()
-        if not contents or self._core.active is None or self._core.write_only or mailbox.closed:
+        if not contents or self._core.chp1.following or self._core.write_only or mailbox.closed:
             return Check(ok, keys, revision_sum, Revision(compared_at))
         found = comparison.compared(mailbox, timeout)
         named = tuple(heapq.nsmallest(NAMED_MAX, found.differing))

@@ -78,6 +78,8 @@ def _force(settings: CliSettings, chosen: str | None, force: bool) -> None:
     if server not in settings.servers:
         raise Misused(f"--to {server} is none of the servers named: {', '.join(settings.servers)}")
     with asking(settings) as admin:
+        told = _quick_look(admin, server)[server]
+        _want_the_pair([pair.view(server, told)], "a forced hand-over")
         reply = admin.ask(server, "switch", force=True)
         wait_until_active(admin, reply.server)
     lost = escape(str(reply.facts.get("lost")))
@@ -95,10 +97,11 @@ def look_for_active(admin: Admin) -> list[ServerStatus]:
         threading.Event().wait(AGAIN_S)
 
 
-def _quick_look(admin: Admin) -> dict[str, Answer]:
+def _quick_look(admin: Admin, server: str | None = None) -> dict[str, Answer]:
+    """Return the status of one server, or of all, without a long wait for one that is away."""
     patience, admin.timeout_s = admin.timeout_s, min(admin.timeout_s, 2.0)
     try:
-        return admin.ask_all("status")
+        return admin.ask_all("status") if server is None else admin.ask_some([server], "status")
     finally:
         admin.timeout_s = patience
 
@@ -106,13 +109,21 @@ def _quick_look(admin: Admin) -> dict[str, Answer]:
 def _who(seen: list[ServerStatus]) -> tuple[ServerStatus, ServerStatus]:
     verdict = pair.verdict(seen)
     active = [v for v in seen if v.active]
-    passive = [v for v in seen if v.state == "PASSIVE"]
+    passive = [v for v in seen if v.state == "PASSIVE" and not v.is_replica]
     if len(active) == 1 and len(passive) == 1:
         return active[0], passive[0]
+    _want_the_pair(seen, "a hand-over")
     if len(seen) == 1 and seen[0].reachable and seen[0].has_peer:
         raise Misused("a hand-over needs both servers of the pair; name them with --servers or CHP_SERVERS")
     fault = RefusedByServer if any(v.reachable or v.only_chp1 or v.denied for v in seen) else NoServer
     raise fault(f"no hand-over without one active and one passive server: {verdict.word}: {verdict.why}")
+
+
+def _want_the_pair(seen: list[ServerStatus], what: str) -> None:
+    """Raise a fault if all servers that answer are replicas."""
+    here = [v for v in seen if v.reachable]
+    if here and all(v.is_replica for v in here):
+        raise Misused(f"{what} needs the servers of the pair, and {here[0].server} is a replica; name them instead")
 
 
 def wait_until_active(admin: Admin, server: str) -> None:
@@ -129,10 +140,17 @@ def wait_until_active(admin: Admin, server: str) -> None:
     raise RefusedByServer(f"{server} did not become active within {admin.timeout_s:g} s; see `chp status`")
 
 
-def active_one(admin: Admin, what: str) -> ServerStatus:
-    """Return the active server; raise a fault that says what it was needed for."""
+def active_one(admin: Admin, what: str, *, by_replica: bool = False) -> ServerStatus:
+    """Return the active server; raise a fault that says what it was needed for.
+
+    With `by_replica` a replica that serves will do, because it passes the question to the active.
+    """
     seen = look_for_active(admin)
     active = next((v for v in seen if v.active), None)
+    if active is None and by_replica:
+        active = next((v for v in seen if v.state == "ACTIVE"), None)
+    if active is None and not by_replica:
+        _want_the_pair(seen, what)
     if active is None:
         verdict = pair.verdict(seen)
         fault = RefusedByServer if verdict.code == REFUSED else NoServer
@@ -157,7 +175,7 @@ def leases(settings: CliSettings, name: str | None) -> None:
     """
     lease = None if name is None else _name_of(name)
     with asking(settings) as admin:
-        active = active_one(admin, "a list of its leases")
+        active = active_one(admin, "a list of its leases", by_replica=True)
         if lease is None:
             found = list(_all_leases(admin, active.server))
             settings.out.table(found, lambda each: each, _lease_row, head=LEASE_HEAD, right=(2, 3))
@@ -312,9 +330,11 @@ def _plain_name(name: str) -> str:
 
 def _do(settings: CliSettings, what: str, arguments: dict[str, Any]) -> None:
     with asking(settings) as admin:
-        reply = admin.ask(active_one(admin, f"a {what}").server, what, **arguments)
+        asked = active_one(admin, f"a {what}", by_replica=what == "backup")
+        reply = admin.ask(asked.server, what, **arguments)
     told = ", ".join(show(reply.facts[name]) for name, show in _TOLD.items() if name in reply.facts)
-    text = f"{what} done by {reply.server}" + (f": {escape(told)}" if told else "")
+    by = f"by the active, through {reply.server}" if asked.is_replica else f"by {reply.server}"
+    text = f"{what} done {by}" + (f": {escape(told)}" if told else "")
     settings.out.answer({"server": reply.server, "done": what, **reply.facts}, text)
 
 

@@ -128,11 +128,13 @@ const KINDS = { active: "good", unreachable: "bad" };
 const means = new Map(), charts = { turn: [], sync: [], seen: [] };  // server -> {turns, seconds}
 
 export function drawServers(servers) {
-  $("servers").replaceChildren(...servers.map((each) => pill(`${titleOf(each)} ${each.state}`, KINDS[each.state] ?? "", address(each))));
+  $("servers").replaceChildren(...servers.map((each) => pill(`${titleOf(each)} ${stateOf(each)}`, KINDS[each.state] ?? "", address(each))));
 }
 
 /** The name of a server, behind its mount if there are several pairs. */
 const titleOf = (server) => `${server.mount ? `${server.mount} ` : ""}${server.name ?? address(server)}`;
+/** The state of a server; a replica that serves is no active server. */
+const stateOf = ({ state, role }) => (state === "active" && role === "replica" ? "replica" : state);
 const address = (server) => server.server.replace(/^tcp:\/\//, "");
 
 export function drawPair({ servers, gateway }) {
@@ -165,7 +167,7 @@ function measureOne({ server, turns, syncs_ms: syncs }) {
 
 function drawServer(server) {
   const { turns, syncs_ms: syncs, room } = server;
-  const head = make("h2", [make("span", titleOf(server)), pill(server.state, KINDS[server.state] ?? "")]);
+  const head = make("h2", [make("span", titleOf(server)), pill(stateOf(server), KINDS[server.state] ?? "")]);
   if (server.problem) return make("section.card", [head, make("p.bad", server.problem), facts([["address", address(server)]])]);
   const long = turns?.above_50_ms ?? 0;
   return make("section.card", [head, facts([
@@ -175,7 +177,7 @@ function drawServer(server) {
     ["in sync", server.in_sync ? "yes" : server.waits_for ? `no: ${server.waits_for}` : "no", server.in_sync ? "" : "warn"],
     server.replica && ["replica", `${server.replica.hops} from the pair, ${millis(server.replica.age)} old`],
     server.replica && ["readers", `${count(server.replica.readers)}, ${Math.round(server.replica.cpu / 10)} % of a core`],
-    server.replicas && ["replicas", server.replicas.map((each) => `${each.name}: ${count(each.readers)} readers`).join(", ")],
+    server.replicas && ["replicas", server.replicas.map((each) => `${each.name}: ${count(each.readers)} ${each.readers === 1 ? "reader" : "readers"}`).join(", ")],
     [`${server.state} for`, span(server.since_s)],
     ["running for", span(server.uptime_s)],
     turns?.turns && ["longest turn", `${millis(turns.longest_ms)}${long ? `, ${long} above 50 ms` : ""}`],
