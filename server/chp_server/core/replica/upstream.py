@@ -56,6 +56,10 @@ OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
 )
+FULL = (
+    "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
+    "end a replica that is not needed, or give --upstream a replica that follows the pair"
+)
 OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
 
 
@@ -101,8 +105,8 @@ class Upstream:
         self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
-        # Chunks that came since credit was granted, and the time of the next report.
-        self._taken, self._report_at = 0, LONG_AGO
+        # Chunks that came since credit was granted, their bytes, and the time of the next report.
+        self._taken, self._taken_bytes, self._report_at = 0, 0, LONG_AGO
         # Own channels of clients: the connections that listen to each, and the servers that have greeted it.
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
@@ -120,6 +124,8 @@ class Upstream:
         # The reason why this replica can't follow; the shell then ends it.
         self.ends = ""
         self._said = ""
+        # True once the log says that upstream has no room for this replica.
+        self._said_full = False
 
     @property
     def _limits(self) -> Limits:
@@ -283,6 +289,7 @@ class Upstream:
                 raise BadFrame(f"chunk {self._chunk} of upstream was due, and {header.chunk} came")
             self._chunk += 1
             self._taken += 1
+            self._taken_bytes += len(body)
             if isinstance(header, headers.Sync):
                 self._on_state_chunk(body)
             else:
@@ -298,12 +305,18 @@ class Upstream:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
             self._asked_at, self._whole = LONG_AGO, True
+        elif refused.code == "busy":
+            if not self._said_full:
+                self._said_full = True
+                why = FULL.format(refused.detail)
+                self._turn.effects.fact("upstream is full", "warning", server=self._target, why=why)
         elif refused.code == "loop":
             self._misfit(LOOP.format(refused.detail))
         elif refused.code == "store" and isinstance(refused.detail, bytes):
             self._misfit(OTHER_STORE.format(refused.detail.hex(), self._committed.state.store.hex()))
         else:
-            self._misfit(OLD.format(refused.detail) if refused.code == "bad" else f"upstream refuses: {refused.detail}")
+            why = OLD if refused.code == "bad" else f"upstream refuses ({refused.code}): {{0}}"
+            self._misfit(why.format(refused.detail))
 
     def _misfit(self, why: str) -> None:
         """End a replica whose upstream can't be right; one that was in sync goes on with its other servers."""
@@ -325,7 +338,7 @@ class Upstream:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
         elif self.source is None:
-            self.source, self._goal = place, number
+            self.source, self._goal, self._said_full = place, number, False
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
             for topic in sorted(self._listeners.keys() & self._greeted[place]):
                 self._greet(topic)
@@ -388,11 +401,16 @@ class Upstream:
         if self.source is None:
             if now - self._asked_at >= self._timeout_s / 2:
                 self._ask(self._next(newer), server, name)
-        elif self._taken >= CREDIT // 2 or now >= self._report_at:
+        elif self._has_taken_half or now >= self._report_at:
             told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
             told["number"] = self._committed.state.number
             turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
-            self._taken, self._report_at = 0, now + REPORT_S
+            self._taken, self._taken_bytes, self._report_at = 0, 0, now + REPORT_S
+
+    @property
+    def _has_taken_half(self) -> bool:
+        """True if half of the chunks have come, or half of the bytes that upstream sends ahead to each of many replicas."""
+        return self._taken >= CREDIT // 2 or self._taken_bytes >= self._limits.sync_chunk_bytes // 2
 
     def _newer(self) -> int | None:
         """Return a server that is active in an epoch above ours; None if none was heard."""
@@ -415,7 +433,7 @@ class Upstream:
         if committed.drop_partial():
             turn.effects.journal.append(DropAfter(committed.state.number))
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
-        self._chunk = self._taken = 0
+        self._chunk = self._taken = self._taken_bytes = 0
         self._loader = None
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
