@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
+from unittest.mock import Mock
 
-from chp.batch import packb
+from chp.batch import encode, packb, peek, peek_answer
+from chp.headers import REPLY, Refused, Reply
 from chp.limits import DEFAULT, Limits
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
 from chp_server.core.core import ServerCore
 from chp_server.core.questions.requests import FOLLOW
 from chp_server.core.updates.turn import Fact, Turn
+from chp_server.ports.replies import Replies
 
 from .replicas import WithReplica
 
@@ -113,6 +117,71 @@ def test_what_a_turn_sends_to_followers_is_bounded_and_the_others_come_next() ->
     pair.put("PB", SESSION, 1, {"/k": bytes(1900)})
     sizes = []
     for _ in range(8):
-        turn = pair.turn("P")
-        sizes.append(sum(len(frames[4]) for _, messages in turn.replies for frames in messages if len(frames[4]) > 1900))
+        bodies = [frames[4] for _, messages in pair.turn("P").replies for frames in messages]
+        sizes.append(sum(len(body) for body in bodies if len(body) > 1900))
     assert max(sizes) < 4500 and sum(sizes) > 5 * 1900
+
+
+def ask_topics(pair: WithReplica, *who: bytes, **options: object) -> None:
+    """Ask the replica for the list of topics, or what the options say, which only the active answers."""
+    for each in who:
+        asked = {"chp": VERSION, "id": 3, **(options or {"topics": ""})}
+        pair.r.request([each, ICANHAZ, b"", packb(asked)])
+
+
+def without_an_end(pair: WithReplica) -> None:
+    """Let the active take questions about one topic, and answer none of them."""
+    readers = pair.p.requests.readers
+    ask = readers.ask
+    readers.ask = lambda who, options: None if "topic" in options else ask(who, options)  # type: ignore[method-assign]
+
+
+def test_a_clients_connection_to_the_active_ends_a_while_after_its_last_answer() -> None:
+    pair = WithFacts()
+    without_an_end(pair)
+    ask_topics(pair, b"c1", b"c2", b"c3")
+    ask_topics(pair, b"c2", id=4, topic="t")
+    pair.run(1.0)
+    assert pair.r.requests.passed == {b"c1", b"c2", b"c3"}, "a program may ask again at once"
+    ask_topics(pair, b"c3")
+    pair.run(1.5)
+    assert pair.r.requests.passed == {b"c2", b"c3"}
+    pair.run(1.5)
+    assert pair.r.requests.passed == {b"c2"}, "its second answer has not ended"
+
+
+def test_answered_clients_make_room_and_others_are_refused_with_a_text() -> None:
+    pair = WithFacts()
+    pair.r.upstream.passed_max = 2
+    without_an_end(pair)
+    ask_topics(pair, b"c1", topic="t")
+    ask_topics(pair, b"c2")
+    pair.run(0.3)
+    ask_topics(pair, b"c3", topic="t")
+    ask_topics(pair, b"c4")
+    pair.run(0.3)
+    assert pair.r.requests.passed == {b"c1", b"c3"}
+    (refused,) = pair.answers_to(b"c4")
+    assert isinstance(refused, Refused) and refused.code == "busy" and "2 clients of this replica" in refused.detail
+
+
+def test_the_end_of_an_answer_is_seen_however_long_its_header_is() -> None:
+    long = encode(Reply(1 << 40, {"topics": ["t" * 1000] * 9}))
+    assert peek(long) is None and peek_answer(long) == (REPLY, 1 << 40)
+    assert peek_answer(b"") is None and peek_answer(b"\xc0\x01") is None and peek_answer(b"\x91\x92\xa1a\x01") is None
+
+
+def test_a_client_that_has_left_is_forgotten_though_its_answer_has_no_end() -> None:
+    pair = WithFacts()
+    without_an_end(pair)
+    ask_topics(pair, b"c", topic="t")
+    replies = Replies(Mock(), DEFAULT, pair.r.requests)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        connection, _ = server.accept()
+        replies.came(b"c", connection.fileno(), 1.0)
+        replies.look(100.0)
+        assert pair.r.requests.passed == {b"c"}
+        connection.close()
+        replies.look(101.0)
+    assert not pair.r.requests.passed
+    assert [b"Q\x00c"] in pair.replica_turn("R").to_peer, "the client's connection ends"
