@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 from chp.batch import encode, packb, peek, peek_answer
@@ -133,7 +134,12 @@ def without_an_end(pair: WithReplica) -> None:
     """Let the active take questions about one topic, and answer none of them."""
     readers = pair.p.requests.readers
     ask = readers.ask
-    readers.ask = lambda who, options: None if "topic" in options else ask(who, options)  # type: ignore[method-assign]
+
+    def take(identity: bytes, options: dict[str, Any]) -> None:
+        if "topic" not in options:
+            ask(identity, options)
+
+    readers.ask = take  # type: ignore[method-assign]
 
 
 def test_a_clients_connection_to_the_active_ends_a_while_after_its_last_answer() -> None:

@@ -203,7 +203,7 @@ class Upstream:
             self._turn.effects.to_peer.append([line(PASSED, client.place) + identity, *vouching(user, request)])
 
     def _has_place(self) -> bool:
-        """Make room for one more client, if a client of those that have all their answers can go; return False if not."""
+        """Make room for one more client, in place of one that has all its answers; return False if there is none."""
         if len(self._passed) < self.passed_max:
             return True
         answered = next((identity for identity, client in self._passed.items() if not client.questions), None)
