@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from chp.access import VOUCH
-from chp.batch import Segment, packb, unpackb
-from chp.headers import Greeting, Kthxbai, Refused, State, expect, request_of
-from chp.keys import RESERVED_KEY, public_session, session_topic
+from chp.batch import Segment, decode, packb, unpackb
+from chp.headers import Ack, Batch, Greeting, Kthxbai, Refused, State, expect, request_of
+from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp_server.core.replica.upstream import UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
+from chp_server.cores import STEP_S, Cores
 
 from .replicas import WithReplica
 
@@ -169,6 +171,31 @@ def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair.run(1.0)
     acks = [frames for frames in pair.published["R"] if frames[0] == topic][len(greeted) :]
     assert len(acks) == 1 and pair.r.state.map.values == {"/k": b"1"}
+
+
+def test_an_acknowledgement_comes_behind_the_record_of_its_batch() -> None:
+    """An answer that overtakes the record on its way waits at the replica until the record is published."""
+    pair = WithReplica()
+    own, everything = session_topic(public_session(SESSIONS[0])), channel_topic("")
+    for topic in (own, everything):
+        pair.r.subscription([b"c", b"\x01" + topic])
+    pair.run(0.3)
+    pair.r.collect([RESERVED_KEY, (1).to_bytes(8), SESSIONS[0], b"", b"\x93\x91\xa2/k\x91\xc4\x011\xc0"])
+    pair.replica_turn("R")
+    lines = []
+    for _ in range(8):
+        Cores.run(pair, STEP_S)
+        lines += pair.take_lines("R")
+    early = [(line, frames) for line, frames in lines if line[:1] == UPDATES]
+    assert any(frames[0] == own for _, frames in early)
+    pair.published["R"].clear()
+    pair.give_lines("R", early)
+    pair.replica_turn("R")
+    assert own not in [frames[0] for frames in pair.published["R"]]
+    pair.give_lines("R", [each for each in lines if each not in early])
+    pair.replica_turn("R")
+    kinds = [type(decode(frames[4])[0]) for frames in pair.published["R"] if len(frames) == 5]
+    assert kinds.index(Batch) < kinds.index(Ack)
 
 
 def test_questions_of_the_active_go_through() -> None:

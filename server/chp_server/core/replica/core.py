@@ -12,6 +12,7 @@ It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It comm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chp.batch import decode_options
@@ -25,6 +26,7 @@ from ..asks import Decision
 from ..core import ServerCore
 from ..core_config import CoreConfig
 from ..deadlines import LINK
+from ..pair.arbitration import Members
 from ..pair.pair_state import ACTIVE, PASSIVE
 from ..updates.authorizer import signer
 from ..updates.channels import alive
@@ -117,6 +119,17 @@ class ReplicaCore(ServerCore):
         return passes
 
     # -- turns
+
+    def begin_turn(
+        self,
+        now: float,
+        wall_s: float,
+        arbiter: tuple[float, Members | None] | None = None,
+        connection: Sequence[bool] = (),
+    ) -> None:
+        """Begin a turn; by now a state that was taken over may be in the journal."""
+        super().begin_turn(now, wall_s, arbiter, connection)
+        self.upstream.replaces = self.pair.replacing is not None
 
     def begin_short_turn(self, now: float, wall_s: float) -> bool:
         """Return False: each turn of a replica is a whole one."""

@@ -12,6 +12,7 @@ one after the other, and each question counts as a vote there, like that of any 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,8 @@ from ..updates.turn import CurrentTurn, DropAfter, Replace
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
+# So many answers may wait for their records, which nearly always come within milliseconds.
+ANSWERS_MAX = 10_000
 # Chunks that may be under way; more are granted when half of them have come.
 CREDIT = 32
 # A server that was heard so long ago may still be active: HUGZ comes once a second.
@@ -132,10 +135,15 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
+        # beyond the bound sends its batch again, and gets the answer again.
+        self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
         # The number of them that the files of this process allow; the shell sets it.
         self.passed_max = self._limits.passed_max
+        # True while a state that was taken over is not in the journal yet.
+        self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
         # True if a sign of life came in this turn, which is passed on at once.
@@ -159,7 +167,8 @@ class Upstream:
     @property
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
-        there = self._goal is not None and self._committed.state.number >= self._goal and self._loader is None
+        there = self._goal is not None and self._committed.state.number >= self._goal
+        there = there and self._loader is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -317,7 +326,14 @@ class Upstream:
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
-            self._turn.effects.publish.append(frames)
+            # A client counts on it that an answer comes behind the updates up to its number.
+            self._answers.append((unpack(frames[1]), frames))
+
+    def _release_answers(self) -> None:
+        """Publish the answers on own channels whose records were published here."""
+        answers, number = self._answers, self._committed.followed
+        while answers and answers[0][0] <= number:
+            self._turn.effects.publish.append(answers.popleft()[1])
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -409,7 +425,8 @@ class Upstream:
         if header.prev != committed.followed:
             raise BadFrame(f"a record came that follows on {describe(header.prev)}, not {describe(committed.followed)}")
         try:
-            record = committed.follow_decoded(header, items, body, turn.arrival, publish=turn.effects.publish)
+            publish = None if self.replaces else turn.effects.publish
+            record = committed.follow_decoded(header, items, body, turn.arrival, publish=publish)
         except BadFrame:
             # Other batches are staged here than the active has committed.
             self._whole = True
@@ -424,6 +441,8 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        # Until the journal has the new state, nothing is published, as of a passive.
+        self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
@@ -435,6 +454,8 @@ class Upstream:
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
+        if self._answers:
+            self._release_answers()
         self.was_in_sync = self.was_in_sync or self.in_sync
         self._close_passed()
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
