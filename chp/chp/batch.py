@@ -306,6 +306,10 @@ def items_of(body: bytes) -> list[bytes]:
     return items
 
 
+# The two arrays of a body, the kind of its header, and the id of its question take fewer bytes.
+ANSWER_BYTES = 32
+
+
 def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
     """Return the header of a body and the place of its first item without unpacking the items, or None.
 
@@ -318,6 +322,19 @@ def peek(body: bytes, bytes_max: int = 4096) -> tuple[Header, int] | None:
         return header_of(unpacker.unpack()), unpacker.tell()
     except Exception:
         return None
+
+
+def peek_answer(body: bytes) -> tuple[int, int] | None:
+    """Return the kind of an answer and the id of its question, however long its header is; None if this is no body."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(body[:ANSWER_BYTES])
+    try:
+        unpacker.read_array_header()
+        unpacker.read_array_header()
+        kind, request_id = unpacker.unpack(), unpacker.unpack()
+    except Exception:
+        return None
+    return (kind, request_id) if type(kind) is int and type(request_id) is int else None
 
 
 def decode_segment(body: bytes) -> Segment:

@@ -110,8 +110,15 @@ class Limits:
     syncs_max: int = 1024
     # Replicas that follow one server: each gets every record once more, so 64 cost as much as 64 readers of everything.
     replicas_max: int = 64
-    # Clients of a replica that ask the active, each by a connection of its own, which takes a descriptor there.
-    passed_max: int = 4096
+    # What is under way to one replica, beside its last chunk: at 24 MB/s it is the records of 300 ms.
+    follower_bytes_max: int = 8 * MIB
+    # What is under way to all replicas. Two chunks for each of them, 128 MiB, are kept free of the larger shares.
+    followers_bytes_max: int = 192 * MIB
+    # A replica reports each second, and the longest turn after which a server still counts as alive is 10 s.
+    follower_idle_s_max: float = 20.0
+    # Clients of a replica that ask the active, each by a connection of its own: as many readers of topics and members
+    # as the active serves. Each takes three descriptors here; all take a quarter of the files that a server may open.
+    passed_max: int = 2048
     # One connection has at most this many of them: a Clone asks for one a subtree.
     syncs_of_one_max: int = 128
     # All snapshots send this much in one turn: about 30 ms; the other readers get theirs in the next turns.

@@ -206,8 +206,8 @@ class ServerCore:
         if state.busy:
             state.go_on(self._quiet_times if state.number == turn.written else 1)
         if self.requests.replicas.streams:
-            self.requests.replicas.pump(self.requests.blocked)
-        if self.requests.awake or self.requests.replicas.reads:
+            self.requests.replicas.pump(self.requests.blocked, self.requests.room)
+        if self.requests.awake or self.requests.replicas.reads or self.requests.replicas.more:
             self.requests.pump()
         if self._committed.busy and not self._heard:
             # Nobody waits for the end of this turn.

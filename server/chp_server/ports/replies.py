@@ -212,11 +212,17 @@ class Replies:
         for identity, reader in list(self._readers.items()):
             self._settle(reader, now)
             if not reader.watched and not reader.outgoing:
-                if not self._requests.serves(identity):
+                if not self._requests.serves(identity) or self._has_left(identity, reader):
                     self._forget(identity)
             elif now - reader.since > idle_s:
                 self._give_up(identity, reader, f"it has taken nothing for {idle_s:.0f} s")
         self._requests.room = self._room
+
+    def _has_left(self, identity: bytes, reader: ReplyReader) -> bool:
+        """Return True if a client of a replica has gone, whose questions were passed on by a connection of its own."""
+        if identity not in self._requests.passed or reader.fd is None:
+            return False
+        return reader.place is None or connections.place_of(reader.fd) != reader.place
 
     def cut_removed(self, admits: Callable[[str, str], bool]) -> None:
         """Cut off readers whose keys were removed: else the answers to their former requests would go on."""

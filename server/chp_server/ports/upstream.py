@@ -9,6 +9,7 @@ Each message has its line in front (core/replica/upstream.py).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 
 import zmq
@@ -110,9 +111,21 @@ class UpstreamSockets:
             elif not frames:
                 self._close(line)
             else:
-                socket = self._lines.get(line) or self._open(line)
+                socket = self._lines.get(line) or self._open_passed(line)
+                if socket is None:
+                    self.dropped += 1
+                    continue
                 self.dropped += send_all(socket, [frames])
                 self._waiting.again.add(socket)
+
+    def _open_passed(self, line: bytes) -> Socket | None:
+        """Open a connection for a client; return None if this process may open no more files: the client asks again."""
+        try:
+            return self._open(line)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            return None
 
     def connect_anew(self) -> None:
         """Connect again: if a server did not know our key, libzmq has given the connection up for ever."""

@@ -141,6 +141,9 @@ BLOCKED_RETRY_S = 0.01
 class Server:
     """A server: `bind`, then `run` until `stop`, then `close`. Any thread or signal may call `stop`."""
 
+    # The sockets that libzmq lets it open: as many as by default.
+    sockets_max = 1023
+
     def __init__(
         self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
     ) -> None:
@@ -154,6 +157,7 @@ class Server:
         self._beats: BeatThread | None = None
         self._housekeeping_due = 0.0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, self.sockets_max)
         self.sockets = ServerSockets(self._context, config, limits, resident_bytes, keyring)
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)

@@ -22,12 +22,16 @@ from .reactor import Server
 
 log = logs.get_log(__name__)
 CPU_S, LOOK_AGAIN_S = 1.0, 5.0
+# The connections of clients that ask the active take three descriptors each, and a quarter of all descriptors.
+FILES_A_CLIENT, FILES_SHARE = 3, 4
 
 
 class ReplicaServer(Server):
     """A replica: `bind`, then `run` until `stop`, then `close`."""
 
     core: ReplicaCore
+    # One for each client that asks the active, and those of own channels: 256 at most for each server of upstream.
+    sockets_max = DEFAULT.passed_max + 4096
 
     def __init__(
         self, config: Config, journal: Journal, limits: Limits = DEFAULT, keyring: Keyring | None = None
@@ -37,6 +41,8 @@ class ReplicaServer(Server):
         places = range(len(self._servers))
         keys = [] if keyring is None else [(keyring.pair, keyring.upstream(place)) for place in places]
         self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting, keys)
+        files = self.sockets.users.most // (FILES_A_CLIENT * FILES_SHARE)
+        self.core.upstream.passed_max = max(1, min(self._limits.passed_max, files))
         # Servers that do not know our key may know it later.
         self._again_s = LOOK_AGAIN_S if keys else inf
         self._heard_at = time.monotonic()

@@ -7,13 +7,18 @@
     ICANHAZ? "" {id, more, number, readers}                  the replica grants chunks, and says how it is
 
 It is what the active sends its passive (pair/follow.py), on port P and without an end. Nothing is confirmed: no
-acknowledgement waits for a replica. A replica answers this question too, so replicas stand in rows. Pure.
+acknowledgement waits for a replica. A replica answers this question too, so replicas stand in rows.
+
+A chunk is under way from the moment when it is sent until the replica has granted another one in its place. What is
+under way to each replica is bounded in chunks and in bytes, and so is what is under way to all. A replica that does not
+report, or that grants nothing while chunks are under way, loses its place and asks again. Pure.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chp import headers
@@ -62,6 +67,14 @@ class ReplicaStream:
     readers: int = 0
     hops: int = 0
     user: str = ""
+    # The bytes of each chunk that is under way, their sum, and when the replica last took one of them.
+    sizes: deque[int] = field(default_factory=deque)
+    under_way: int = 0
+    took: float = 0.0
+
+    def idle_s(self, now: float) -> float:
+        """Return for how long the replica has said nothing, or has left what is under way to it."""
+        return now - (min(self.heard, self.took) if self.sizes else self.heard)
 
 
 class Replicas:
@@ -81,6 +94,10 @@ class Replicas:
         self.wall_ms: Callable[[], int] = lambda: 0
         # True if records are being read from the journal.
         self.reads = False
+        # True if the next turn can send more at once.
+        self.more = False
+        # The bytes that are under way to all replicas.
+        self.under_way = 0
         # The servers that want to follow this one while it serves nobody, and the time when each last said so.
         self._below: dict[bytes, float] = {}
 
@@ -110,6 +127,7 @@ class Replicas:
         stream = ReplicaStream(
             identity, options["id"], name[:NAME_MAX], at.number, min(credit, limits.sync_credit_max), turn.now
         )
+        self.gone(identity)
         self.streams[identity] = stream
         resumes = at.number > 0 and committed.holds(at) and options.get("whole") is not True
         if not resumes:
@@ -129,9 +147,18 @@ class Replicas:
         if type(more) is int and more >= 0:
             stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
             stream.heard = self._turn.now
+            self._took(stream, more)
         for name in ("number", "readers", "hops"):
             if type(options.get(name)) is int:
                 setattr(stream, name, options[name])
+
+    def _took(self, stream: ReplicaStream, chunks: int) -> None:
+        """Note that a replica has taken the oldest chunks of those that are under way."""
+        for _ in range(min(chunks, len(stream.sizes))):
+            size = stream.sizes.popleft()
+            stream.under_way -= size
+            self.under_way -= size
+            stream.took = self._turn.now
 
     def _life(self) -> dict[str, Any]:
         """Return the sign of life of this server."""
@@ -153,20 +180,45 @@ class Replicas:
         """Tell each replica that this server lives, and drop those that were silent for long."""
         life = self._life()
         for stream in list(self.streams.values()):
-            if self._turn.now - stream.heard > self._limits.sync_idle_s_max:
+            if stream.idle_s(self._turn.now) > self._limits.follower_idle_s_max:
                 self.gone(stream.identity)
+                idle_s = round(stream.idle_s(self._turn.now))
+                self._turn.effects.fact("a replica lost its place", "warning", name=stream.name, silent_s=idle_s)
             elif stream.identity not in blocked:
                 self._say(stream, headers.Reply(stream.request_id, life))
 
-    def pump(self, blocked: set[bytes]) -> None:
-        """Send each replica that has credit what it lacks."""
-        self.reads = False
+    def pump(self, blocked: set[bytes], room: int) -> None:
+        """Send each replica that has credit what it lacks, up to the bytes that all readers may still have."""
+        self.reads = self.more = False
         if self._rules != self._committed.state.access.changed:
             self._heed_rules()
-        for stream in list(self.streams.values()):
-            while stream.credit > 0 and stream.identity not in blocked:
+        room = min(room, self._limits.sync_turn_bytes)
+        if room <= 0:
+            return
+        for identity, stream in list(self.streams.items()):
+            before = self.under_way
+            while room > self.under_way - before and self._may_send(stream) and identity not in blocked:
                 if not (self._state_chunk(stream) if stream.chunks is not None else self._records(stream)):
                     break
+            room -= self.under_way - before
+            if room <= 0:
+                # The others come first in the next turn.
+                self.more = True
+                if identity in self.streams:
+                    self.streams[identity] = self.streams.pop(identity)
+                break
+
+    def _may_send(self, stream: ReplicaStream) -> bool:
+        """Return True if a replica has credit, and there is room for one more chunk that is under way.
+
+        Two chunks are kept free for each replica that may follow, so that replicas that take nothing stop no other one.
+        """
+        limits = self._limits
+        if stream.credit <= 0 or self.under_way >= limits.followers_bytes_max:
+            return False
+        kept_free = 2 * limits.sync_chunk_bytes * limits.replicas_max
+        crowded = self.under_way >= limits.followers_bytes_max - kept_free
+        return stream.under_way < (limits.sync_chunk_bytes if crowded else limits.follower_bytes_max)
 
     def _heed_rules(self) -> None:
         """Drop the replicas whose users may not vouch any more; each of them asks again, and is refused."""
@@ -218,7 +270,13 @@ class Replicas:
     def _chunk(self, stream: ReplicaStream, header: headers.Header, items: list[bytes]) -> None:
         stream.chunk += 1
         stream.credit -= 1
-        self._send(stream, encode(header, items))
+        body = encode(header, items)
+        if not stream.sizes:
+            stream.took = self._turn.now
+        stream.sizes.append(len(body))
+        stream.under_way += len(body)
+        self.under_way += len(body)
+        self._send(stream, body)
 
     def _say(self, stream: ReplicaStream, header: headers.Header) -> None:
         self._send(stream, encode(header))
@@ -229,11 +287,14 @@ class Replicas:
 
     def gone(self, identity: bytes) -> None:
         """Forget a replica whose connection has ended."""
-        self.streams.pop(identity, None)
+        stream = self.streams.pop(identity, None)
+        if stream is not None:
+            self.under_way -= stream.under_way
 
     def clear(self) -> None:
         """Drop all replicas: this server no longer serves."""
         self.streams.clear()
+        self.under_way = 0
 
     def status(self) -> list[dict[str, Any]]:
         """Return the facts for the status: each replica, the updates that it lacks, and its readers."""

@@ -647,12 +647,13 @@ class Requests:
             turn.effects.reads += self.feeds.pages.due()
         self._fresh.clear()
         self.readers.pump(self.blocked, lacks=self._link.backfill.waits(turn.effects))
-        self.awake = bool(self.syncs or self.readers or self.replicas.reads)
+        self.awake = bool(self.syncs or self.readers or self.replicas.reads or self.replicas.more)
 
     def page(self, read: JournalRead, found: Any) -> None:
         """Take what the journal has for a read of the last turn."""
         self.awake = True
         if isinstance(read, Read | ReadOldest):
+            self.replicas.more |= self.replicas.reads
             self.feeds.pages.came(read, found)
         elif isinstance(read, ReadMessages):
             self.readers.pages.came(read, found)
@@ -687,7 +688,7 @@ class Requests:
     @property
     def ready(self) -> bool:
         """True if a stream could send in a turn that follows at once."""
-        if self.readers.ready(self.blocked):
+        if self.replicas.more or self.readers.ready(self.blocked):
             return True
         return bool(self.syncs) and self.room > 0 and self.syncs.ready(self.blocked)
 

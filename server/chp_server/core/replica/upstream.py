@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from chp import headers
-from chp.batch import decode, encode, items_of, packb, peek
+from chp.batch import decode, encode, items_of, packb, peek, peek_answer
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
@@ -51,6 +52,16 @@ REPORT_S = 1.0
 ASK_AGAIN = 0.6
 # A time is over when it has passed.
 A_LITTLE = 0.001
+# The connection of a client is kept for so long after its last answer, as a program may ask again at once.
+PASSED_KEPT_S = 2.0
+# Questions of one client that wait for the end of their answers; the oldest one counts as given up beyond that.
+PASSED_QUESTIONS_MAX = 128
+# An answer has no more messages after one of these.
+LAST_KINDS = frozenset({headers.REPLY, headers.REFUSED, headers.KTHXBAI})
+BUSY = (
+    "{0} clients of this replica ask the active, and that is the most: ask again later, at another replica, or at a "
+    "server of the pair"
+)
 LOOP = "{0} follows this replica, so both would wait for each other: give --upstream the servers of the pair"
 TOO_FAR = (
     "the servers at --upstream are {0} replicas away from the pair, and {0} is the most: follow a server nearer to it"
@@ -58,6 +69,10 @@ TOO_FAR = (
 OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
+)
+FULL = (
+    "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
+    "end a replica that is not needed, or give --upstream a replica that follows the pair"
 )
 OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
 
@@ -70,6 +85,16 @@ def line(kind: bytes, place: int) -> bytes:
 def vouching(user: str, frames: list[bytes]) -> list[bytes]:
     """Return a message with its user in front, if its connection has shown a key."""
     return [VOUCHED, user.encode(), *frames] if user else frames
+
+
+@dataclass(slots=True)
+class PassedClient:
+    """A client that has a connection of its own to a server, and the questions whose answers have not ended."""
+
+    place: int
+    questions: dict[int, None] = field(default_factory=dict)
+    # When the last of its answers ended.
+    answered_at: float = 0.0
 
 
 class Upstream:
@@ -104,8 +129,8 @@ class Upstream:
         self._whole = False
         # For each server: when its last HUGZ came, and the number there.
         self._hugz = [(LONG_AGO, 0)] * servers
-        # Chunks that came since credit was granted, and the time of the next report.
-        self._taken, self._report_at = 0, LONG_AGO
+        # Chunks that came since credit was granted, their bytes, and the time of the next report.
+        self._taken, self._taken_bytes, self._report_at = 0, 0, LONG_AGO
         # Own channels of clients: the connections that listen to each, and the servers that have greeted it.
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
@@ -114,7 +139,9 @@ class Upstream:
         # beyond the bound sends its batch again, and gets the answer again.
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
-        self._passed: dict[bytes, int] = {}
+        self._passed: dict[bytes, PassedClient] = {}
+        # The number of them that the files of this process allow; the shell sets it.
+        self.passed_max = self._limits.passed_max
         # True while a state that was taken over is not in the journal yet.
         self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
@@ -128,6 +155,8 @@ class Upstream:
         # The reason why this replica can't follow; the shell then ends it.
         self.ends = ""
         self._said = ""
+        # True once the log says that upstream has no room for this replica.
+        self._said_full = False
 
     @property
     def _limits(self) -> Limits:
@@ -167,21 +196,43 @@ class Upstream:
 
     def pass_question(self, identity: bytes, user: str, request: list[bytes], request_id: int) -> None:
         """Pass a user's question to the active, by a connection for this client alone."""
-        place = self._passed.get(identity, self.source)
+        client = self._passed.get(identity)
+        place = self.source if client is None else client.place
         if place is None or not self.in_sync:
             self._refuse(identity, headers.Refused(request_id, "passive", int(headers.State.PASSIVE)))
-        elif identity not in self._passed and len(self._passed) >= self._limits.passed_max:
-            self._refuse(identity, headers.Refused(request_id, "busy", self._limits.passed_max))
+        elif client is None and not self._has_place():
+            self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
         else:
-            self._passed[identity] = place
-            self._requests.passed.add(identity)
-            self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
+            if client is None:
+                client = self._passed[identity] = PassedClient(place)
+                self._requests.passed.add(identity)
+            client.questions[request_id] = None
+            if len(client.questions) > PASSED_QUESTIONS_MAX:
+                del client.questions[next(iter(client.questions))]
+            self._turn.effects.to_peer.append([line(PASSED, client.place) + identity, *vouching(user, request)])
+
+    def _has_place(self) -> bool:
+        """Make room for one more client, in place of one that has all its answers; return False if there is none."""
+        if len(self._passed) < self.passed_max:
+            return True
+        answered = next((identity for identity, client in self._passed.items() if not client.questions), None)
+        if answered is not None:
+            self._close(answered)
+        return answered is not None
+
+    def _on_passed(self, identity: bytes, frames: list[bytes]) -> None:
+        """Give a client its answer, and note if that was the last message of it."""
+        self._turn.effects.replies.append((identity, [frames]))
+        client, peeked = self._passed.get(identity), peek_answer(frames[-1])
+        if client is not None and peeked is not None and peeked[0] in LAST_KINDS:
+            client.questions.pop(peeked[1], None)
+            client.answered_at = self._turn.now
 
     def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
         if identity in self._passed:
             sent = vouching(user, request)
-            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity]) + identity, *sent])
+            self._turn.effects.to_peer.append([line(PASSED, self._passed[identity].place) + identity, *sent])
 
     def _refuse(self, identity: bytes, refused: headers.Refused) -> None:
         told = reply(pack(self._committed.state.number), encode(refused))
@@ -189,7 +240,8 @@ class Upstream:
 
     def _close(self, identity: bytes) -> None:
         """End a client's connection to a server."""
-        place = self._passed.pop(identity)
+        place = self._passed.pop(identity).place
+        self._requests.passed.discard(identity)
         self._turn.effects.to_peer.append([line(PASSED, place) + identity])
 
     # -- own channels
@@ -245,7 +297,7 @@ class Upstream:
         """Take a message that came by a line; raise `BadFrame` if it is malformed."""
         kind, place = from_line[:1], from_line[1]
         if kind == PASSED:
-            self._turn.effects.replies.append((from_line[2:], [frames]))
+            self._on_passed(from_line[2:], frames)
         elif len(frames) != 5:
             raise BadFrame("a message of upstream has five frames")
         elif kind == UPDATES:
@@ -299,6 +351,7 @@ class Upstream:
                 raise BadFrame(f"chunk {self._chunk} of upstream was due, and {header.chunk} came")
             self._chunk += 1
             self._taken += 1
+            self._taken_bytes += len(body)
             if isinstance(header, headers.Sync):
                 self._on_state_chunk(body)
             else:
@@ -314,12 +367,18 @@ class Upstream:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
             self._asked_at, self._whole = LONG_AGO, True
+        elif refused.code == "busy":
+            if not self._said_full:
+                self._said_full = True
+                why = FULL.format(refused.detail)
+                self._turn.effects.fact("upstream is full", "warning", server=self._target, why=why)
         elif refused.code == "loop":
             self._misfit(LOOP.format(refused.detail))
         elif refused.code == "store" and isinstance(refused.detail, bytes):
             self._misfit(OTHER_STORE.format(refused.detail.hex(), self._committed.state.store.hex()))
         else:
-            self._misfit(OLD.format(refused.detail) if refused.code == "bad" else f"upstream refuses: {refused.detail}")
+            why = OLD if refused.code == "bad" else f"upstream refuses ({refused.code}): {{0}}"
+            self._misfit(why.format(refused.detail))
 
     def _misfit(self, why: str) -> None:
         """End a replica whose upstream can't be right; one that was in sync goes on with its other servers."""
@@ -341,13 +400,12 @@ class Upstream:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
         elif self.source is None:
-            self.source, self._goal = place, number
+            self.source, self._goal, self._said_full = place, number, False
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
             for topic in sorted(self._listeners.keys() & self._greeted[place]):
                 self._greet(topic)
-            for identity in [each for each, before in self._passed.items() if before != place]:
+            for identity in [each for each, client in self._passed.items() if client.place != place]:
                 # The client asks again, as it does after any failover.
-                self._requests.passed.discard(identity)
                 self._close(identity)
 
     def _on_state_chunk(self, body: bytes) -> None:
@@ -399,8 +457,7 @@ class Upstream:
         if self._answers:
             self._release_answers()
         self.was_in_sync = self.was_in_sync or self.in_sync
-        for identity in sorted(self._passed.keys() - self._requests.passed):
-            self._close(identity)
+        self._close_passed()
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:
             self.source = None
         newer = self._newer()
@@ -409,11 +466,23 @@ class Upstream:
         if self.source is None:
             if now - self._asked_at >= self._timeout_s / 2:
                 self._ask(self._next(newer), server, name)
-        elif self._taken >= CREDIT // 2 or now >= self._report_at:
+        elif self._has_taken_half or now >= self._report_at:
             told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
             told["number"] = self._committed.state.number
             turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
-            self._taken, self._report_at = 0, now + REPORT_S
+            self._taken, self._taken_bytes, self._report_at = 0, 0, now + REPORT_S
+
+    @property
+    def _has_taken_half(self) -> bool:
+        """True if half of the chunks have come, or half of the bytes that upstream surely sends ahead."""
+        return self._taken >= CREDIT // 2 or self._taken_bytes >= self._limits.sync_chunk_bytes // 2
+
+    def _close_passed(self) -> None:
+        """End the connections of clients that are gone, or that have had all their answers for a while."""
+        now, passed = self._turn.now, self._requests.passed
+        for identity, client in list(self._passed.items()):
+            if identity not in passed or (not client.questions and now - client.answered_at > PASSED_KEPT_S):
+                self._close(identity)
 
     def _newer(self) -> int | None:
         """Return a server that is active in an epoch above ours; None if none was heard."""
@@ -436,7 +505,7 @@ class Upstream:
         if committed.drop_partial():
             turn.effects.journal.append(DropAfter(committed.state.number))
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
-        self._chunk = self._taken = 0
+        self._chunk = self._taken = self._taken_bytes = 0
         self._loader = None
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
