@@ -204,7 +204,7 @@ class ClientCore:
 
     @property
     def misfit(self) -> str:
-        """What is wrong with the list of servers, as it has more than one pair; otherwise ""."""
+        """The reason why the list of servers can't be followed: it has more than one pair; "" if there is none."""
         return self.choice.misfit
 
     def denied(self) -> list[tuple[str, str]]:

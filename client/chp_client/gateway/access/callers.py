@@ -157,7 +157,8 @@ class MountedCallers(Callers):
         self._ways, self._table = ways, table
         self._by_mount = {mount: Callers(ways) for mount in mounts}
 
-    # The answers of one pair change its own part. These facts are those of all parts.
+    # The answers of one pair change its own part. `why` and `version` are attributes of `Callers`; here they are
+    # computed from all parts, which a checker of types does not allow for an attribute.
     @property
     def why(self) -> str:  # type: ignore[override]
         """The reasons of the pairs at which no caller is admitted; "" if there are none."""
