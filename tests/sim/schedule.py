@@ -385,6 +385,41 @@ def with_replicas(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_copies(made: Plan) -> Plan:
+    """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
+
+    Plans with an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas` leaves.
+    """
+    words = {command.split()[0] for command in made.commands}
+    followed = with_replicas(made)
+    if followed is made or words & {"arbiter", "shorten", "renew", "wipe", "feed", "images", "fail"}:
+        return made
+    rng = random.Random(made.seed * 104_729 + 137)
+    copies = rng.choice((["R1"], ["R1", "R2"]))
+    out = ["copies 3"]
+    for command in followed.commands:
+        verb, *rest = command.split()
+        if verb == "replica" and rest[0] in copies:
+            out.append(f"replica {rest[0]} P B confirms")
+        elif not (verb == "wipe" and rest[0] in copies):
+            out.append(command)
+    end = next(i for i, command in enumerate(out) if command.startswith("settle"))
+    begin = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at ", "start"))) + 1
+    at = rng.randint((min(begin, end) + end) // 2, end)
+    pair = rng.choice((("P", "B"), ("P", "B"), ("P", rng.choice(copies)), ("B", rng.choice(copies))))
+    if len(copies) > 1 and pair != ("P", "B"):
+        # The other replica is a fourth disk.
+        pair = ("P", "B")
+    wait = rng.choice((0.0, 0.01, 0.03, 0.1, 1.0))
+    out[at:at] = [
+        f"tick {wait}",
+        f"lose {' '.join(pair)}",
+        "tick 0.5",
+        *(f"start {name}" for name in ("P", "B", *copies)),
+    ]
+    return replace(made, commands=out)
+
+
 def _with_a_share_of_splits(made: Plan) -> Plan:
     cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
     return with_splits(made) if cut else made

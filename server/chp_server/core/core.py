@@ -43,9 +43,10 @@ from .peer.health import HealthCheck
 from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
-from .release import AckRelease
+from .release import AckRelease, CopiesRelease
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
+from .updates.acks import CountedAcks
 from .updates.authorizer import VOUCHED, Authorizer, with_user
 from .updates.channels import alive
 from .updates.commit import Committer
@@ -57,6 +58,8 @@ __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
 # Stands for the result of a read of the journal that has not come yet.
 WAITS = object()
+# The servers of a pair. More copies are replicas that confirm.
+COPIES_OF_A_PAIR = 2
 
 
 class ServerCore:
@@ -67,6 +70,9 @@ class ServerCore:
         committed = Committed(limits)
         room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.committer = Committer(committed, room, config.durability)
+        counts_copies = config.copies > COPIES_OF_A_PAIR
+        if counts_copies:
+            acks = self.committer.acks = CountedAcks(self.committer.acks.durability, self.committer.counts)
         self.committer.retains = config.retain_bytes, config.retain_s
         self.pair = PairState(config, server, turn, committed)
         self._config, self._committed, self._room = config, committed, room
@@ -87,6 +93,8 @@ class ServerCore:
         self._changes = self.requests.changes
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
+        if counts_copies:
+            self.release = CopiesRelease(acks, self.pair, self.requests.replicas, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
         self._ending_keys_max = limits.ending_keys_max
         # The items and bytes of a large commit that a turn does.
@@ -161,6 +169,7 @@ class ServerCore:
                 pair.hold_until = now + config.peer_timeout_s
                 turn.effects.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
+            self.requests.replicas.excuse()
         if self._parked is not None:
             self._go_on_with_peer()
         if not config.has_peer and not pair.active:
@@ -358,8 +367,10 @@ class ServerCore:
             found = None
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
-        if isinstance(read, ReadMessages) and self.link.backfill.read(read, found, self.turn.effects):
-            self._deadlines.set(LINK, self.turn.now)
+        if isinstance(read, ReadMessages):
+            if self.link.backfill.read(read, found, self.turn.effects):
+                self._deadlines.set(LINK, self.turn.now)
+            self.requests.replicas.read(read, found)
         self.requests.page(read, found)
         if self._parked is not None and self._parked[1] == read:
             self._found = found
