@@ -32,6 +32,7 @@ def lose(world: World, *names: str) -> None:
         return
     for node in lost:
         node.crash()
+        node.promotes = False
     world.disasters.append(world.time.now)
     world.disks_lost = True
     if {"P", "B"} == set(names):

@@ -44,6 +44,8 @@ from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease, CopiesRelease
+from .replica.replica_mark import REPLICA
+from .state.epochs import JUMPS
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
 from .updates.acks import CountedAcks
@@ -52,7 +54,7 @@ from .updates.channels import alive
 from .updates.commit import Committer
 from .updates.committed import Committed
 from .updates.resource_limits import ResourceLimits, ResourceUsage
-from .updates.turn import CurrentTurn, JournalRead, ReadMessages, ReadSpans, Turn
+from .updates.turn import CurrentTurn, JournalRead, ReadMessages, ReadSpans, Remember, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
@@ -60,6 +62,13 @@ T = TypeVar("T")
 WAITS = object()
 # The servers of a pair. More copies are replicas that confirm.
 COPIES_OF_A_PAIR = 2
+# A promoted server opens an epoch so far above its last one. The pair may have opened epochs that the replica missed,
+# and other servers believe jumps of twice as many (epochs.py).
+PROMOTED_EPOCHS = JUMPS // 2
+LOST = (
+    "what the pair acknowledged above this number, unless one of its servers comes back; that is nothing of what was "
+    "replicated, if this replica was one of the copies that its acknowledgements counted"
+)
 
 
 class ServerCore:
@@ -107,6 +116,8 @@ class ServerCore:
         self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
+        # True if this server began from the journal of a replica, which is marked as such.
+        self._promotes = False
         # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
         # What that read has found.
@@ -490,6 +501,10 @@ class ServerCore:
             self._become_active(because)
         else:
             self._become_passive()
+        if self._promotes:
+            # It comes behind the record that opens the epoch: a server that dies between the two is promoted again.
+            self._promotes = False
+            turn.effects.journal.append(Remember(REPLICA, b""))
         self.heartbeats.beat_now()
 
     def _miss(self, event: PairEvent) -> None:
@@ -638,6 +653,18 @@ class ServerCore:
             at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:
                 deadlines.set(EXPIRY, at)
+
+    # -- the promotion of a replica
+
+    def promote(self) -> None:
+        """Begin from the journal of a replica: the next epoch is above those that the pair may have opened meanwhile.
+
+        The journal counts as a replica's until this server is active, or follows its peer.
+        """
+        epochs, state = self.pair.epochs, self._committed.state
+        self._promotes = True
+        epochs.used = max(epochs.used, state.epoch + PROMOTED_EPOCHS)
+        self.turn.effects.fact("promoted", "warning", number=describe(state.number), lost=LOST)
 
     # -- the status
 
