@@ -13,10 +13,12 @@ from chp.headers import Ack, Batch, Greeting, Kthxbai, Refused, State, expect, r
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
-from chp_server.core.replica.upstream import UPDATES
+from chp_server.core.replica.age import Age
+from chp_server.core.replica.upstream import CREDIT, UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
 from chp_server.cores import STEP_S, Cores
 
+from .client_frames import n
 from .replicas import WithReplica
 
 SESSIONS = [bytes([i]) * 12 + bytes(4) for i in range(1, 4)]
@@ -235,6 +237,66 @@ def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
     assert second.load()["age"] > 700, "the age counts from the last word of the active"
     pair.run(1.0)
     assert not second.active
+
+
+def test_words_that_waited_for_a_stopped_replica_are_as_old_as_they_are() -> None:
+    pair = WithReplica()
+    pair.stopped = "R"
+    pair.run(3.0)
+    lines = pair.take_lines("R")
+    first = next(i for i, (line, _) in enumerate(lines) if line[:1] == b"P")
+    pair.give_lines("R", lines[: first + 1])
+    pair.replica_turn("R")
+    assert 1500 < pair.r.load()["age"] <= 3000, "what came first waited for the whole stop"
+    pair.give_lines("R", lines[first + 1 :])
+    pair.replica_turn("R")
+    assert pair.r.load()["age"] < 500
+
+
+def test_a_word_counts_once_the_replica_has_what_the_active_had_then() -> None:
+    pair = WithReplica()
+    pair.stopped = "R"
+    for no in range(1, CREDIT + 20):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.05)
+    pair.stopped = ""
+    pair.replica_turn("R")
+    assert pair.r.state.number < pair.p.state.number
+    assert pair.r.load()["age"] > 500, "the active's last word is new, and tells a number that is not here"
+    pair.run(1.0)
+    assert pair.r.state.number == pair.p.state.number and pair.r.load()["age"] < 500
+
+
+def test_replicas_that_are_cut_off_tell_the_time_since_the_actives_last_word() -> None:
+    pair = WithReplica(row=True)
+    pair.stopped = "PB"
+    pair.run(5.0)
+    ages = [pair.replicas[name].load()["age"] for name in ("R", "R2")]
+    assert min(ages) > 4500 and max(ages) < 6000
+    pair.upstream = {"R": ("R2",), "R2": ("R",)}
+    pair.start("R")
+    pair.run(2.0)
+    assert pair.r.load()["age"] > 1500, "it has heard nothing since its start"
+
+
+def test_the_shortest_way_of_a_word_counts_as_none_whatever_the_clocks_say() -> None:
+    age, wall_s = Age(100.0), 5000.0
+    age.ask(100.0)
+    ways = [0.02, 0.01, 0.5, 0.01]
+    # The first word may be as old as the question that it answers.
+    lates = [1.0, 0.0, 0.49, 0.0]
+    for i, (way_s, late_s) in enumerate(zip(ways, lates, strict=True), 1):
+        now = 100.0 + i
+        assert age.word(n(i), 0.0, wall_s + i - way_s, now, n(i))
+        assert now - age.current_at == pytest.approx(late_s)
+    age.word(n(5), 0.0, wall_s - 3600, 105.0, n(5))
+    assert age.current_at == 105.0, "the active's clock was set back"
+    age.word(n(6), 2.5, wall_s - 3599, 106.0, n(5))
+    assert age.current_at == 105.0, "the word tells of a number that is not here"
+    assert not age.holds(n(5)) and age.holds(n(6)) and age.current_at == 105.0
+    for i in range(7, 2000):
+        age.word(n(i), 0.0, wall_s - 3606 + i * 0.999, 100.0 + i, n(i))
+        assert 100.0 + i - age.current_at <= 0.61, "a clock that is slow by a thousandth"
 
 
 def test_replicas_that_follow_each_other_end() -> None:

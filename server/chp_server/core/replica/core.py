@@ -147,7 +147,7 @@ class ReplicaCore(ServerCore):
         elif upstream.greets and pair.active:
             self._greet()
         if upstream.lives:
-            # The age that this server tells is then that of the active's word, and of the way.
+            # The age that this server tells is then that of the active's word alone.
             self.heartbeats.beat_now()
         pair.wall_ms = upstream.wall_ms
         upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends

@@ -36,6 +36,7 @@ from ..updates.authorizer import VOUCHED, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn, DropAfter, Replace
+from .age import Age
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
@@ -120,8 +121,9 @@ class Upstream:
         self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
         # Questions since a word of a server came.
         self._tries = 0
-        # The time of the last word of the source, the age that it told, and its hops from the pair.
-        self._heard, self._told_age, self.hops = LONG_AGO, 0, 0
+        # The time of the last word of the source, and its hops from the pair.
+        self._heard, self.hops = LONG_AGO, 0
+        self._age = Age(turn.now)
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
@@ -146,7 +148,7 @@ class Upstream:
         self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
-        # True if a sign of life came in this turn, which is passed on at once.
+        # True if what this replica holds is of a later time by this turn, which is passed on at once.
         self.lives = False
         # The wall clock that it told.
         self.wall_ms = 0
@@ -177,8 +179,8 @@ class Upstream:
         return self._turn.now - self._heard
 
     def age_ms(self) -> int:
-        """Return how old the last word of the active is here, through all replicas between."""
-        return 0 if self._heard == LONG_AGO else round(self.silent_s * 1000) + self._told_age
+        """Return how long ago the active had no more than this replica holds, through all replicas between."""
+        return max(0, round((self._turn.now - self._age.current_at) * 1000))
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
@@ -393,9 +395,10 @@ class Upstream:
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
-        self._told_age, self.hops, self.lives = age, hops + 1, True
         wall_ms = facts.get("wall_ms")
         self.wall_ms = wall_ms if type(wall_ms) is int and wall_ms >= 0 else 0
+        self.hops, held = hops + 1, self._committed.state.number
+        self.lives |= self._age.word(number, age / 1000, self.wall_ms / 1000, self._turn.now, held)
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
@@ -435,6 +438,7 @@ class Upstream:
         committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
+        self.lives |= self._age.holds(committed.state.number)
 
     def _take_over(self, body: bytes) -> None:
         """Replace all that this replica holds by the state that has come."""
@@ -447,6 +451,7 @@ class Upstream:
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
         self._goal, self.greets = max(self._goal or 0, after.number), True
+        self.lives |= self._age.holds(after.number)
         turn.effects.fact("caught_up", number=describe(after.number), keys=len(after.map), by="snapshot")
 
     # -- the end of a turn
@@ -507,6 +512,7 @@ class Upstream:
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
         self._chunk = self._taken = self._taken_bytes = 0
         self._loader = None
+        self._age.ask(turn.now)
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
