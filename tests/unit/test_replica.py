@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from chp.access import VOUCH
 from chp.batch import Segment, decode, packb, unpackb
-from chp.headers import Ack, Batch, Greeting, Kthxbai, Refused, State, expect, request_of
+from chp.headers import Ack, Batch, Greeting, Kthxbai, Records, Refused, Reply, State, Sync, expect, request_of
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
@@ -222,6 +223,99 @@ def test_questions_go_to_the_successor_after_a_failover() -> None:
     pair.r.request(asks)
     pair.run(0.3)
     assert [request_of(header) for header in pair.answers_to(b"c")] == [3, 3]
+
+
+def resume(pair: WithReplica, start: int, request_id: int = 9, *, at: str = "R", **more: Any) -> None:
+    """Ask a replica for what changed after a number."""
+    asked = {"chp": 5, "id": request_id, "from": start, "proof": pair.p.state.whose(start), **more}
+    pair.replicas[at].request([b"c", ICANHAZ, b"", packb(asked)])
+    pair.run(0.5)
+
+
+@pytest.fixture
+def restarted() -> tuple[WithReplica, int]:
+    """A pair whose replica has restarted without data, and a number before those that it has records of."""
+    pair = WithReplica(row=True)
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    before = pair.r.state.number
+    for no in range(2, 5):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.1)
+    pair.start("R")
+    pair.start("R2")
+    pair.run(3.0)
+    assert pair.r.active and pair.replicas["R2"].active and not pair.r.committer.committed.log.reaches(before)
+    return pair, before
+
+
+@pytest.mark.parametrize("at", ["R", "R2"])
+def test_a_replica_that_lacks_the_records_passes_the_resume(restarted: tuple[WithReplica, int], at: str) -> None:
+    pair, before = restarted
+    snapshots = pair.p.committer.counts["snapshots"]
+    resume(pair, before, at=at)
+    *records, end = pair.answers_to(b"c")
+    assert isinstance(end, Kthxbai) and end.resumed and end.number == pair.p.state.number
+    assert records and all(isinstance(header, Records) for header in records)
+    assert pair.p.committer.counts["snapshots"] == snapshots
+    assert not pair.replicas[at].requests.passed, "the connection for it has ended"
+    assert any(not frames for line, *frames in pair.sent_up if line == b"Q\x00c")
+
+
+def test_a_watch_from_a_revision_reads_what_the_pair_retains(restarted: tuple[WithReplica, int]) -> None:
+    pair, before = restarted
+    resume(pair, before, feed=True)
+    *records, end = pair.answers_to(b"c")
+    assert isinstance(end, Kthxbai) and records and all(isinstance(header, Records) for header in records)
+    resume(pair, before, 10, feed=True, probe=0)
+    assert isinstance(pair.answers_to(b"c")[-1], Reply)
+    resume(pair, 1 << 40, 11, feed=True)
+    refused = pair.answers_to(b"c")[-1]
+    assert isinstance(refused, Refused) and refused.code == "retained"
+    assert not pair.r.requests.passed
+
+
+def test_what_the_active_lacks_too_is_a_snapshot_of_the_replica() -> None:
+    pair = WithReplica(replace(DEFAULT, log_records_max=2), row=True)
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    before = pair.r.state.number
+    for no in range(2, 9):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.1)
+    snapshots = pair.p.committer.counts["snapshots"]
+    for request_id, at in enumerate(["R", "R2"]):
+        resume(pair, before, request_id, at=at)
+        sync, end = pair.answers_to(b"c")[-2:]
+        assert isinstance(sync, Sync) and isinstance(end, Kthxbai) and not end.resumed
+    assert pair.p.committer.counts["snapshots"] == snapshots
+
+
+def test_a_resume_that_upstream_does_not_answer_is_answered_by_the_replica(restarted: tuple[WithReplica, int]) -> None:
+    pair, before = restarted
+    pair.deaf = True
+    resume(pair, before)
+    assert pair.answers_to(b"c") == []
+    pair.run(1.5)
+    resume(pair, before, 10)
+    end = pair.answers_to(b"c")[-1]
+    assert isinstance(end, Kthxbai) and not end.resumed and end.request == 10
+
+
+@pytest.mark.parametrize("without", ["an upstream", "a place"])
+def test_a_moment_without_an_upstream_or_a_place_ends_no_watch(
+    restarted: tuple[WithReplica, int], without: str
+) -> None:
+    pair, before = restarted
+    if without == "an upstream":
+        pair.r.upstream.source = None
+    else:
+        pair.r.upstream.passed_max = 0
+    asked = {"chp": 5, "id": 9, "from": before, "proof": pair.p.state.whose(before)}
+    pair.r.request([b"c", ICANHAZ, b"", packb(asked)])
+    pair.replica_turn("R")
+    (refused,) = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy"
 
 
 def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:

@@ -32,11 +32,12 @@ from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
-from ..updates.authorizer import VOUCHED, signer
+from ..updates.authorizer import VOUCHED, Signed, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
-from ..updates.turn import CurrentTurn, DropAfter, Replace
+from ..updates.turn import CurrentTurn, DropAfter, Frames, Replace
 from .age import Age
+from .passed_reads import PassedRead, PassedReads
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
@@ -71,6 +72,7 @@ OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
 )
+NO_SOURCE = "the replica is looking for a server that serves, and the records are there alone: ask again"
 FULL = (
     "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
     "end a replica that is not needed, or give --upstream a replica that follows the pair"
@@ -96,6 +98,8 @@ class PassedClient:
     questions: dict[int, None] = field(default_factory=dict)
     # When the last of its answers ended.
     answered_at: float = 0.0
+    # True if it has asked for nothing but records that are not here; the connection then ends with the last answer.
+    reads_only: bool = True
 
 
 class Upstream:
@@ -142,6 +146,10 @@ class Upstream:
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
+        # Their reads of records that are not here.
+        self._reads = PassedReads()
+        # Answers a question here that upstream refuses; the core sets it.
+        self.answer_here: Callable[[Frames], None] = lambda frames: None
         # The number of them that the files of this process allow; the shell sets it.
         self.passed_max = self._limits.passed_max
         # True while a state that was taken over is not in the journal yet.
@@ -205,13 +213,40 @@ class Upstream:
         elif client is None and not self._has_place():
             self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
         else:
-            if client is None:
-                client = self._passed[identity] = PassedClient(place)
-                self._requests.passed.add(identity)
-            client.questions[request_id] = None
-            if len(client.questions) > PASSED_QUESTIONS_MAX:
-                del client.questions[next(iter(client.questions))]
-            self._turn.effects.to_peer.append([line(PASSED, client.place) + identity, *vouching(user, request)])
+            self._pass(identity, place, user, request, request_id).reads_only = False
+
+    def _pass(self, identity: bytes, place: int, user: str, request: list[bytes], request_id: int) -> PassedClient:
+        client = self._passed.get(identity)
+        if client is None:
+            client = self._passed[identity] = PassedClient(place)
+            self._requests.passed.add(identity)
+        client.questions[request_id] = None
+        if len(client.questions) > PASSED_QUESTIONS_MAX:
+            del client.questions[next(iter(client.questions))]
+        self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
+        return client
+
+    def pass_read(self, identity: bytes, user: str, subtree: str, options: dict[str, Any]) -> bool:
+        """Pass a user's question for records that are not here; return False if this replica has to answer it."""
+        if not self.in_sync:
+            return False
+        client, request_id = self._passed.get(identity), options["id"]
+        place = self.source if client is None else client.place
+        # The client asks again.
+        if place is None:
+            self._refuse(identity, headers.Refused(request_id, "busy", NO_SOURCE))
+            return True
+        if client is None and not self._has_place():
+            self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
+            return True
+        read, request = PassedRead(subtree, self._turn.now), [ICANHAZ, subtree.encode(), packb(options)]
+        if not options.get("feed"):
+            read.question = Signed([identity, *request], user)
+            request[2] = packb({**options, "resume": True})
+        if not self._reads.begin(identity, request_id, read, self._limits.syncs_of_one_max):
+            return False
+        self._pass(identity, place, user, request, request_id)
+        return True
 
     def _has_place(self) -> bool:
         """Make room for one more client, in place of one that has all its answers; return False if there is none."""
@@ -223,12 +258,21 @@ class Upstream:
         return answered is not None
 
     def _on_passed(self, identity: bytes, frames: list[bytes]) -> None:
-        """Give a client its answer, and note if that was the last message of it."""
-        self._turn.effects.replies.append((identity, [frames]))
+        """Give a client its answer, and note if that was the last message of it.
+
+        If upstream can't resume a copy either, this replica answers with a snapshot.
+        """
+        unanswered = self._reads.heard(identity, frames)
+        if unanswered is None:
+            self._turn.effects.replies.append((identity, [frames]))
         client, peeked = self._passed.get(identity), peek_answer(frames[-1])
         if client is not None and peeked is not None and peeked[0] in LAST_KINDS:
             client.questions.pop(peeked[1], None)
             client.answered_at = self._turn.now
+            if client.reads_only and not client.questions:
+                self._close(identity)
+        if unanswered is not None:
+            self.answer_here(unanswered)
 
     def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
@@ -244,6 +288,7 @@ class Upstream:
         """End a client's connection to a server."""
         place = self._passed.pop(identity).place
         self._requests.passed.discard(identity)
+        self._reads.forget(identity)
         self._turn.effects.to_peer.append([line(PASSED, place) + identity])
 
     # -- own channels
