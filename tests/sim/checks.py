@@ -614,8 +614,8 @@ class Checks:
             if not replica.core.active or replica.core.state.number != active.core.state.number:
                 at = describe(replica.core.state.number)
                 return f"{replica.name} is {replica.core.pair.bstate.name} at {at}, and the active is further"
-        if (copies := active.core.requests.replicas.copies_in_sync()) < len(further_copies(self.world)):
-            return f"{copies} further copies are in sync"
+        if (copies := active.core.requests.replicas.confirming_in_sync()) < len(further_copies(self.world)):
+            return f"{copies} replicas that confirm are in sync"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"

@@ -4,8 +4,8 @@
     lose P R1         two servers die, and their disks are gone; they start again with new ones
     lose P B          both servers of the pair are gone, and P starts on the disk of the replica that is the furthest
 
-At the end `accounts.py` and `topics.py` find each set and each message that was acknowledged as replicated. What was only
-journaled before a loss may be gone with its disk. `Checks` counts the disks at each acknowledgement.
+At the end `accounts.py` and `topics.py` find each set and each message that was acknowledged as replicated. What was
+only journaled before a loss may be gone with its disk. `Checks` counts the disks at each acknowledgement.
 """
 
 from __future__ import annotations

@@ -138,7 +138,9 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     """
     loaded, committed = journal.load(), core.committer.committed
     config, marked = core.pair.config, replica_mark.is_marked(journal)
-    replica_mark.enter(journal, loaded.number, replica=config.replica, promote=config.promote)
+    core.pair.journal = replica_mark.enter(
+        journal, loaded.number, replica=config.replica, promote=config.promote, run=core.pair.server
+    )
     core.pair.epochs.used = loaded.seen_epoch
     core.pair.high_water_mark = loaded.marked
     core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""

@@ -8,8 +8,8 @@ Between the decision and the sending, the process may have been stopped, and the
 that would leave too late are deferred until the peer was heard. With an arbiter, answers are deferred too if the lease
 may have ended since the turn began. Clients send again to the other server what was not acknowledged.
 
-`CopiesRelease` takes the place of `AckRelease` on a server with `--copies` above 2. An answer then waits for replicas that
-confirm, too, as long as enough of them are in sync. Pure.
+`CopiesRelease` takes the place of `AckRelease` on a server with `--copies` above 2. An answer then waits for replicas
+that confirm, too, as long as enough of them are in sync. Pure.
 """
 
 from __future__ import annotations

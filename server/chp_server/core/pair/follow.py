@@ -49,7 +49,7 @@ CREDIT = 16
 
 
 class Confirmations:
-    """What a server has confirmed that journals all that the active sends it: the passive, or a replica that confirms."""
+    """What the passive, or a replica that confirms, has in its journal of all that the active sends it."""
 
     def __init__(self, position: int, goal: int, throttle: Throttle | None = None) -> None:
         self.throttle = throttle or Throttle(Pace(), inf)
@@ -84,8 +84,8 @@ class Confirmations:
     def confirm(self, number: int, now: float, timeout_s: float) -> None:
         """Note that the server has everything up to `number` in its journal.
 
-        It is in sync once it has confirmed the goal. But if a later record has waited so long that the server would soon
-        be late, all that was sent so far is the next goal.
+        It is in sync once it has confirmed the goal. But if a later record has waited so long that the server would
+        soon be late, all that was sent so far is the next goal.
         """
         if number > self.confirmed:
             self.confirmed, self._heard_at = number, now

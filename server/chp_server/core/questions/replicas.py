@@ -9,7 +9,7 @@
 It is what the active sends its passive (pair/follow.py), on port P and without an end. A replica answers this question
 too, so replicas stand in rows.
 
-A replica with `--confirms` is a further copy (`confirms` in its question). It says what its journal has synced
+A replica that confirms says so in its question (`confirms`). It tells what its journal has synced
 (`confirmed`), and gets the messages of topics with their records. It asks for messages that it lacks (`lack`, answered
 by `fill`). It is in sync, and falls out of sync, by the rules for the passive: `Confirmations` in pair/follow.py.
 
@@ -82,8 +82,10 @@ class ReplicaStream:
     sizes: deque[int] = field(default_factory=deque)
     under_way: int = 0
     took: float = 0.0
-    # What it has confirmed, if it is a further copy; else None.
-    copy: Confirmations | None = None
+    # What it has confirmed, if it is a replica that confirms; else None.
+    confirmations: Confirmations | None = None
+    # The name of its journal.
+    journal: bytes = b""
 
     def idle_s(self, now: float) -> float:
         """Return for how long the replica has said nothing, or has left what is under way to it."""
@@ -97,7 +99,7 @@ class Replicas:
         self, turn: CurrentTurn, committed: Committed, pages: FeedPages, config: CoreConfig, sets: SetShares
     ) -> None:
         self._turn, self._committed, self._pages, self._config, self._sets = turn, committed, pages, config, sets
-        # The reads of messages that further copies lack: who asked, and the offset behind the last message.
+        # The reads of messages that confirming replicas lack: who asked, and the offset behind the last message.
         self._asked: dict[ReadMessages, list[tuple[ReplicaStream, int]]] = {}
         # The stream of each replica, by its connection.
         self.streams: dict[bytes, ReplicaStream] = {}
@@ -151,9 +153,14 @@ class Replicas:
             stream.position = state.number
             stream.chunks, stream.rest = whole_state(state, turn, limits)
         stream.number, stream.user = at.number, user
-        if options.get("confirms") is True and not self._config.replica:
+        journal = options.get("confirms")
+        if type(journal) is bytes and not self._config.replica:
+            # Each journal is one copy: an earlier connection of its replica is over.
+            for each in [each for each in self.streams.values() if each.journal == journal]:
+                self.gone(each.identity)
+            stream.journal = journal
             throttle = Throttle(self._sets.pace, self._config.slow_peer_s)
-            stream.copy = Confirmations(stream.position, state.number, throttle)
+            stream.confirmations = Confirmations(stream.position, state.number, throttle)
         self._say_life(stream, self._life())
         fields = {"name": stream.name, "from": describe(at.number), "number": describe(state.number)}
         turn.effects.fact("a replica follows", **fields, by="records" if resumes else "whole state")
@@ -168,8 +175,8 @@ class Replicas:
             stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
             stream.heard = self._turn.now
             self._took(stream, more)
-            if stream.copy is not None:
-                self._heed_copy(stream, stream.copy, options)
+            if stream.confirmations is not None:
+                self._heed_confirming(stream, stream.confirmations, options)
         for name in ("number", "readers", "hops"):
             if type(options.get(name)) is int:
                 setattr(stream, name, options[name])
@@ -182,75 +189,79 @@ class Replicas:
             self.under_way -= size
             stream.took = self._turn.now
 
-    # -- further copies
+    # -- replicas that confirm
 
-    def _heed_copy(self, stream: ReplicaStream, copy: Confirmations, options: dict[str, Any]) -> None:
+    def _heed_confirming(self, stream: ReplicaStream, confirmations: Confirmations, options: dict[str, Any]) -> None:
         """Take a confirmation, and a question for messages that the replica lacks."""
         if "confirmed" in options and stream.chunks is None:
-            self._confirmed(stream, copy, Position.of(options["confirmed"]))
+            self._confirmed(stream, confirmations, Position.of(options["confirmed"]))
         if type(options.get("lack")) is bytes:
             topic, first, end = asked(options["lack"])
             read = ReadMessages(topic, first, self._committed.state.number, MESSAGES_BYTES)
             self._asked.setdefault(read, []).append((stream, end))
             self._turn.effects.reads.append(read)
 
-    def _confirmed(self, stream: ReplicaStream, copy: Confirmations, at: Position) -> None:
+    def _confirmed(self, stream: ReplicaStream, confirmations: Confirmations, at: Position) -> None:
         turn, committed = self._turn, self._committed
         if not committed.holds(at):
             ours = describe(committed.state.number)
-            turn.effects.fact("a copy differs", "warning", name=stream.name, copy=at.describe(), number=ours)
+            turn.effects.fact("a replica differs", "warning", name=stream.name, replica=at.describe(), number=ours)
             self.gone(stream.identity)
             return
-        was = copy.in_sync
-        copy.confirm(at.number, turn.now, self._config.replica_timeout_s)
-        if copy.in_sync and not was:
-            turn.effects.fact("a copy is in sync", name=stream.name, number=describe(at.number))
+        was = confirmations.in_sync
+        confirmations.confirm(at.number, turn.now, self._config.replica_timeout_s)
+        if confirmations.in_sync and not was:
+            turn.effects.fact("a replica is in sync", name=stream.name, number=describe(at.number))
 
     def read(self, read: ReadMessages, found: list[LoggedMessages] | Exception) -> None:
-        """Send messages that copies lack, if the read was for them; a copy asks again for those that can't be read."""
+        """Send messages that replicas lack, if the read was for them; a replica asks again if they can't be read."""
         for stream, end in self._asked.pop(read, ()):
             if not isinstance(found, Exception) and self.streams.get(stream.identity) is stream:
                 self._say(stream, headers.Reply(stream.request_id, {"fill": answer(read.topic, end, found)[1]}))
                 self.more = True
 
-    def _watch(self, stream: ReplicaStream, copy: Confirmations) -> None:
-        """Put a copy out of sync that is silent, late or slow."""
+    def _watch(self, stream: ReplicaStream, confirmations: Confirmations) -> None:
+        """Put a replica out of sync that is silent, late or slow."""
         now, config = self._turn.now, self._config
         silent = now - stream.heard > config.peer_timeout_s
-        slow = copy.is_slow(now, waits=copy.throttle.holds_all(copy.under_way))
-        if copy.in_sync and (silent or slow or copy.overdue(now, config.replica_timeout_s)):
-            copy.put_out(self._committed.state.number)
+        slow = confirmations.is_slow(now, waits=confirmations.throttle.holds_all(confirmations.under_way))
+        if confirmations.in_sync and (silent or slow or confirmations.overdue(now, config.replica_timeout_s)):
+            confirmations.put_out(self._committed.state.number)
             why = "silent" if silent else "slow" if slow else "late"
             self._turn.effects.fact(
-                "a copy fell behind", "warning", name=stream.name, why=why, confirmed=describe(copy.confirmed)
+                "a replica fell out of sync",
+                "warning",
+                name=stream.name,
+                why=why,
+                confirmed=describe(confirmations.confirmed),
             )
-            self._committed.counts["copies_degraded"] += 1
+            self._committed.counts["replicas_degraded"] += 1
 
     def confirmed_by(self, n: int) -> int | None:
-        """Return the number that `n` copies in sync have confirmed; None if fewer are in sync."""
-        found = sorted((copy.confirmed for copy in self._copies() if copy.in_sync), reverse=True)
+        """Return the number that `n` replicas in sync have confirmed; None if fewer are in sync."""
+        found = sorted((each.confirmed for each in self._confirming() if each.in_sync), reverse=True)
         return found[n - 1] if len(found) >= n else None
 
     def copies_of(self, number: int) -> int:
-        """Return how many further copies have confirmed a number."""
-        return sum(copy.confirmed >= number for copy in self._copies())
+        """Return how many replicas have confirmed a number."""
+        return sum(each.confirmed >= number for each in self._confirming())
 
-    def copies_in_sync(self) -> int:
-        """Return how many further copies are in sync."""
-        return sum(copy.in_sync for copy in self._copies())
+    def confirming_in_sync(self) -> int:
+        """Return how many replicas that confirm are in sync."""
+        return sum(each.in_sync for each in self._confirming())
 
-    def _copies(self) -> Iterator[Confirmations]:
-        return (stream.copy for stream in self.streams.values() if stream.copy is not None)
+    def _confirming(self) -> Iterator[Confirmations]:
+        return (stream.confirmations for stream in self.streams.values() if stream.confirmations is not None)
 
     def excuse(self) -> None:
-        """Give all copies their full time again: this server took no turn for a while."""
-        for copy in self._copies():
-            copy.excuse(self._turn.now)
+        """Give all replicas their full time again: this server took no turn for a while."""
+        for each in self._confirming():
+            each.excuse(self._turn.now)
 
     # -- signs of life
 
     def _say_life(self, stream: ReplicaStream, life: dict[str, Any]) -> None:
-        told = life if stream.copy is None else {**life, "confirms": True}
+        told = life if stream.confirmations is None else {**life, "confirms": True}
         self._say(stream, headers.Reply(stream.request_id, told))
 
     def _life(self) -> dict[str, Any]:
@@ -278,8 +289,8 @@ class Replicas:
                 idle_s = round(stream.idle_s(self._turn.now))
                 self._turn.effects.fact("a replica lost its place", "warning", name=stream.name, silent_s=idle_s)
                 continue
-            if stream.copy is not None:
-                self._watch(stream, stream.copy)
+            if stream.confirmations is not None:
+                self._watch(stream, stream.confirmations)
             if stream.identity not in blocked:
                 self._say_life(stream, life)
 
@@ -357,24 +368,25 @@ class Replicas:
             self._say(stream, headers.Refused(stream.request_id, "retained", text))
             self.gone(stream.identity)
             return False
-        items = (
-            [record.body for record in records] if stream.copy is None else self._with_messages(records, stream.copy)
-        )
-        stream.position = records[-1].last if stream.copy is None else stream.copy.position
+        if stream.confirmations is None:
+            items, stream.position = [record.body for record in records], records[-1].last
+        else:
+            items = self._with_messages(records, stream.confirmations)
+            stream.position = stream.confirmations.position
         opener = committed.state.opener_of(stream.position)
         header = headers.Records(stream.request_id, stream.chunk, opener)
         self._chunk(stream, header, items)
         return True
 
-    def _with_messages(self, records: list[Record], copy: Confirmations) -> list[bytes]:
-        """Return the first of some records for a copy, up to the bytes of a chunk; each is followed by its messages."""
+    def _with_messages(self, records: list[Record], confirmations: Confirmations) -> list[bytes]:
+        """Return the first of some records, each followed by its messages, up to the bytes of a chunk."""
         items, left = list[bytes](), self._limits.sync_chunk_bytes
         for record in records:
             if items and record.weight > left:
                 break
             left -= record.weight
             items += record.body, packed(record.messages) if record.messages else NO_MESSAGES
-            copy.sent(record.last, record.weight, self._turn.now)
+            confirmations.sent(record.last, record.weight, self._turn.now)
         return items
 
     def _chunk(self, stream: ReplicaStream, header: headers.Header, items: list[bytes]) -> None:
@@ -417,8 +429,8 @@ class Replicas:
                 "readers": stream.readers,
                 "lag": max(0, newest - sequence_of(stream.number)),
                 "silent_s": round(self._turn.now - stream.heard, 3),
-                # None for a replica that is no copy.
-                "copy": None if stream.copy is None else stream.copy.in_sync,
+                # None for a replica that does not confirm.
+                "in_sync": None if stream.confirmations is None else stream.confirmations.in_sync,
             }
             for stream in self.streams.values()
         ]

@@ -57,6 +57,7 @@ class ReplicaCore(ServerCore):
             servers=upstream,
             timeout_s=config.peer_timeout_s,
             backfill=self.link.backfill if config.confirms else None,
+            journal=lambda: self.pair.journal or server,
         )
         # The messages of upstream that wait until the journal has told which messages it has, and what it told.
         self._later: deque[tuple[list[bytes], bytes]] = deque()

@@ -9,8 +9,8 @@ A message to or from a server begins with its line: one of these, the place of t
 PASSED the identity of the client's connection. The replica asks one server at a time. As long as it hears none, it asks
 one after the other, and each question counts as a vote there, like that of any client.
 
-A replica that confirms (`--confirms`) gets the messages of topics too, and asks for those that it lacks. It confirms what
-its journal has, and nothing while messages are missing. Pure.
+A replica that confirms (`--confirms`) gets the messages of topics too, and asks for those that it lacks. It confirms
+what its journal has, and nothing while messages are missing. Pure.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ FULL = (
     "end a replica that is not needed, or give --upstream a replica that follows the pair"
 )
 NO_COPY = (
-    "the server at --upstream counts no copies: it is a replica, or of an older version; give --upstream the servers of "
-    "the pair, or leave --confirms out"
+    "the server at --upstream counts no copies: it is a replica, or of an older version; give --upstream the servers "
+    "of the pair, or leave --confirms out"
 )
 OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
 
@@ -126,10 +126,11 @@ class Upstream:
         servers: int,
         timeout_s: float,
         backfill: Backfill | None = None,
+        journal: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._turn, self._committed, self._requests = turn, committed, requests
         # The missing messages of a replica that confirms; None for any other, which keeps no messages.
-        self._backfill = backfill
+        self._backfill, self._journal = backfill, journal
         # The number that was confirmed last.
         self.confirmed = 0
         # A whole state that waits for the journal to say which messages it has, and the number up to which they stay.
@@ -614,7 +615,7 @@ class Upstream:
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
         asked["whole"] = self._whole
         if self._backfill is not None:
-            asked["confirms"] = True
+            asked["confirms"] = self._journal()
         turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
 
     def confirm(self, confirm: list[Frames]) -> None:
