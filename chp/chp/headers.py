@@ -483,6 +483,10 @@ def fields_of(header: Header) -> list[Any]:
     fields: list[Any] = [_KINDS[type(header)], *header]
     if fields[-1] is None:
         fewest = _FORMS[fields[0]].fewest
+        optional = fields[fewest + 1 :]
+        # Usually all of them are None: one deletion then takes as long as one turn of the loop.
+        if optional.count(None) == len(optional):
+            del fields[fewest + 1 :]
         while fields[-1] is None and len(fields) > fewest + 1:
             fields.pop()
     return fields

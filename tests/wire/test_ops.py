@@ -76,8 +76,8 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
     assert len(named) > 25
     one, two, three = (f"127.0.0.1:{free_port()}" for _ in range(3))
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
-    pair.primary.config = replace(pair.primary.config, metrics=one)
-    pair.backup.config = replace(pair.backup.config, metrics=two)
+    pair.primary.config = replace(pair.primary.config, metrics=one, copies=3)
+    pair.backup.config = replace(pair.backup.config, metrics=two, copies=3)
     with pair, follower(pair, metrics=three), RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
         gateway.client.put("/v1/keys/a", content=b"1")
         clone.topic("orders").subscribe("billing", "begin")

@@ -224,6 +224,8 @@ def _copies_problems(config: Config) -> Iterator[tuple[str, str]]:
         yield "copies", "a replica sends no acknowledgements of its own; give it to the servers of the pair"
     elif config.copies > 2 and not config.peer:
         yield "copies", "a server alone has 1; add --peer and replicas with --confirms, or leave it out"
+    elif config.copies > 2 and config.store.startswith("memory:"):
+        yield "copies", "copies are on disk; add --data DIR, or leave it out"
     if config.promote and config.replica:
         yield "promote", "a replica is promoted by a start as a server of its own; leave --replica and --upstream out"
     elif config.promote and config.bootstrap:
