@@ -53,7 +53,9 @@ def test_a_set_is_replicated_once_three_servers_have_synced_it() -> None:
     pair.cut.add("R")
     assert pair.set(0.4) == [], "the replica has not confirmed"
     pair.run(3.0)
-    assert pair.p.status()["copies"] == {"wanted": 3, "in_sync": 2} and pair.p.committer.counts["replicas_degraded"] == 1
+    assert (
+        pair.p.status()["copies"] == {"wanted": 3, "in_sync": 2} and pair.p.committer.counts["replicas_degraded"] == 1
+    )
     assert pair.set() == [(1, 2)], "it is what it is worth"
     pair.cut.clear()
     pair.run(3.0)
@@ -66,6 +68,13 @@ def test_without_the_passive_replicas_make_nothing_replicated() -> None:
     pair.run(5.0)
     assert [durability for durability, _ in pair.set(1.0)] == [1]
     assert pair.p.status()["copies"] == {"wanted": 3, "in_sync": 2}
+
+
+def test_a_peer_with_another_number_of_copies_is_noticed() -> None:
+    pair = ThreeCopies()
+    assert pair.p.link.differences(pair.p.pair.peer) == {}
+    pair.p.pair.peer.settings.pop("copies")
+    assert pair.p.link.differences(pair.p.pair.peer) == {"copies": [3, 2]}
 
 
 def test_a_pair_without_copies_has_the_code_of_before() -> None:
@@ -123,6 +132,16 @@ def test_a_question_for_messages_that_is_ill_formed_is_counted(lack: bytes) -> N
     [(identity, stream)] = pair.p.requests.replicas.streams.items()
     pair.p.request([identity, ICANHAZ, b"", packb({"chp": VERSION, "id": stream.request_id, "more": 0, "lack": lack})])
     assert pair.p.committer.counts["garbage_snapshot"] == 1
+
+
+def test_a_position_of_another_history_ends_the_stream() -> None:
+    pair = ThreeCopies()
+    [(identity, stream)] = pair.p.requests.replicas.streams.items()
+    store, number, opener, digest = pair.p.state.proof()
+    told = {"chp": VERSION, "id": stream.request_id, "more": 0, "confirmed": [store, number, opener, digest ^ 1]}
+    pair.p.request([identity, ICANHAZ, b"", packb(told)])
+    assert not pair.p.requests.replicas.streams
+    assert "a replica differs" in [fact.event for fact in pair.turn("P").facts]
 
 
 def test_a_replica_behind_a_replica_is_no_copy() -> None:
