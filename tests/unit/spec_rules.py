@@ -40,6 +40,9 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_message_for_a_user_needs_the_right_to_vouch": "D-17 D-18",
         "test_a_replica_whose_user_may_not_vouch_any_more_is_dropped": "D-19",
         "test_a_replica_without_keys_does_not_serve_a_pair_with_rules": "D-20",
+        "test_a_replica_that_lacks_the_records_passes_the_resume": "D-21",
+        "test_a_watch_from_a_revision_reads_what_the_pair_retains": "D-21",
+        "test_what_the_active_lacks_too_is_a_snapshot_of_the_replica": "D-22",
     },
     "tests/wire/test_replica_keys.py": {
         "test_clients_of_a_replica_are_judged_by_their_own_users": "D-17 D-19",

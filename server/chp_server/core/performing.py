@@ -25,6 +25,7 @@ from chp.headers import Refused
 from .core import ServerCore
 from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
+from .replica import replica_mark
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
 from .updates.authorizer import NOWHERE, Origin
@@ -130,8 +131,13 @@ class Ports(Protocol):
 
 
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
-    """Take over what the journal tells; drop the parts of a record that was never complete."""
+    """Take over what the journal tells; drop the parts of a record that was never complete.
+
+    Raise `WrongStore`, before anything is changed, if the journal is a replica's and this server is none, or if this
+    server is a replica and the journal is a plain server's.
+    """
     loaded, committed = journal.load(), core.committer.committed
+    replica_mark.enter(journal, loaded.number, replica=core.pair.config.replica)
     core.pair.epochs.used = loaded.seen_epoch
     core.pair.high_water_mark = loaded.marked
     core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""

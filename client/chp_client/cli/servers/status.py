@@ -23,7 +23,17 @@ from ..pair import PairVerdict, ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, at_least_1, command, duration
 from ..store import asking, at_once
-from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
+from ..text import (
+    columns,
+    counted,
+    escape,
+    show_bytes,
+    show_count,
+    show_duration,
+    show_latency,
+    show_revision,
+    sparkline,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -261,7 +271,7 @@ def _replica(v: ServerStatus, look: Look) -> str:
     if hops is None:
         return "-"
     far = "1 hop" if hops == 1 else f"{hops} hops"
-    load = f"{show_count(readers)} readers, {(cpu or 0) / 10:.0f} % of a core"
+    load = f"{counted(readers or 0, 'reader')}, {(cpu or 0) / 10:.0f} % of a core"
     return f"{far}, {show_latency((age or 0) / 1000)} old, {load}"
 
 
@@ -269,7 +279,7 @@ def _replicas(v: ServerStatus, look: Look) -> str:
     """Return the replicas that follow a server, with their readers and what they lack."""
     found = v.facts.get("replicas")
     told = [
-        f"{escape(str(each['name']))}: {show_count(each['readers'])} readers"
+        f"{escape(str(each['name']))}: {counted(each['readers'], 'reader')}"
         + (f", {show_count(each['lag'])} behind" if each["lag"] else "")
         for each in (found if isinstance(found, list) else ())
     ]
@@ -337,7 +347,7 @@ def _contents(v: ServerStatus, look: Look) -> str:
         return "-"
     when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:
-        return f"{show_count(keys)} keys equal{when}"
+        return f"{counted(keys, 'key')} equal{when}"
     named = ", ".join(escape(str(key)) for key in (v.fact("scrub.differing") or ())[:3])
     return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
 

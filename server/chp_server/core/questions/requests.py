@@ -111,6 +111,8 @@ class Requests:
         self.replicas = Replicas(turn, self._committed, self.feeds.pages)
         # On a replica: the connections whose questions it has passed to the active.
         self.passed: set[bytes] = set()
+        # On a replica: passes the read of a user's connection, if its records are not here; False if it can't.
+        self.passes: Callable[[bytes, str, str, Options], bool] | None = None
         self._alive = Alive(limits)
         # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
@@ -263,12 +265,31 @@ class Requests:
             return
         if options.get("feed"):
             self._feed(identity, after, subtree, options, credit)
+        else:
+            self._copy_or_pass(identity, (after, proof), subtree, options, session_id=session_id, credit=credit)
+
+    def _copy_or_pass(
+        self,
+        identity: bytes,
+        at: tuple[int, list[bytes]],
+        subtree: str,
+        options: Options,
+        *,
+        session_id: bytes,
+        credit: int,
+    ) -> None:
+        """Send what changed since a number, or a snapshot; a replica may pass the question to the active."""
+        (after, proof), request_id, resumes = at, options["id"], options.get("resume") is True
+        waits, indices = self._is_ahead(after, proof), count()
+        if waits is None and self._lacks(after, proof) and self._passes(identity, subtree, options):
             return
-        indices = count()
-        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
-        whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
+        if resumes and waits is None and not self._resumes(after, proof):
+            self._answer(identity, self._no_resume(request_id))
+            return
+        copy = self._copy(at, subtree, request_id, session_id, indices, only_resume=resumes)
+        whose = (session_id, subtree) if session_id else None
+        wants = None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
-        waits = self._is_ahead(after, proof)
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty, waits=waits)
 
     def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
@@ -279,6 +300,16 @@ class Requests:
             return None
         until = turn.now + AWAITED_S
         return lambda: after > committed.state.number and turn.now < until
+
+    def _lacks(self, after: int, proof: list[bytes]) -> bool:
+        """Return True if a number is in our history, and not all records after it are in memory."""
+        state = self._committed.state
+        ours = 0 < after < state.number and state.is_ours(after, proof)
+        return ours and not self._committed.log.reaches(after)
+
+    def _passes(self, identity: bytes, subtree: str, options: Options) -> bool:
+        """Pass a read to the active, if this is a replica and the active may have the records; else return False."""
+        return self.passes is not None and self.passes(identity, self.authorizer.speaker, subtree, options)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -336,9 +367,16 @@ class Requests:
         return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
-        self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
+        self,
+        at: tuple[int, list[bytes]],
+        subtree: str,
+        request_id: int,
+        session_id: bytes,
+        indices: Iterator[int],
+        *,
+        only_resume: bool = False,
     ) -> Iterator[list[Frames]]:
-        """Yield a resume after a number with its proof, or else a snapshot.
+        """Yield a resume after a number with its proof, or else a snapshot; with `only_resume`, or else a refusal.
 
         The answer shows the state at the time when its first part is made, not when the request came.
         """
@@ -351,10 +389,18 @@ class Requests:
         if self._resumes(*at):
             yield from self._resume(at[0], subtree, request_id, session_no, indices)
             return
+        if only_resume:
+            yield [reply(pack(committed.state.number), encode(self._no_resume(request_id)))]
+            return
         committer.counts["snapshots"] += 1
         image = self._image_of(subtree)
         end = [session_no, False, *committed.channels.digest_of(subtree), committed.state.whose(image.number)]
         yield from snapshot_parts(image, request_id, end, committer.limits, lambda: self._turn.now, indices=indices)
+
+    def _no_resume(self, request_id: int) -> headers.Refused:
+        """Return the refusal for a reader that wants no snapshot in place of a resume."""
+        committed = self._committed
+        return headers.Refused(request_id, "retained", committed.log.oldest or committed.state.number)
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
@@ -539,15 +585,32 @@ class Requests:
         whose = _proof(options) if "proof" in options else None
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
-            probe = feeds.probe(request_id, after, whose, most=most, at=at)
+            passes = self._passes_feed(identity, subtree, options, after, whose)
+            probe = feeds.probe(request_id, after, whose, most=most, at=at, passes=passes)
             self._stream(identity, request_id, probe, ONE_ANSWER, subtree, waits=self._is_ahead(after, whose))
         else:
             until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
-            records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            passes = self._passes_feed(identity, subtree, options, after, whose)
+            records = feeds.records(
+                request_id, after, whose, subtree=subtree, until=until, indices=indices, passes=passes
+            )
             empty = partial(self._no_records, request_id, after, indices)
             waits = self._is_ahead(after, whose)
             self._stream(identity, request_id, records, credit, subtree, empty=empty, waits=waits)
+
+    def _passes_feed(
+        self, identity: bytes, subtree: str, options: Options, after: int, whose: list[bytes] | None
+    ) -> Callable[[], bool]:
+        """Return what passes a feed to the active, if the number is in our history; the user is that of now."""
+        user = self.authorizer.speaker
+
+        def passes() -> bool:
+            state = self._committed.state
+            ours = after == 0 or state.is_ours(after, state.whose(after) if whose is None else whose)
+            return ours and self.passes is not None and self.passes(identity, user, subtree, options)
+
+        return passes
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while records are read from the journal."""

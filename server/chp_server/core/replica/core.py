@@ -55,6 +55,7 @@ class ReplicaCore(ServerCore):
         self._moves = MoveRequests(config.readers_max, requests.clients)
         self.pair.load = requests.replicas.load = self.load
         requests.replicas.server, requests.replicas.wall_ms = server, lambda: self.upstream.wall_ms
+        requests.passes, self.upstream.answer_here = self.upstream.pass_read, self._answer_here
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
@@ -94,6 +95,13 @@ class ReplicaCore(ServerCore):
         if len(frames) == 4 and frames[1] == ICANHAZ and self._is_passed(frames):
             return
         super().request(frames)
+
+    def _answer_here(self, frames: list[bytes]) -> None:
+        """Answer a question for records that the active does not have either."""
+        requests = self.requests
+        requests.passes = None
+        super().request(frames)
+        requests.passes = self.upstream.pass_read
 
     def _is_passed(self, frames: list[bytes]) -> bool:
         """Pass a question that only the active answers; return False if this replica answers it."""
@@ -147,7 +155,7 @@ class ReplicaCore(ServerCore):
         elif upstream.greets and pair.active:
             self._greet()
         if upstream.lives:
-            # The age that this server tells is then that of the active's word, and of the way.
+            # The age that this server tells is then that of the active's word alone.
             self.heartbeats.beat_now()
         pair.wall_ms = upstream.wall_ms
         upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends

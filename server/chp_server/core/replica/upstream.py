@@ -32,10 +32,12 @@ from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
-from ..updates.authorizer import VOUCHED, signer
+from ..updates.authorizer import VOUCHED, Signed, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
-from ..updates.turn import CurrentTurn, DropAfter, Replace
+from ..updates.turn import CurrentTurn, DropAfter, Frames, Replace
+from .age import Age
+from .passed_reads import PassedRead, PassedReads
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
@@ -70,6 +72,7 @@ OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
 )
+NO_SOURCE = "the replica is looking for a server that serves, and the records are there alone: ask again"
 FULL = (
     "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
     "end a replica that is not needed, or give --upstream a replica that follows the pair"
@@ -95,6 +98,8 @@ class PassedClient:
     questions: dict[int, None] = field(default_factory=dict)
     # When the last of its answers ended.
     answered_at: float = 0.0
+    # True if it has asked for nothing but records that are not here; the connection then ends with the last answer.
+    reads_only: bool = True
 
 
 class Upstream:
@@ -120,8 +125,9 @@ class Upstream:
         self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
         # Questions since a word of a server came.
         self._tries = 0
-        # The time of the last word of the source, the age that it told, and its hops from the pair.
-        self._heard, self._told_age, self.hops = LONG_AGO, 0, 0
+        # The time of the last word of the source, and its hops from the pair.
+        self._heard, self.hops = LONG_AGO, 0
+        self._age = Age(turn.now)
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
@@ -140,13 +146,17 @@ class Upstream:
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
+        # Their reads of records that are not here.
+        self._reads = PassedReads()
+        # Answers a question here that upstream refuses; the core sets it.
+        self.answer_here: Callable[[Frames], None] = lambda frames: None
         # The number of them that the files of this process allow; the shell sets it.
         self.passed_max = self._limits.passed_max
         # True while a state that was taken over is not in the journal yet.
         self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
-        # True if a sign of life came in this turn, which is passed on at once.
+        # True if what this replica holds is of a later time by this turn, which is passed on at once.
         self.lives = False
         # The wall clock that it told.
         self.wall_ms = 0
@@ -177,8 +187,8 @@ class Upstream:
         return self._turn.now - self._heard
 
     def age_ms(self) -> int:
-        """Return how old the last word of the active is here, through all replicas between."""
-        return 0 if self._heard == LONG_AGO else round(self.silent_s * 1000) + self._told_age
+        """Return how long ago the active had no more than this replica holds, through all replicas between."""
+        return max(0, round((self._turn.now - self._age.current_at) * 1000))
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
@@ -203,13 +213,40 @@ class Upstream:
         elif client is None and not self._has_place():
             self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
         else:
-            if client is None:
-                client = self._passed[identity] = PassedClient(place)
-                self._requests.passed.add(identity)
-            client.questions[request_id] = None
-            if len(client.questions) > PASSED_QUESTIONS_MAX:
-                del client.questions[next(iter(client.questions))]
-            self._turn.effects.to_peer.append([line(PASSED, client.place) + identity, *vouching(user, request)])
+            self._pass(identity, place, user, request, request_id).reads_only = False
+
+    def _pass(self, identity: bytes, place: int, user: str, request: list[bytes], request_id: int) -> PassedClient:
+        client = self._passed.get(identity)
+        if client is None:
+            client = self._passed[identity] = PassedClient(place)
+            self._requests.passed.add(identity)
+        client.questions[request_id] = None
+        if len(client.questions) > PASSED_QUESTIONS_MAX:
+            del client.questions[next(iter(client.questions))]
+        self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
+        return client
+
+    def pass_read(self, identity: bytes, user: str, subtree: str, options: dict[str, Any]) -> bool:
+        """Pass a user's question for records that are not here; return False if this replica has to answer it."""
+        if not self.in_sync:
+            return False
+        client, request_id = self._passed.get(identity), options["id"]
+        place = self.source if client is None else client.place
+        # The client asks again.
+        if place is None:
+            self._refuse(identity, headers.Refused(request_id, "busy", NO_SOURCE))
+            return True
+        if client is None and not self._has_place():
+            self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
+            return True
+        read, request = PassedRead(subtree, self._turn.now), [ICANHAZ, subtree.encode(), packb(options)]
+        if not options.get("feed"):
+            read.question = Signed([identity, *request], user)
+            request[2] = packb({**options, "resume": True})
+        if not self._reads.begin(identity, request_id, read, self._limits.syncs_of_one_max):
+            return False
+        self._pass(identity, place, user, request, request_id)
+        return True
 
     def _has_place(self) -> bool:
         """Make room for one more client, in place of one that has all its answers; return False if there is none."""
@@ -221,12 +258,21 @@ class Upstream:
         return answered is not None
 
     def _on_passed(self, identity: bytes, frames: list[bytes]) -> None:
-        """Give a client its answer, and note if that was the last message of it."""
-        self._turn.effects.replies.append((identity, [frames]))
+        """Give a client its answer, and note if that was the last message of it.
+
+        If upstream can't resume a copy either, this replica answers with a snapshot.
+        """
+        unanswered = self._reads.heard(identity, frames)
+        if unanswered is None:
+            self._turn.effects.replies.append((identity, [frames]))
         client, peeked = self._passed.get(identity), peek_answer(frames[-1])
         if client is not None and peeked is not None and peeked[0] in LAST_KINDS:
             client.questions.pop(peeked[1], None)
             client.answered_at = self._turn.now
+            if client.reads_only and not client.questions:
+                self._close(identity)
+        if unanswered is not None:
+            self.answer_here(unanswered)
 
     def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
@@ -242,6 +288,7 @@ class Upstream:
         """End a client's connection to a server."""
         place = self._passed.pop(identity).place
         self._requests.passed.discard(identity)
+        self._reads.forget(identity)
         self._turn.effects.to_peer.append([line(PASSED, place) + identity])
 
     # -- own channels
@@ -393,9 +440,10 @@ class Upstream:
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
-        self._told_age, self.hops, self.lives = age, hops + 1, True
         wall_ms = facts.get("wall_ms")
         self.wall_ms = wall_ms if type(wall_ms) is int and wall_ms >= 0 else 0
+        self.hops, held = hops + 1, self._committed.state.number
+        self.lives |= self._age.word(number, age / 1000, self.wall_ms / 1000, self._turn.now, held)
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
@@ -435,6 +483,7 @@ class Upstream:
         committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
+        self.lives |= self._age.holds(committed.state.number)
 
     def _take_over(self, body: bytes) -> None:
         """Replace all that this replica holds by the state that has come."""
@@ -447,6 +496,7 @@ class Upstream:
         committed.begin_anew(before)
         turn.effects.journal.append(Replace(after.number))
         self._goal, self.greets = max(self._goal or 0, after.number), True
+        self.lives |= self._age.holds(after.number)
         turn.effects.fact("caught_up", number=describe(after.number), keys=len(after.map), by="snapshot")
 
     # -- the end of a turn
@@ -507,6 +557,7 @@ class Upstream:
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
         self._chunk = self._taken = self._taken_bytes = 0
         self._loader = None
+        self._age.ask(turn.now)
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
