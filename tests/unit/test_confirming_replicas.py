@@ -72,9 +72,10 @@ def test_without_the_passive_replicas_make_nothing_replicated() -> None:
 
 def test_a_peer_with_another_number_of_copies_is_noticed() -> None:
     pair = ThreeCopies()
-    assert pair.p.link.differences(pair.p.pair.peer) == {}
-    pair.p.pair.peer.settings.pop("copies")
-    assert pair.p.link.differences(pair.p.pair.peer) == {"copies": [3, 2]}
+    peer = pair.p.pair.peer
+    assert peer is not None and pair.p.link.differences(peer) == {}
+    peer.settings.pop("copies")
+    assert pair.p.link.differences(peer) == {"copies": [3, 2]}
 
 
 def test_a_pair_without_copies_has_the_code_of_before() -> None:

@@ -85,7 +85,7 @@ def status_of(
 
 
 def _copies(pair: PairState, requests: Requests) -> dict[str, Any] | None:
-    """Return the copies that an active with `--copies` above 2 wants, and those that are in sync; None for any other."""
+    """Return the copies that an active with `--copies` wants, and those that are in sync; None for any other."""
     if not pair.active or pair.config.replica or pair.config.copies == 2:
         return None
     in_sync = 1 + pair.in_sync() + requests.replicas.confirming_in_sync()
