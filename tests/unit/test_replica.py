@@ -373,6 +373,16 @@ def test_replicas_that_are_cut_off_tell_the_time_since_the_actives_last_word() -
     assert pair.r.load()["age"] > 1500, "it has heard nothing since its start"
 
 
+def test_a_replica_knows_why_it_has_no_upstream() -> None:
+    pair = WithReplica(row=True)
+    pair.run(1.0)
+    assert [pair.replicas[name].upstream.trouble() for name in ("R", "R2")] == ["", ""]
+    pair.stopped = "PB"
+    pair.run(8.0)
+    assert pair.r.upstream.trouble().startswith("no server answers")
+    assert pair.replicas["R2"].upstream.trouble().startswith("servers answer there, and none of them is active")
+
+
 def test_the_shortest_way_of_a_word_counts_as_none_whatever_the_clocks_say() -> None:
     age, wall_s = Age(100.0), 5000.0
     age.ask(100.0)
