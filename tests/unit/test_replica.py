@@ -163,6 +163,23 @@ def test_a_reader_that_is_ahead_waits_and_resumes() -> None:
     assert end.resumed and end.number == ahead
 
 
+def test_a_reader_that_stays_ahead_does_not_go_back() -> None:
+    pair = WithReplica()
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.turn("P")
+    pair.take_lines("R")
+    ahead = pair.p.state.number
+    assert ahead > pair.r.state.number and pair.r.active
+    asked = {"chp": 5, "from": ahead, "proof": pair.p.state.whose(ahead)}
+    pair.r.request([b"c", ICANHAZ, b"", packb({**asked, "id": 9})])
+    pair.r.request([b"d", ICANHAZ, b"", packb({**asked, "id": 10, "feed": True})])
+    pair.stopped = "PB"
+    pair.run(0.7)
+    (refused,) = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy", "it waited, and the record did not come"
+    assert any(line == b"Q\x00d" for line, *_ in pair.sent_up)
+
+
 def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair = WithReplica()
     topic = session_topic(public_session(SESSIONS[0]))
