@@ -673,8 +673,9 @@ class Requests:
         def passes() -> bool:
             state = self._committed.state
             ours = after == 0 or state.is_ours(after, state.whose(after) if whose is None else whose)
-            passed = (ours or self._knows_more(after, whose)) and self.passes is not None
-            return passed and self.passes(identity, user, subtree, options)
+            if self.passes is None or not (ours or self._knows_more(after, whose)):
+                return False
+            return self.passes(identity, user, subtree, options)
 
         return passes
 
