@@ -73,7 +73,7 @@ PARTS = (
              f"{{python}} -m tests.interpreters {version} --done {{state}}/done")
         for version in ("3.12", "3.13", "3.14", "3.14t")
     ),
-    Part("spark", "a cluster of Spark, and its secrets", f"{NOTED} tests/spark"),
+    Part("spark", "a cluster of Spark, its secrets, and kills of a query with foreach", f"{NOTED} tests/spark"),
     *(
         Part(
             f"spark-{version}", f"batches, streams and topics on PySpark {version}",

@@ -4,7 +4,7 @@
     ICANHAZ? subtree {id, from, ...}           CHP/2: a resume after `from` if the log reaches back, or else a snapshot
     ICANHAZ? subtree {id, from, feed}          the feed after `from`, never a snapshot instead
     ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` would reach: numbers only
-    ICANHAZ? subtree {id, image, ...}          a snapshot in parts, for several readers (image_numbers.py, images.py)
+    ICANHAZ? subtree {id, image, ...}          a snapshot in parts, for several readers (image_numbers.py)
     ICANHAZ? subtree {id, more}                credit for more chunks
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
@@ -46,14 +46,14 @@ from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
 from .feeds import Feeds
-from .image_numbers import ImageNumbers
-from .images import Alive, Images, packed
+from .image_numbers import Alive, ImageNumbers
 from .replicas import Replicas
 from .syncs import (
     Syncs,
     SyncStream,
     chp1_parts,
     gathered,
+    packed,
     reply,
     resume_parts,
     slice_parts,
@@ -103,7 +103,6 @@ class Requests:
         # True if a request came in this turn, or a stream is under way.
         self.awake = False
         self.syncs = Syncs(limits)
-        self.images = Images(limits)
         self.numbers = ImageNumbers(limits)
         # The answers to plans that wait for the passive: the number, the stream, its subtree, and who asked.
         self.owed: deque[tuple[int, SyncStream, str, Asked]] = deque()
@@ -250,7 +249,7 @@ class Requests:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
-        if type(options.get("image")) is int:
+        if "image" in options:
             after = _number(options, "image", 0)
         seen = epoch_of(after) if proof[0] == committed.state.store != b"" else 0
         if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
@@ -263,8 +262,7 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "store", committed.state.store))
             return
         if "image" in options:
-            by_number = type(options["image"]) is int
-            (self._image_by_number if by_number else self._image)(identity, subtree, options, credit)
+            self._image(identity, subtree, options, credit)
             return
         if options.get("feed"):
             self._feed(identity, after, subtree, options, credit)
@@ -465,58 +463,6 @@ class Requests:
     # -- images
 
     def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
-        turn = self._turn
-        request_id, name = options["id"], options["image"]
-        if type(name) is not bytes or len(name) != 16:
-            raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
-        if self._pair.config.keyed:
-            # Only the user that made an image may read it, and only by the subtree that the user gave then.
-            name = b"\0".join([name, self.authorizer.speaker.encode(), subtree.encode()])
-        if "part" not in options:
-            self._make_image(identity, subtree, name, options)
-            return
-        image = self.images.part(name, options["part"], turn.now) if type(options["part"]) is int else None
-        if image is None:
-            text = "it is not kept here, not whole yet, or has no such part"
-            self._answer(identity, headers.Refused(request_id, "image", text))
-        else:
-            form = packed if options.get("packed") else Segment.encode
-            end = [None, False, *NOTHING, self._committed.state.whose(image.number)]
-            parts = snapshot_parts(image, request_id, end, self._committer.limits, lambda: turn.now, form=form)
-            self._stream(identity, request_id, parts, credit, subtree)
-
-    def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
-        turn, committer, committed, authorizer = self._turn, self._committer, self._committed, self.authorizer
-        request_id, limits = options["id"], committer.limits
-        prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
-        if type(prefix) is not str or not prefix.startswith(subtree):
-            raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
-        if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
-            raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
-        if (image := self.images.get(name)) is None:
-            if not self.images.make_room(turn.now, authorizer.speaker):
-                text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
-                self._busy(identity, request_id, text)
-                return
-            committer.counts["images"] += 1
-            image = self.images.same(committed.state.number, prefix)
-            if image is None and self._crowded:
-                self._busy(identity, request_id, self._alive.why())
-                return
-            if image is None:
-                image = committed.state.image(prefix)
-                self._alive.add(image)
-        self.images.keep(name, image, parts, turn.now, authorizer.speaker)
-        self._stream(identity, request_id, self._about(image, request_id), ONE_ANSWER, subtree)
-
-    def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
-        yield from gathered(image)
-        facts = {"number": image.number, "keys": image.size, "store": self._committed.state.store}
-        yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
-
-    # -- images by number
-
-    def _image_by_number(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
         prefix = options.get("prefix", subtree)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
@@ -743,7 +689,6 @@ class Requests:
 
     def forget(self) -> None:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
-        self.images.expire(self._turn.now)
         self._forget_images()
         self.clients.forget(self._turn.now)
         if self.replicas:
@@ -752,7 +697,6 @@ class Requests:
     def clear(self) -> None:
         """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
         self.syncs.clear()
-        self.images.clear()
         self.numbers.clear()
         self.owed.clear()
         self.feeds.pages.clear()

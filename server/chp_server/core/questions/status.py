@@ -55,7 +55,7 @@ def status_of(
         "chp1_subscriptions": sum(channels.listeners.counts[prefix] for prefix in channels.chp1),
         "clients": len(requests.clients),
         "syncs": len(requests.syncs),
-        "images": len(requests.images) + requests.numbers.images,
+        "images": requests.numbers.images,
         "image_numbers": len(state.undo.numbers),
         "undo_bytes": state.undo.bytes,
         "topics": requests.readers.status(link.backfill.lacks),
