@@ -200,13 +200,13 @@ def _moves(quick: bool) -> dict[str, Any]:
         ports = [free_port() for _ in range(REPLICAS)]
         servers = [f"tcp://127.0.0.1:{port}" for port in ports]
 
-        def start(port: int) -> ChpServer:
-            made = ChpServer(
-                port, replica="yes", upstream=",".join(pair.addresses), readers_max=max(1, share * 11 // 10)
-            )
+        def start(port: int, *upstream: str) -> ChpServer:
+            made = ChpServer(port, replica="yes", upstream=",".join(upstream), readers_max=max(1, share * 11 // 10))
             return keep(made)  # type: ignore[no-any-return]
 
-        first = start(ports[0])
+        first = start(ports[0], *pair.addresses)
+        # The other two listen, and follow nothing yet.
+        idle = [start(port, f"tcp://127.0.0.1:{free_port()}") for port in ports[1:]]
         roles = _clones(keep, MOVED[quick], [servers])
         for role in roles:
             role.hear(6 * WAIT_S)
@@ -214,8 +214,9 @@ def _moves(quick: bool) -> dict[str, Any]:
         for role in roles:
             role.ask(begin=True)
         begun = time.monotonic()
-        for port in ports[1:]:
-            start(port)
+        for port, before_it in zip(ports[1:], idle, strict=True):
+            before_it.kill()
+            start(port, *pair.addresses)
         up_s = time.monotonic() - begun
         time.sleep(EVEN_S)
         loads = [status(each)["replica"]["readers"] for each in servers]
