@@ -42,6 +42,7 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_replica_without_keys_does_not_serve_a_pair_with_rules": "D-20",
         "test_a_replica_that_lacks_the_records_passes_the_resume": "D-21",
         "test_a_watch_from_a_revision_reads_what_the_pair_retains": "D-21",
+        "test_a_reader_that_stays_ahead_does_not_go_back": "D-23",
         "test_what_the_active_lacks_too_is_a_snapshot_of_the_replica": "D-22",
     },
     "tests/wire/test_replica_keys.py": {
