@@ -15,6 +15,7 @@ counted, with the snapshots that were taken, and the longest time for which a Cl
 from __future__ import annotations
 
 import select
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -36,13 +37,21 @@ AT_REPLICAS, AT_THE_ACTIVE = "readers at three replicas", "three direct readers"
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Measure the four cases."""
-    cases = {
-        f"{REPLICAS * READERS[quick]:,} raw readers and {CLONES[quick]} Clones, {RATE} sets/s": _readers(quick),
-        f"{STARTS[quick]} Clones that start at three replicas at once": _start(quick),
-        "how much later a record comes, for each hop": _hops(quick),
-        f"{MOVED[quick]} Clones at one of three replicas": _moves(quick),
+    """Measure the four cases. One that can't be measured is named, and the others are kept."""
+    measures = {
+        f"{REPLICAS * READERS[quick]:,} raw readers and {CLONES[quick]} Clones, {RATE} sets/s": _readers,
+        f"{STARTS[quick]} Clones that start at three replicas at once": _start,
+        "how much later a record comes, for each hop": _hops,
+        f"{MOVED[quick]} Clones at one of three replicas": _moves,
     }
+    cases: dict[str, Any] = {}
+    for name, measure in measures.items():
+        try:
+            cases[name] = measure(quick)
+        except RuntimeError as error:
+            print(f"  {name} FAILED: {error}", file=sys.stderr, flush=True)
+    if not cases:
+        raise RuntimeError("no case could be measured")
     return {"title": "Replicas", "unit": "us", "cases": cases}
 
 
@@ -200,13 +209,13 @@ def _moves(quick: bool) -> dict[str, Any]:
         ports = [free_port() for _ in range(REPLICAS)]
         servers = [f"tcp://127.0.0.1:{port}" for port in ports]
 
-        def start(port: int) -> ChpServer:
-            made = ChpServer(
-                port, replica="yes", upstream=",".join(pair.addresses), readers_max=max(1, share * 11 // 10)
-            )
+        def start(port: int, *upstream: str) -> ChpServer:
+            made = ChpServer(port, replica="yes", upstream=",".join(upstream), readers_max=max(1, share * 11 // 10))
             return keep(made)  # type: ignore[no-any-return]
 
-        first = start(ports[0])
+        first = start(ports[0], *pair.addresses)
+        # The other two listen, and follow nothing yet.
+        idle = [start(port, f"tcp://127.0.0.1:{free_port()}") for port in ports[1:]]
         roles = _clones(keep, MOVED[quick], [servers])
         for role in roles:
             role.hear(6 * WAIT_S)
@@ -214,8 +223,9 @@ def _moves(quick: bool) -> dict[str, Any]:
         for role in roles:
             role.ask(begin=True)
         begun = time.monotonic()
-        for port in ports[1:]:
-            start(port)
+        for port, before_it in zip(ports[1:], idle, strict=True):
+            before_it.kill()
+            start(port, *pair.addresses)
         up_s = time.monotonic() - begun
         time.sleep(EVEN_S)
         loads = [status(each)["replica"]["readers"] for each in servers]
