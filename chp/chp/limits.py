@@ -110,6 +110,8 @@ class Limits:
     syncs_max: int = 1024
     # Replicas that follow one server: each gets every record once more, so 64 cost as much as 64 readers of everything.
     replicas_max: int = 64
+    # Copies that an acknowledgement waits for: each more is a server whose sync every awaited set waits for.
+    copies_max: int = 8
     # What is under way to one replica, beside its last chunk: at 24 MB/s it is the records of 300 ms.
     follower_bytes_max: int = 8 * MIB
     # What is under way to all replicas. Two chunks for each of them, 128 MiB, are kept free of the larger shares.

@@ -40,6 +40,7 @@ PARTS = (
     _seeds("sim-arbiter", ", each with an arbiter", 20_000, 500, " --arbiter"),
     _seeds("sim-consumers", ", each with groups", 20_000, 500, " --consumers"),
     _seeds("sim-splits", ", each with split clients", 20_000, 500, " --splits"),
+    _seeds("sim-copies", ", with losses of two of three disks", 20_000, 2000, " --copies"),
     Part("damages", "a thousand damaged journals", f"{NOTED} tests/damage"),
     Part(
         "kills", "a hundred rounds of kill -9, with all sets counted",

@@ -1,6 +1,7 @@
 """A replica process: the production core of a replica, with its lines to the servers of the pair.
 
     replica R1 [R2 ...]      a replica of the pair, or of another replica
+    replica R1 P B confirms  a replica that confirms what its journal has, which is a further copy (copies.py)
     at c1 R1 R2              from its next start on, a client has these servers in place of P and B
 
 Its clients are checked as any others are: a complete copy is that of its number, its number never goes down, and its
@@ -32,9 +33,11 @@ LINES = {"req": QUESTIONS, "upd": UPDATES}
 class ReplicaNode(ServerNode):
     """A replica: R1, R2 and so on."""
 
-    def __init__(self, world: World, name: str, clock: LocalClock, upstream: list[str]) -> None:
+    def __init__(
+        self, world: World, name: str, clock: LocalClock, upstream: list[str], *, confirms: bool = False
+    ) -> None:
         super().__init__(world, name, clock, Disk())
-        self.upstream = upstream
+        self.upstream, self.confirms = upstream, confirms
         # What it subscribes to at each server; its sockets send that again when they connect.
         self._topics: list[dict[bytes, None]] = []
         # The lines of questions that it passes for clients.
@@ -56,8 +59,9 @@ class ReplicaNode(ServerNode):
         """Return an empty core of a replica."""
         settings = {name: value for name, value in self.world.server_settings.items() if name.endswith("_s")}
         config = CoreConfig(
-            replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT, **settings
-        )
+            replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT,
+            confirms=self.confirms, **settings,
+        )  # fmt: skip
         return ReplicaCore(config, server, now, self.world.limits, upstream=len(self.upstream))
 
     def connected(self, conn: Conn) -> None:

@@ -384,6 +384,58 @@ def with_replicas(made: Plan) -> Plan:
     return replace(made, commands=out)
 
 
+def with_copies(made: Plan) -> Plan:
+    """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
+
+    Plans with an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas` leaves.
+    """
+    words = {command.split()[0] for command in made.commands}
+    followed = with_replicas(made)
+    if followed is made or words & {"arbiter", "shorten", "renew", "wipe", "feed", "images"}:
+        return made
+    rng = random.Random(made.seed * 104_729 + 137)
+    copies = rng.choice((["R1"], ["R1", "R2"]))
+    out = ["copies 3"]
+    for command in followed.commands:
+        verb, *rest = command.split()
+        if verb == "replica" and rest[0] in copies:
+            out.append(f"replica {rest[0]} P B confirms")
+        elif verb != "fail" and not (verb == "wipe" and rest[0] in copies):
+            out.append(command)
+    end = next(i for i, command in enumerate(out) if command.startswith("settle"))
+    begin = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at ", "start"))) + 1
+    at = rng.randint((min(begin, end) + end) // 2, end)
+    clients = [command.split()[1] for command in out if command.startswith("client ")]
+    out[at:at] = _loss(rng, clients, copies)
+    out += [*_loss(rng, clients, copies), f"settle {SETTLE_S}"]
+    return replace(made, commands=out)
+
+
+def _loss(rng: random.Random, clients: list[str], copies: list[str]) -> list[str]:
+    """Return commands that lose two of three disks while sets are under way, some of which a copy hears late."""
+    # A second copy is a fourth disk, so that only the loss of both servers leaves too few.
+    one = rng.choice(copies)
+    pair = rng.choice((("P", "B"), ("P", "B"), ("P", one), ("B", one))) if len(copies) == 1 else ("P", "B")
+    late = rng.choice((
+        [], [f"busy {one} {rng.choice((0.2, 0.6))} at sync"], [f"pause {one}"], [f"cut P>{one}", f"cut B>{one}"],
+    ))  # fmt: skip
+    sets = [f"set {rng.choice(clients)} /{rng.choice('abcdef')}" for _ in range(rng.randint(2, 6))]
+    sets += [f"publish {rng.choice(clients)} {rng.choice('tuv')} 2" for _ in range(rng.randint(0, 3))]
+    rng.shuffle(sets)
+    spread = [line for each in sets for line in (each, f"tick {rng.choice((0.0, 0.005, 0.02, 0.05))}")]
+    healed = [f"resume {one}", f"heal P>{one}", f"heal B>{one}"]
+    start = [f"start {name}" for name in ("P", "B", *copies)]
+    return [
+        *late,
+        *spread,
+        f"tick {rng.choice((0.0, 0.05, 0.2))}",
+        f"lose {' '.join(pair)}",
+        *healed,
+        "tick 0.5",
+        *start,
+    ]
+
+
 def _with_a_share_of_splits(made: Plan) -> Plan:
     cut = made.temper in ("cut", "all") and random.Random(made.seed * 104_729 + 71).random() < SPLIT_SHARE
     return with_splits(made) if cut else made

@@ -69,6 +69,8 @@ class ServerNode:
         self.primary = name == "P"
         # The server has a disk of another pair, or the other server's role (mistakes.py).
         self.foreign = self.misplaced = False
+        # True if the server starts on the disk of a replica (copies.py).
+        self.promotes = False
         # True once a finished turn has heard the right server since then.
         self.met = False
         # The server's own disk, while it has a foreign one.
@@ -156,6 +158,7 @@ class ServerNode:
         config = CoreConfig(
             primary=self.primary is not self.misplaced, name=self.name, durability=self.disk.durability,
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
+            promote=self.promotes,
             **self.world.server_settings,
         )  # fmt: skip
         made = ServerCore(config, server, now, self.world.limits)

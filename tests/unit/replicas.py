@@ -11,15 +11,17 @@ from chp.limits import DEFAULT, Limits
 from chp_server.core.core import CoreConfig
 from chp_server.core.replica.core import ReplicaCore
 from chp_server.core.replica.upstream import PASSED, QUESTIONS, SETS, UPDATES
-from chp_server.core.updates.turn import Frames, Read, ReadOldest, Turn
+from chp_server.core.updates.turn import Frames, Read, ReadOldest, ReadSpans, Turn
 from chp_server.cores import STEP_S, Cores
 
 
 class WithReplica(Cores):
     """A pair, and a replica R of it; R2 follows R."""
 
-    def __init__(self, limits: Limits = DEFAULT, *, row: bool = False, **config: Any) -> None:
+    def __init__(self, limits: Limits = DEFAULT, *, row: bool = False, confirms: str = "", **config: Any) -> None:
         self.replicas: dict[str, ReplicaCore] = {}
+        # The replica that confirms.
+        self.confirms = confirms
         self.upstream: dict[str, tuple[str, ...]] = {"R": ("P", "B"), "R2": ("R",)}
         # The messages that each replica's lines bring with its next turn: line, frames.
         self._lines: dict[str, list[tuple[bytes, Frames]]] = {"R": [], "R2": []}
@@ -38,7 +40,7 @@ class WithReplica(Cores):
 
     def start(self, name: str) -> ReplicaCore:
         """Start a replica, with nothing."""
-        config = CoreConfig(replica=True, name=name)
+        config = CoreConfig(replica=True, name=name, confirms=name == self.confirms)
         servers = len(self.upstream[name])
         core = self.replicas[name] = ReplicaCore(
             config, name.encode() * (16 // len(name)), self.now, self.limits, upstream=servers
@@ -76,7 +78,7 @@ class WithReplica(Cores):
         self.sent(name, turn)
         self._read_nothing(name, turn)
         if name not in self.cut:
-            for line, *frames in turn.to_peer:
+            for line, *frames in [*turn.to_peer, *turn.confirm]:
                 self._up(name, line, frames)
         return turn
 
@@ -93,6 +95,8 @@ class WithReplica(Cores):
         for read in turn.reads:
             if isinstance(read, Read):
                 core.page(read, None)
+            elif isinstance(read, ReadSpans) and name in self.replicas:
+                core.page(read, {})
             elif isinstance(read, ReadOldest):
                 core.page(read, (core.state.number, True))
 

@@ -45,6 +45,15 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_reader_that_stays_ahead_does_not_go_back": "D-23",
         "test_what_the_active_lacks_too_is_a_snapshot_of_the_replica": "D-22",
     },
+    "tests/unit/test_confirming_replicas.py": {
+        "test_a_set_is_replicated_once_three_servers_have_synced_it": "D-26 D-29 D-31 D-32 D-33",
+        "test_a_replica_behind_a_replica_is_no_copy": "D-24",
+        "test_a_replica_that_confirms_has_the_messages_of_topics": "D-25",
+        "test_a_replica_confirms_nothing_while_it_lacks_messages": "D-27",
+        "test_a_position_of_another_history_ends_the_stream": "D-28",
+        "test_a_journal_is_one_copy_whatever_its_connections": "D-30",
+        "test_a_promoted_server_opens_an_epoch_that_the_pair_had_not": "D-34",
+    },
     "tests/wire/test_replica_keys.py": {
         "test_clients_of_a_replica_are_judged_by_their_own_users": "D-17 D-19",
     },

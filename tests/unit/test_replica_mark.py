@@ -26,7 +26,10 @@ def test_a_mark_is_in_the_journal_until_it_is_cleared(tmp_path: Path) -> None:
     replica_mark.enter(journal, 5, replica=True)
     with pytest.raises(WrongStore, match=f"{tmp_path}.* is the journal of a replica.* give an empty --data"):
         replica_mark.enter(journal, 5, replica=False)
-    replica_mark.clear(journal)
+    replica_mark.enter(journal, 5, replica=False, promote=True)
+    with pytest.raises(WrongStore, match="is empty, so there is nothing to promote"):
+        replica_mark.enter(journal, 0, replica=False, promote=True)
+    journal.set_meta(replica_mark.REPLICA, b"")
     journal.sync()
     journal.close()
     journal = opened(tmp_path)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from chp.batch import Segment, packb, split
+from chp.batch import Segment, encode, packb, split
 from chp.columns import (
     ABORT,
     ACK,
@@ -41,7 +41,7 @@ from chp.columns import (
     UNLEASE,
     UNLESS_NEWER,
 )
-from chp.headers import KIND_NAMES
+from chp.headers import KIND_NAMES, REPLICATED, Ack
 from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
@@ -53,6 +53,7 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
+from chp_server.core.updates.channels import greeting
 from chp_server.core.updates.turn import Append, ReadMessages, Turn
 from chp_server.store.memory_store import MemoryStore, MessageShelf
 from tests.wire.vectors import Vector
@@ -253,6 +254,14 @@ def _questions() -> dict[str, Frames]:
     found["icanhaz-more-of-a-replica"] = _question(
         b"", 3, {"more": 16, "readers": 250, "hops": 1, "number": number(1, 9)}
     )
+    found |= {
+        "icanhaz-to-follow-and-confirm": _question(b"\x02follow\x03", 3, {**at, "whole": False, "confirms": SERVER}),
+        "icanhaz-what-a-replica-confirms": _question(
+            b"", 3, {"more": 0, "confirmed": [SERVER, number(1, 9), SERVER, 7]}
+        ),
+        "icanhaz-messages-that-a-replica-lacks": _question(b"", 3, {"more": 0, "lack": packb([1, 0, 5])}),
+        "ack-of-three-copies": greeting(OWN, number(1, 3), encode(Ack([[1, 1, number(1, 2)]], REPLICATED, None, 3))),
+    }
     return {**found, "icanhaz-what-a-client-tells-of-itself": _question(b"\x02client\x03", 2, told)}
 
 

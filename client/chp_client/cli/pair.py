@@ -262,6 +262,10 @@ def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdic
     for view in (active, *others):
         if view.fact("room.read_only") or view.fact("room.full"):
             return PairVerdict(DEGRADED, "degraded", f"{view.server}: {view.fact('room.why') or 'it is full'}")
+    wanted, there = active.fact("copies.wanted"), active.fact("copies.in_sync")
+    if wanted is not None and there is not None and there < wanted:
+        why = f"{there} copies of {wanted} are in sync at {active.server}, so acknowledgements say journaled"
+        return PairVerdict(DEGRADED, "degraded", why)
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return PairVerdict(OK, "healthy", why)
 

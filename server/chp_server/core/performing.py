@@ -137,7 +137,10 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     server is a replica and the journal is a plain server's.
     """
     loaded, committed = journal.load(), core.committer.committed
-    replica_mark.enter(journal, loaded.number, replica=core.pair.config.replica)
+    config, marked = core.pair.config, replica_mark.is_marked(journal)
+    core.pair.journal = replica_mark.enter(
+        journal, loaded.number, replica=config.replica, promote=config.promote, run=core.pair.server
+    )
     core.pair.epochs.used = loaded.seen_epoch
     core.pair.high_water_mark = loaded.marked
     core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""
@@ -149,6 +152,8 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     if committed.drop_partial():
         journal.drop_after(committed.state.number)
     journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
+    if config.promote and marked:
+        core.promote()
     # A backup that is started becomes another store than the one that it was made of.
     if journal.get_meta(COPY):
         committed.state.store = core.pair.server

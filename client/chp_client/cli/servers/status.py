@@ -265,6 +265,14 @@ def _sync(v: ServerStatus, look: Look) -> str:
     return shown + (", throttled by the passive" if v.fact("throttled") else "")
 
 
+def _copies(v: ServerStatus, look: Look) -> str:
+    """Return how many servers that count as copies are in sync, of those that `--copies` asks for."""
+    wanted, there = v.fact("copies.wanted"), v.fact("copies.in_sync")
+    if wanted is None or there is None:
+        return "-"
+    return f"{there} of {wanted}" + ("" if there >= wanted else ", DEGRADED")
+
+
 def _replica(v: ServerStatus, look: Look) -> str:
     """Return the place and the load of a replica."""
     hops, age, readers, cpu = (v.fact(f"replica.{name}") for name in ("hops", "age", "readers", "cpu"))
@@ -281,6 +289,7 @@ def _replicas(v: ServerStatus, look: Look) -> str:
     told = [
         f"{escape(str(each['name']))}: {counted(each['readers'], 'reader')}"
         + (f", {show_count(each['lag'])} behind" if each["lag"] else "")
+        + {True: ", confirms", False: ", NOT IN SYNC"}.get(each.get("in_sync"), "")
         for each in (found if isinstance(found, list) else ())
     ]
     return "; ".join(told) or "-"
@@ -361,6 +370,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("number", lambda v, look: show_revision(v.position)),
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
+    ("copies", _copies),
     ("peer", _peer),
     ("replica", _replica),
     ("replicas", _replicas),

@@ -109,7 +109,7 @@ class Requests:
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
-        self.replicas = Replicas(turn, self._committed, self.feeds.pages)
+        self.replicas = Replicas(turn, self._committed, self.feeds.pages, pair.config, link.sets)
         # On a replica: the connections whose questions it has passed to the active.
         self.passed: set[bytes] = set()
         # On a replica: passes the read of a user's connection, if its records are not here; False if it can't.

@@ -7,7 +7,10 @@
 
 A message to or from a server begins with its line: one of these, the place of the server in `--upstream`, and for
 PASSED the identity of the client's connection. The replica asks one server at a time. As long as it hears none, it asks
-one after the other, and each question counts as a vote there, like that of any client. Pure.
+one after the other, and each question counts as a vote there, like that of any client.
+
+A replica that confirms (`--confirms`) gets the messages of topics too, and asks for those that it lacks. It confirms
+what its journal has, and nothing while messages are missing. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from chp import headers
@@ -28,14 +32,17 @@ from chp.unpacking import WHOLE_STATE
 from chp.versions import VERSION
 
 from ..pair.follow import Loader
+from ..peer.backfill import Backfill
 from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
+from ..state.missing_messages import Spans
+from ..state.state import ReplicatedState
 from ..updates.authorizer import VOUCHED, Signed, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
-from ..updates.turn import CurrentTurn, DropAfter, Frames, Replace
+from ..updates.turn import CurrentTurn, DropAfter, Frames, ReadSpans, Replace
 from .age import Age
 from .passed_reads import PassedRead, PassedReads
 
@@ -84,6 +91,10 @@ NO_ANSWER = (
     "look whether DIR/upstreamN.pub are theirs, and whether they know the key of this replica"
 )
 NONE_ACTIVE = "servers answer there, and none of them is active: look at the pair with `chp status`"
+NO_COPY = (
+    "the server at --upstream counts no copies: it is a replica, or of an older version; give --upstream the servers "
+    "of the pair, or leave --confirms out"
+)
 OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
 
 
@@ -121,8 +132,16 @@ class Upstream:
         *,
         servers: int,
         timeout_s: float,
+        backfill: Backfill | None = None,
+        journal: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._turn, self._committed, self._requests = turn, committed, requests
+        # The missing messages of a replica that confirms; None for any other, which keeps no messages.
+        self._backfill, self._journal = backfill, journal
+        # The number that was confirmed last.
+        self.confirmed = 0
+        # A whole state that waits for the journal to say which messages it has, and the number up to which they stay.
+        self.taking: tuple[ReplicatedState, int] | None = None
         # Makes a GREETING of this moment.
         self._greeting, self._timeout_s = greeting, timeout_s
         self.servers = servers
@@ -187,7 +206,7 @@ class Upstream:
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
         there = self._goal is not None and self._committed.state.number >= self._goal
-        there = there and self._loader is None and not self.replaces
+        there = there and self._loader is None and self.taking is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -416,9 +435,13 @@ class Upstream:
             self._taken_bytes += len(body)
             if isinstance(header, headers.Sync):
                 self._on_state_chunk(body)
-            else:
+            elif self._backfill is None:
                 for item in items_of(body):
                     self._on_record(item)
+            else:
+                items = items_of(body)
+                for item, messages in zip_longest(items[::2], items[1::2], fillvalue=b""):
+                    self._on_record(item, messages)
 
     def _on_refused(self, refused: headers.Refused) -> None:
         self.source = None
@@ -452,6 +475,9 @@ class Upstream:
 
     def _on_life(self, place: int, header: headers.Header) -> None:
         facts = header.facts if isinstance(header, headers.Reply) else {}
+        if type(facts.get("fill")) is bytes and self._backfill is not None:
+            self._backfill.on_fill(facts["fill"], self._turn.effects)
+            return
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
@@ -462,6 +488,9 @@ class Upstream:
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
+        elif self._backfill is not None and facts.get("confirms") is not True:
+            self.source = self._goal = None
+            self._misfit(NO_COPY)
         elif self.source is None:
             self.source, self._goal, self._said_full = place, number, False
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
@@ -475,7 +504,7 @@ class Upstream:
         self._loader = self._loader or Loader(self._limits)
         self._loader.add(body, self._turn.arrival)
 
-    def _on_record(self, body: bytes) -> None:
+    def _on_record(self, body: bytes, messages: bytes = b"") -> None:
         turn, committed = self._turn, self._committed
         header, items = decode(body, WHOLE_STATE)
         if isinstance(header, headers.StateHead):
@@ -494,7 +523,9 @@ class Upstream:
             # Other batches are staged here than the active has committed.
             self._whole = True
             raise
-        # The messages of topics stay with the pair.
+        # The messages of topics stay with the pair, unless this replica is a further copy.
+        if self._backfill is not None:
+            record.messages = self._backfill.came(messages)
         committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
@@ -505,11 +536,28 @@ class Upstream:
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        if self._backfill is not None and self.taking is None:
+            # Messages of the history that both have stay in the journal. What comes meanwhile waits (core.py).
+            shared = 0 if self.replaces else after.common_number(committed.state.history)
+            self.taking = after, shared
+            turn.effects.reads.append(ReadSpans(shared))
+            return
+        self._take_state(after, 0)
+
+    def take_spans(self, spans: Spans) -> None:
+        """Take over the whole state that waits, now that the journal has told which messages it has."""
+        if self.taking is not None and self._backfill is not None:
+            (after, shared), self.taking = self.taking, None
+            self._take_state(after, shared)
+            self._backfill.replaced(spans)
+
+    def _take_state(self, after: ReplicatedState, shared: int) -> None:
+        turn, committed = self._turn, self._committed
         # Until the journal has the new state, nothing is published, as of a passive.
         self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
-        turn.effects.journal.append(Replace(after.number))
+        turn.effects.journal.append(Replace(after.number, shared))
         self._goal, self.greets = max(self._goal or 0, after.number), True
         self.lives |= self._age.holds(after.number)
         turn.effects.fact("caught_up", number=describe(after.number), keys=len(after.map), by="snapshot")
@@ -535,7 +583,9 @@ class Upstream:
             told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
             told["number"] = self._committed.state.number
             turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
-            self._taken, self._taken_bytes, self._report_at = 0, 0, now + REPORT_S
+            # Without a word the active gives a copy up as soon as it gives a passive up.
+            report_s = REPORT_S if self._backfill is None else min(REPORT_S, self._timeout_s / 4)
+            self._taken, self._taken_bytes, self._report_at = 0, 0, now + report_s
 
     @property
     def _has_taken_half(self) -> bool:
@@ -568,16 +618,35 @@ class Upstream:
     def _ask(self, place: int, server: bytes, name: str) -> None:
         committed, turn = self._committed, self._turn
         if committed.drop_partial():
+            if self._backfill is not None:
+                self._backfill.dropped()
             turn.effects.journal.append(DropAfter(committed.state.number))
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
-        self._chunk = self._taken = self._taken_bytes = 0
-        self._loader = None
+        self._chunk = self._taken = self._taken_bytes = self.confirmed = 0
+        self._loader = self.taking = None
         self._age.ask(turn.now)
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
         asked["whole"] = self._whole
+        if self._backfill is not None:
+            asked["confirms"] = self._journal()
         turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
+
+    def confirm(self, confirm: list[Frames]) -> None:
+        """Confirm what the journal has once this turn is synced, and ask for messages that are missing."""
+        backfill, number = self._backfill, self._committed.state.number
+        waits = self._loader is not None or self.taking is not None or self._whole or self.replaces
+        if backfill is None or self.source is None or waits:
+            return
+        told = {"id": self._request, "chp": VERSION, "more": 0}
+        question = backfill.question(self._turn.now)
+        if question is not None:
+            confirm.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb({**told, "lack": question[1]})])
+        elif number != self.confirmed and not backfill.lacks:
+            self.confirmed = number
+            proof: Position = self._committed.state.proof()
+            confirm.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb({**told, "confirmed": proof})])
 
     def status(self) -> dict[str, Any]:
         """Return the facts for the status."""
