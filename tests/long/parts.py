@@ -60,6 +60,10 @@ PARTS = (
         f"{NOTED} tests/process/test_schedule_killed.py",
     ),
     Part("reads", "a read by parts whose active is killed", f"{NOTED} tests/process/test_reads_killed.py"),
+    Part(
+        "replicas", "twenty kills of replicas and of the active, under readers",
+        f"{NOTED} tests/process/test_replicas_killed.py",
+    ),
     Part("subscribers", "subscribers that leave a stopped server", f"{NOTED} tests/process/test_subscribers.py"),
     Part("busy", "a pair on a machine without idle time", f"{NOTED} tests/process/test_busy_machine.py"),
     Part("recipes", "an election whose candidates are killed", f"{NOTED} tests/process/test_recipes.py"),

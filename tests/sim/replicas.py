@@ -40,6 +40,8 @@ class ReplicaNode(ServerNode):
         self.upstream, self.confirms = upstream, confirms
         # What it subscribes to at each server; its sockets send that again when they connect.
         self._topics: list[dict[bytes, None]] = []
+        # The lines of questions that it passes for clients.
+        self._passed: dict[Conn, bytes] = {}
 
     @property
     def is_replica(self) -> bool:
@@ -49,6 +51,8 @@ class ReplicaNode(ServerNode):
     def start(self) -> None:
         """Recover from the journal and take the ports."""
         self._topics = [{b"HUGZ": None} for _ in self.upstream]
+        for conn in list(self._passed):
+            self._close(conn)
         super().start()
 
     def new_core(self, server: bytes, now: float) -> ReplicaCore:
@@ -78,13 +82,15 @@ class ReplicaNode(ServerNode):
         if conn.a != self.name:
             super().deliver(conn, frames)
         elif conn.kind in LINES:
-            self.inbox["peer"].append((conn, LINES[conn.kind] + bytes([self.upstream.index(conn.b)]), frames))
+            line = self._passed.get(conn) or LINES[conn.kind] + bytes([self.upstream.index(conn.b)])
+            self.inbox["peer"].append((conn, line, frames))
             self.schedule(self.world.turn_delay())
 
     def to_peer(self, messages: list[Frames]) -> None:
-        """Send messages to upstream. Questions of a client's own are not asked here."""
+        """Send messages to upstream."""
         for line, *frames in messages:
             if (kind := KINDS.get(line[:1])) is None:
+                self._pass(line, frames)
                 continue
             if kind == "upd":
                 topics, topic = self._topics[line[1]], frames[0][1:]
@@ -93,3 +99,19 @@ class ReplicaNode(ServerNode):
                 else:
                     topics.pop(topic, None)
             self.world.net.send(self.world.net.conns[kind, self.name, self.upstream[line[1]]], "up", frames)
+
+    def _pass(self, line: bytes, frames: Frames) -> None:
+        """Pass a client's question by a connection of its own, or end this connection."""
+        server, name = self.upstream[line[1]], line.hex()
+        conn = self.world.net.conns.get(("req", self.name + name, server))
+        if not frames:
+            if conn is not None:
+                self._close(conn)
+            return
+        if conn is None:
+            conn = self.world.net.connect("req", self.name, server, name)
+            self._passed[conn] = line
+        self.world.net.send(conn, "up", frames)
+
+    def _close(self, conn: Conn) -> None:
+        self.world.net.close("req", self.name, conn.b, self._passed.pop(conn).hex())

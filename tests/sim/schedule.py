@@ -338,14 +338,12 @@ def with_schedules(made: Plan) -> Plan:
 def with_replicas(made: Plan) -> Plan:
     """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
 
-    The simulated lines of a replica carry no questions of a client's own, so its clients are no members of groups.
     Plans with rules, mistakes or splits stay as they are.
     """
     begin = made.commands[0]
     if begin == "keyed" or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):
         return made
     rng = random.Random(made.seed * 104_729 + 131)
-    members = {command.split()[1] for command in made.commands if command.startswith("consume ")}
     lines = ["replica R1", "replica R2", *rng.choice(([], ["replica R3 R1"], ["replica R3 R2 R1"]))]
     names = [line.split()[1] for line in lines]
     out = [*lines, *(f"start {name}" for name in names)]
@@ -355,7 +353,8 @@ def with_replicas(made: Plan) -> Plan:
         if command.startswith("reset ") and command.split()[1].partition("-")[0] in moved:
             continue
         out.append(command)
-        if command.startswith("client ") and (name := command.split()[1]) not in members and rng.random() < 0.8:
+        if command.startswith("client ") and rng.random() < 0.8:
+            name = command.split()[1]
             # Two of all, or a list from which the client has to choose: some replicas, and the pair.
             two = rng.sample([*names, rng.choice("PB")], 2)
             several = [*rng.sample(names, rng.randint(1, len(names))), "P", "B"]

@@ -112,7 +112,7 @@ class ServerNode:
         self._wake_at = float("inf")
         self._measure_due = float("-inf")
         self._identities: dict[bytes, Conn] = {}
-        self._spins = 0
+        self._spins = self._pending = 0
         # True once a STATE of the peer has arrived, and once a turn has taken one.
         self._heard = self._hears = False
         # The changes of the connection to the peer's port since the last turn.
@@ -301,7 +301,9 @@ class ServerNode:
         if core.link.ends:
             self.crash()
             return
-        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish:
+        # A turn that takes sets of a pending list has something to do, although they may wait for their turn then.
+        pending, self._pending = self._pending, len(core._pending.taken)
+        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish or self._pending < pending:
             self._spins = 0
         else:
             self._spins += 1

@@ -163,6 +163,23 @@ def test_a_reader_that_is_ahead_waits_and_resumes() -> None:
     assert end.resumed and end.number == ahead
 
 
+def test_a_reader_that_stays_ahead_does_not_go_back() -> None:
+    pair = WithReplica()
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.turn("P")
+    pair.take_lines("R")
+    ahead = pair.p.state.number
+    assert ahead > pair.r.state.number and pair.r.active
+    asked = {"chp": 5, "from": ahead, "proof": pair.p.state.whose(ahead)}
+    pair.r.request([b"c", ICANHAZ, b"", packb({**asked, "id": 9})])
+    pair.r.request([b"d", ICANHAZ, b"", packb({**asked, "id": 10, "feed": True})])
+    pair.stopped = "PB"
+    pair.run(0.7)
+    (refused,) = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy", "it waited, and the record did not come"
+    assert any(line == b"Q\x00d" for line, *_ in pair.sent_up)
+
+
 def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair = WithReplica()
     topic = session_topic(public_session(SESSIONS[0]))
@@ -371,6 +388,16 @@ def test_replicas_that_are_cut_off_tell_the_time_since_the_actives_last_word() -
     pair.start("R")
     pair.run(2.0)
     assert pair.r.load()["age"] > 1500, "it has heard nothing since its start"
+
+
+def test_a_replica_knows_why_it_has_no_upstream() -> None:
+    pair = WithReplica(row=True)
+    pair.run(1.0)
+    assert [pair.replicas[name].upstream.trouble() for name in ("R", "R2")] == ["", ""]
+    pair.stopped = "PB"
+    pair.run(8.0)
+    assert pair.r.upstream.trouble().startswith("no server answers")
+    assert pair.replicas["R2"].upstream.trouble().startswith("servers answer there, and none of them is active")
 
 
 def test_the_shortest_way_of_a_word_counts_as_none_whatever_the_clocks_say() -> None:

@@ -150,6 +150,7 @@ class Replicas:
         self.streams[identity] = stream
         resumes = at.number > 0 and committed.holds(at) and options.get("whole") is not True
         if not resumes:
+            committed.counts["snapshots"] += 1
             stream.position = state.number
             stream.chunks, stream.rest = whole_state(state, turn, limits)
         stream.number, stream.user = at.number, user

@@ -72,6 +72,7 @@ COUNTED_SLICES = 8
 TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
 # A replica lets a reader that is further wait so long for its number, which nearly always comes within milliseconds.
 AWAITED_S = 0.5
+BEHIND = "this replica lacks records that the reader has; ask again, or ask another server"
 Options = dict[str, Any]
 # The user that asked, and the number of the rules at that time.
 Asked = tuple[str, int]
@@ -295,11 +296,17 @@ class Requests:
     def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
         """Return what tells whether a reader's answer waits: the reader comes from a server that is further."""
         committed, turn = self._committed, self._turn
-        ahead = proof is not None and proof[0] == committed.state.store and after > committed.state.number
-        if not (self._pair.config.replica and ahead):
+        if not self._knows_more(after, proof):
             return None
         until = turn.now + AWAITED_S
         return lambda: after > committed.state.number and turn.now < until
+
+    def _knows_more(self, after: int, proof: list[bytes] | None) -> bool:
+        """Return True if this is a replica, and a reader has records of the same history that it lacks yet."""
+        state = self._committed.state
+        if not self._pair.config.replica or proof is None or after <= state.number or proof[0] != state.store:
+            return False
+        return epoch_of(after) > state.epoch or proof == state.whose(state.number)
 
     def _lacks(self, after: int, proof: list[bytes]) -> bool:
         """Return True if a number is in our history, and not all records after it are in memory."""
@@ -386,6 +393,10 @@ class Requests:
             yield []
         session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
+        if self._knows_more(*at):
+            # It would go back by a snapshot.
+            yield [reply(pack(committed.state.number), encode(headers.Refused(request_id, "busy", BEHIND)))]
+            return
         if self._resumes(*at):
             yield from self._resume(at[0], subtree, request_id, session_no, indices)
             return
@@ -602,13 +613,15 @@ class Requests:
     def _passes_feed(
         self, identity: bytes, subtree: str, options: Options, after: int, whose: list[bytes] | None
     ) -> Callable[[], bool]:
-        """Return what passes a feed to the active, if the number is in our history; the user is that of now."""
+        """Return what passes a feed to the active, if the number is in its history; the user is that of now."""
         user = self.authorizer.speaker
 
         def passes() -> bool:
             state = self._committed.state
             ours = after == 0 or state.is_ours(after, state.whose(after) if whose is None else whose)
-            return ours and self.passes is not None and self.passes(identity, user, subtree, options)
+            if self.passes is None or not (ours or self._knows_more(after, whose)):
+                return False
+            return self.passes(identity, user, subtree, options)
 
         return passes
 

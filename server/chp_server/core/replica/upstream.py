@@ -59,6 +59,8 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
+# After so long without a server that serves, the log says so.
+TROUBLE_S = 5.0
 # A time is over when it has passed.
 A_LITTLE = 0.001
 # The connection of a client is kept for so long after its last answer, as a program may ask again at once.
@@ -84,6 +86,11 @@ FULL = (
     "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
     "end a replica that is not needed, or give --upstream a replica that follows the pair"
 )
+NO_ANSWER = (
+    "no server answers there: start the pair, or give --upstream the --bind address of each of its servers; with keys, "
+    "look whether DIR/upstreamN.pub are theirs, and whether they know the key of this replica"
+)
+NONE_ACTIVE = "servers answer there, and none of them is active: look at the pair with `chp status`"
 NO_COPY = (
     "the server at --upstream counts no copies: it is a replica, or of an older version; give --upstream the servers "
     "of the pair, or leave --confirms out"
@@ -142,6 +149,8 @@ class Upstream:
         self.source: int | None = None
         # The last question: to which server, its id, when it was sent, and the next chunk of its answer.
         self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
+        # When a server last refused to be followed because it is not active.
+        self._passive_at = LONG_AGO
         # Questions since a word of a server came.
         self._tries = 0
         # The time of the last word of the source, and its hops from the pair.
@@ -208,6 +217,12 @@ class Upstream:
     def age_ms(self) -> int:
         """Return how long ago the active had no more than this replica holds, through all replicas between."""
         return max(0, round((self._turn.now - self._age.current_at) * 1000))
+
+    def trouble(self) -> str:
+        """Return why no server is followed; "" if one is, or if the log has the reason."""
+        if self.source is not None or self._said_full or self._said:
+            return ""
+        return NONE_ACTIVE if self._turn.now - self._passive_at < TROUBLE_S else NO_ANSWER
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
@@ -432,7 +447,7 @@ class Upstream:
         self.source = None
         if refused.code == "passive":
             # It says so for itself. The next server is asked at once, and all of them again after a while.
-            self._heard, self._tries = LONG_AGO, max(1, self._tries)
+            self._heard, self._tries, self._passive_at = LONG_AGO, max(1, self._tries), self._turn.now
             if self._tries <= self.servers:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
