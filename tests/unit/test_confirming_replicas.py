@@ -127,6 +127,21 @@ def test_a_replica_confirms_nothing_while_it_lacks_messages() -> None:
     assert pair.p.status()["copies"]["in_sync"] == 3
 
 
+def test_questions_for_messages_are_bounded_by_credit() -> None:
+    pair = ThreeCopies()
+    pair.publish(b"one")
+    pair.run(0.5)
+    replicas = pair.p.requests.replicas
+    [(identity, stream)] = replicas.streams.items()
+    pair.cut.add("R")
+    told = {"chp": VERSION, "id": stream.request_id, "more": 0, "lack": packb([1, 0, 1])}
+    for _ in range(100):
+        for _ in range(3):
+            pair.p.request([identity, ICANHAZ, b"", packb(told)])
+        assert len(pair.turn("P").reads) <= 1
+    assert stream.credit == 0 and replicas.under_way == stream.under_way > 0
+
+
 @pytest.mark.parametrize("lack", [packb([1, 2]), packb(["a", 1, 2]), packb(7), b"\xc1"])
 def test_a_question_for_messages_that_is_ill_formed_is_counted(lack: bytes) -> None:
     pair = ThreeCopies()

@@ -477,6 +477,8 @@ class Upstream:
         facts = header.facts if isinstance(header, headers.Reply) else {}
         if type(facts.get("fill")) is bytes and self._backfill is not None:
             self._backfill.on_fill(facts["fill"], self._turn.effects)
+            self._taken += 1
+            self._taken_bytes += len(facts["fill"])
             return
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
