@@ -160,6 +160,16 @@ def test_a_position_of_another_history_ends_the_stream() -> None:
     assert "a replica differs" in [fact.event for fact in pair.turn("P").facts]
 
 
+def test_a_replica_that_goes_while_its_records_are_read_leaves_no_work() -> None:
+    pair = WithReplica()
+    replicas = pair.p.requests.replicas
+    [identity] = replicas.streams
+    replicas.reads = replicas.more = pair.p.requests.awake = True
+    pair.p.requests.gone(identity)
+    pair.turn("P")
+    assert pair.p.next_deadline() > pair.now
+
+
 def test_a_replica_behind_a_replica_is_no_copy() -> None:
     pair = WithReplica(row=True, confirms="R2")
     pair.run(1.0)
@@ -172,7 +182,7 @@ def test_a_promoted_server_opens_an_epoch_that_the_pair_had_not() -> None:
     epoch = epoch_of(pair.r.state.number)
     core = ServerCore(CoreConfig(name="new", durability=1, promote=True), b"n" * 16, pair.now)
     core.committer.committed.state = pair.r.state
-    core.promote()
+    core.promote("replica")
     core.begin_turn(pair.now, pair.now)
     turn = core.end_turn()
     assert core.active and epoch + PROMOTED_EPOCHS < epoch_of(core.state.number) <= epoch + PROMOTED_EPOCHS + 2

@@ -420,10 +420,14 @@ class Replicas:
         stream = self.streams.pop(identity, None)
         if stream is not None:
             self.under_way -= stream.under_way
+        if not self.streams:
+            # Nothing is read or sent for them any more.
+            self.reads = self.more = False
 
     def clear(self) -> None:
         """Drop all replicas: this server no longer serves."""
         self.streams.clear()
+        self.reads = self.more = False
         self._asked.clear()
         self.under_way = 0
 
