@@ -166,7 +166,8 @@ def once_or_not(history: History) -> Iterator[str]:
         elif write.sure and not max(counts) and not write.may_be_old:
             yield f"{write.name} was acknowledged by both servers, and is not there"
         elif write.outcome == REFUSED and max(counts):
-            yield f"{write.name} was refused, and is there"
+            took = write.answered - write.called
+            yield f"{write.name} was refused ({write.thread}, {write.code}, after {took:.2f} s), and is there"
 
 
 def one_record(history: History) -> Iterator[str]:
