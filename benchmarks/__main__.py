@@ -34,6 +34,7 @@ NAMES = (
     "idle",
     "fairness",
     "mounts",
+    "replicas",
     "gateway",
     "topics",
     "recording",

@@ -6,6 +6,7 @@
     read    the same keys as a DataFrame: all columns, and four of them
     topic   the rows of 100 bytes published to a topic by one commit, and read back by two tasks
     seen    a micro-batch of 100 rows: from the sink to an application's memory (spark_seen.py)
+    beside  another client's awaited sets while the job writes to a pair, beside idle (spark_bystander.py)
     cross   all 7,156,092 cross rates of the ECB's history, published, read back and compared (spark_crosses.py)
 
 A write is acknowledged when it is committed and in the log; the server puts it into its map right after that, and
@@ -29,6 +30,7 @@ from typing import Any
 
 from .rounds import Round, in_turn, ratio, summary
 from .servers import ChpServer, Redis, redis_program, status
+from .spark_bystander import bystanders
 from .spark_crosses import crosses
 from .spark_processor import Processor
 from .spark_seen import seen
@@ -86,6 +88,7 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         topic = {"servers": server.address, "topic": TOPIC}
         cases["rows read from a topic"] = _case({"chp": _rate(lambda: _load(spark, topic), rows, idle)}, rounds)
         cases["a micro-batch of 100 rows, seen"] = seen(spark, server.address, 5 if quick else 30)
+        cases[f"a bystander's awaited sets beside a commit of {rows:,} rows"] = bystanders(spark, frame, rounds)
         frame.unpersist()
         larger.unpersist()
         cases["cross rates"] = crosses(spark, 200 if quick else 0)

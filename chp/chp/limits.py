@@ -110,6 +110,8 @@ class Limits:
     syncs_max: int = 1024
     # Replicas that follow one server: each gets every record once more, so 64 cost as much as 64 readers of everything.
     replicas_max: int = 64
+    # Copies that an acknowledgement waits for: each more is a server whose sync every awaited set waits for.
+    copies_max: int = 8
     # What is under way to one replica, beside its last chunk: at 24 MB/s it is the records of 300 ms.
     follower_bytes_max: int = 8 * MIB
     # What is under way to all replicas. Two chunks for each of them, 128 MiB, are kept free of the larger shares.
@@ -138,8 +140,6 @@ class Limits:
     question_mark: int = 100
     # A reader that takes nothing for this long is gone.
     sync_idle_s_max: float = 60.0
-    # Snapshots that are kept for several readers at once. What they hold is bounded below; a name alone has 500 bytes.
-    images_max: int = 1024
     # All images that are read at once have this many bytes, with the values, which the map may have too ...
     images_bytes_max: int = 1024 * MIB
     # ... or this many times the keys of the map, if that is more.
@@ -150,13 +150,13 @@ class Limits:
     undo_bytes_max: int = 256 * MIB
     # A passive that is not told that a number is not needed any more forgets it after so long.
     image_kept_s_max: float = 3600.0
-    # Each slice of an image is a reader.
+    # Each part of an image is a reader.
     image_parts_max: int = 4096
-    # An image that was not read from for this long is dropped.
+    # A number whose images were not read from for this long is kept no more.
     image_idle_s_max: float = 600.0
-    # An image that was not read from for this long makes room for another.
+    # A number whose images were not read from for this long makes room for another.
     image_unread_s_min: float = 30.0
-    # An image whose every slice was read is kept for this long, in case a reader failed.
+    # A number whose every plan was read to its end is kept for this long, in case a reader failed.
     image_done_s_max: float = 60.0
     # A reader that takes nothing is given up when this many messages wait for it.
     router_queue_max: int = 4096

@@ -40,6 +40,7 @@ PARTS = (
     _seeds("sim-arbiter", ", each with an arbiter", 20_000, 500, " --arbiter"),
     _seeds("sim-consumers", ", each with groups", 20_000, 500, " --consumers"),
     _seeds("sim-splits", ", each with split clients", 20_000, 500, " --splits"),
+    _seeds("sim-copies", ", with losses of two of three disks", 20_000, 2000, " --copies"),
     Part("damages", "a thousand damaged journals", f"{NOTED} tests/damage"),
     Part(
         "kills", "a hundred rounds of kill -9, with all sets counted",
@@ -59,6 +60,10 @@ PARTS = (
         f"{NOTED} tests/process/test_schedule_killed.py",
     ),
     Part("reads", "a read by parts whose active is killed", f"{NOTED} tests/process/test_reads_killed.py"),
+    Part(
+        "replicas", "twenty kills of replicas and of the active, under readers",
+        f"{NOTED} tests/process/test_replicas_killed.py",
+    ),
     Part("subscribers", "subscribers that leave a stopped server", f"{NOTED} tests/process/test_subscribers.py"),
     Part("busy", "a pair on a machine without idle time", f"{NOTED} tests/process/test_busy_machine.py"),
     Part("recipes", "an election whose candidates are killed", f"{NOTED} tests/process/test_recipes.py"),
@@ -69,7 +74,7 @@ PARTS = (
              f"{{python}} -m tests.interpreters {version} --done {{state}}/done")
         for version in ("3.12", "3.13", "3.14", "3.14t")
     ),
-    Part("spark", "a cluster of Spark, and its secrets", f"{NOTED} tests/spark"),
+    Part("spark", "a cluster of Spark, its secrets, and kills of a query with foreach", f"{NOTED} tests/spark"),
     *(
         Part(
             f"spark-{version}", f"batches, streams and topics on PySpark {version}",

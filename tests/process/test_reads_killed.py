@@ -16,8 +16,10 @@ pytest.importorskip("pyspark", reason="the reader is Spark's")
 from chp_client.spark.reading.snapshot import ImagePartition, plan_read, port_of, read_part
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
-ROWS, PARTS = 200_000, 4
-VALUE = b"first".ljust(200, b".")
+ROWS, PARTS = 1_000_000, 8
+VALUE = b"first".ljust(50, b".")
+# So often 500 keys change: in a minute less than the servers hold for the number that is read.
+PAUSE_S = 0.1
 
 
 def rows(servers: list[str], piece: ImagePartition) -> Iterator[list[tuple[str, bytes]]]:
@@ -32,14 +34,16 @@ def test_a_read_goes_on_at_the_successor_with_the_rows_of_its_number(
 ) -> None:
     caplog.set_level(logging.WARNING, "chp_client.spark")
     with ProcessPair(tmp_path) as pair, synced(pair.servers, None) as clone:
-        clone.set_many({f"/a/{n}": VALUE for n in range(ROWS)}).wait(120)
+        for start in range(0, ROWS, 10_000):
+            clone.set_many({f"/a/{n}": VALUE for n in range(start, start + 10_000)})
+        clone.flush(300)
         with port_of({"timeout": 120}, servers=pair.servers) as port:
             pieces = plan_read(port, "/a/", "/a/", PARTS)
         over = Event()
 
         def write() -> None:
             n = 0
-            while not over.is_set():
+            while not over.wait(PAUSE_S):
                 keys = [f"/a/{(n + i) * 7 % (2 * ROWS)}" for i in range(500)]
                 clone.set_many(dict.fromkeys(keys[:400], b"later"))
                 clone.delete_many(keys[400:]).wait(120)

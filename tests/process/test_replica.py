@@ -67,21 +67,26 @@ def test_replicas_that_follow_each_other_end_with_a_reason(tmp_path: Path) -> No
         two.kill()
 
 
-def test_a_replica_of_another_store_ends_with_a_reason(tmp_path: Path) -> None:
+def test_a_replica_of_another_store_or_kind_ends_with_a_reason(tmp_path: Path) -> None:
     pair = [ServerProcess(tmp_path / name, "alone", f"tcp://127.0.0.1:{free_port()}", None) for name in "ab"]
     for server, name in zip(pair, "ab", strict=True):
         (tmp_path / name).mkdir()
         server.start()
     replica = replica_of(tmp_path, "r", pair[0].address)
     other = replica_of(tmp_path, "r", pair[1].address, address=replica.address)
+    plain = ServerProcess(tmp_path / "r", "alone", replica.address, None)
+    of_a_server = replica_of(tmp_path, "a", pair[1].address, address=replica.address)
     try:
         replica.start()
         with synced([replica.address]) as clone:
             clone.set("/a", b"1").wait(WAIT_S)
         replica.kill()
         assert "hold the store" in ends(other.start())
+        assert "is the journal of a replica" in ends(plain.start())
+        pair[0].kill()
+        assert "is the journal of a server" in ends(of_a_server.start())
     finally:
-        for each in (*pair, replica, other):
+        for each in (*pair, replica, other, plain, of_a_server):
             each.kill()
 
 

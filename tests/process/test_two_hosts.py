@@ -43,7 +43,7 @@ from chp_client.port.ask import QuestionPort
 from chp_client.port.feed import Feed
 servers = ClientFile.read("/etc/chp/alice.toml")
 with QuestionPort(servers, 60) as port, Feed(servers) as feed:
-    print(port.ask("", image=b"i" * 16, prefix="", parts=1)["keys"], bool(feed.facts(60).newest))
+    print(port.ask("", image=0, prefix="", count=True)["keys"], bool(feed.facts(60).newest))
 """
 
 

@@ -29,6 +29,7 @@ from .schedule import (
     with_arbiter,
     with_bursts,
     with_consumers,
+    with_copies,
     with_deaths,
     with_replicas,
     with_schedules,
@@ -56,6 +57,9 @@ def main() -> int:
     parser.add_argument("--deaths", action="store_true", help="programs die of messages of a topic")
     parser.add_argument("--schedules", action="store_true", help="programs schedule messages, and cancel some")
     parser.add_argument("--replicas", action="store_true", help="some clients are at replicas, which have faults too")
+    parser.add_argument(
+        "--copies", action="store_true", help="some replicas are copies, and two of three disks are lost"
+    )
     parser.add_argument("--splits", action="store_true", help="clients hear one server each while the pair is cut")
     parser.add_argument("--burst", choices=sorted(NAMED), help="give each seed that may have it this burst (bursts.py)")
     args = parser.parse_args()
@@ -128,7 +132,7 @@ def planned(seed: int, args: argparse.Namespace) -> Plan:
     a_plan = with_deaths(a_plan) if args.deaths else a_plan
     a_plan = with_schedules(a_plan) if args.schedules else a_plan
     a_plan = with_splits(a_plan) if args.splits else a_plan
-    a_plan = with_replicas(a_plan) if args.replicas else a_plan
+    a_plan = with_copies(a_plan) if args.copies else with_replicas(a_plan) if args.replicas else a_plan
     if args.burst and a_plan.temper in NAMED[args.burst][1]:
         a_plan = with_bursts(a_plan, NAMED[args.burst][0])
     return with_arbiter(a_plan) if args.arbiter else a_plan

@@ -109,6 +109,10 @@ class Accounts:
         assert op.result is not None
         _, revision, durability = op.result
         record = self._oracle.by_first.get(revision)
+        disasters = self._world.disasters
+        if disasters and durability != REPLICATED and (record is None or record.at <= disasters[-1]):
+            # Its disk is gone.
+            return
         if record is None or not _holds(record, op):
             # Another operation committed the same version before.
             if op.kind in REPEATS:

@@ -28,6 +28,7 @@ from chp_server.core.updates.turn import Append, Fact, Remember, Save, Turn
 from . import linear, stranger
 from .access import AccessChecks
 from .accounts import Accounts
+from .copies import further_copies
 from .flooder import FLOODER
 from .oracle import Oracle, Wrong
 from .topics import TopicChecks
@@ -457,6 +458,7 @@ class Checks:
                 for _, _, revision in header[1]:
                     self.acks += 1
                     self._promise(node, revision, header[2])
+                    self._copies_there(node, revision, header)
 
     def not_fenced(self, node: ServerNode) -> None:
         """Check that no other server is active by now, as far as this server could know."""
@@ -490,6 +492,23 @@ class Checks:
             if held[0].durability and not any(self.oracle.on_path(record.last, end) for end in ends):
                 self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[durability]},"
                           f" and a journal that ends at {describe(held[0].number)} does not hold it")  # fmt: skip
+
+    def _copies_there(self, node: ServerNode, revision: int, header: list[Any]) -> None:
+        """Check that as many disks have a record as its acknowledgement says, and as `--copies` asks for."""
+        record = self.oracle.by_first.get(revision) or self.oracle.nodes.get(revision)
+        wanted = self.world.server_settings.get("copies", 2)
+        if wanted == 2 or record is None:
+            return
+        told = (*header[3:], None, None)[1]
+        least = wanted if header[2] == REPLICATED else 1
+        if told is not None and told < least:
+            self.fail(f"{node.name} acknowledges {describe(revision)} as {DURABILITY[header[2]]} with {told} copies")
+        there = 0
+        for each in (*self.world.servers, *further_copies(self.world)):
+            disks = [each.disk, *filter(None, [each.lost_disk])]
+            there += any(self.oracle.on_path(record.last, max(disk.number, disk.mark)) for disk in disks)
+        if there < max(told or 0, least):
+            self.fail(f"{node.name} acknowledges {describe(revision)} with {told} copies, and {there} disks hold it")
 
     # -- clients
 
@@ -595,6 +614,8 @@ class Checks:
             if not replica.core.active or replica.core.state.number != active.core.state.number:
                 at = describe(replica.core.state.number)
                 return f"{replica.name} is {replica.core.pair.bstate.name} at {at}, and the active is further"
+        if (copies := active.core.requests.replicas.confirming_in_sync()) < len(further_copies(self.world)):
+            return f"{copies} replicas that confirm are in sync"
         behind = [r.name for r in self.world.readers if r.complete != active.core.state.number]
         if behind:
             return f"{behind} have not read everything"
@@ -681,7 +702,8 @@ class Checks:
         for value, (update, node, starts) in self.replays.items():
             if update.outcome == "replayed" and node.starts == starts and value not in names:
                 self.fail(f"{value.decode()} was to be replayed by {node.name}, and is in no history")
-            if update.outcome == "already" and value not in names:
+            # The history that had it may be lost with its disks.
+            if update.outcome == "already" and value not in names and not self.world.disasters:
                 self.fail(f"{value.decode()} is accounted for as there already, and is in no history")
 
     def _versions_count_once(self, end: int) -> None:

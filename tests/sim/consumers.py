@@ -38,6 +38,7 @@ from .network import Frames
 
 if TYPE_CHECKING:
     from .clients import ClientNode, Op
+    from .servers import ServerNode
     from .world import World
 
 MESSAGES, REFUSED = 11, 7
@@ -128,9 +129,12 @@ class Member:
     def _was_answered(self) -> None:
         """Check that the last question was answered, unless a fault has kept the server from it."""
         node, world = self.node, self.node.world
-        server, found = world.servers[self._server], len(self._in_hand())
+        server, found = world.nodes[node.servers[self._server]], len(self._in_hand())
         runs = server.running and not server.paused and not server.recovering
         admitted = node.key not in world.key_files.removed
+        # A replica passes the question on, and the answer is lost if the active is another one by then.
+        if server.is_replica:
+            return
         if self._heard == self._asked and runs and admitted and world.is_calm(self._asked_at):
             world.checks.fail(f"{server.name} has not answered {node.name}'s member, which has {found} ranges in hand")
 
@@ -261,21 +265,30 @@ class Member:
         for first, n, _, _, bodies, *mask in items:
             found += _messages(first, n, bodies, mask[0] if mask else b"\x01" * n)
         # Messages may be under way to a member that has left, or whose lease has ended meanwhile.
-        lives = not self.left and self.node.world.servers[self._server].core.state.leases.lives(self.lease)
+        giver = self._giver()
+        lives = not self.left and giver.core.state.leases.lives(self.lease)
         for other in self.node.world.members_of(self.topic, self.group) if lives else ():
-            if other is not self and (both := other.holds({offset for offset, *_ in found}, proof, self._server)):
+            if other is not self and (both := other.holds({offset for offset, *_ in found}, proof, giver)):
                 self.node.world.checks.fail(f"message {min(both)} of group {self.group} is in two members' hands")
         self._chunks.append(([[slots, after, upto] for slots, after in spans], found, proof))
         self._proof = proof
 
-    def holds(self, offsets: set[int], proof: list[Any], server: int) -> set[int]:
+    def _giver(self) -> ServerNode:
+        """Return the server that gives this member messages: the one that it asks, or the active behind a replica."""
+        world = self.node.world
+        asked: ServerNode = world.nodes[self.node.servers[self._server]]
+        if asked.is_replica:
+            return next((each for each in world.servers if each.running and each.core.active), asked)
+        return asked
+
+    def holds(self, offsets: set[int], proof: list[Any], giver: ServerNode) -> set[int]:
         """Return which messages the member has in hand that the active of the same epoch gave it.
 
         A message of which the acknowledgement is on its way is not among them.
         """
         if self.left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
             return set()
-        if not self.node.world.servers[server].core.state.leases.lives(self.lease):
+        if not giver.core.state.leases.lives(self.lease):
             return set()
         return {offset for _, found, _ in self._chunks for offset, *_ in found} & offsets
 

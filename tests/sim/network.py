@@ -81,11 +81,14 @@ class Network:
 
     # -- making connections
 
-    def connect(self, kind: str, a: str, b: str) -> Conn:
-        """Return a connection, which is made if it was not there, and try to bring it up."""
-        conn = self.conns.get((kind, a, b))
+    def connect(self, kind: str, a: str, b: str, line: str = "") -> Conn:
+        """Return a connection, which is made if it was not there, and try to bring it up.
+
+        A program has several connections of a kind to a server if each has a `line`.
+        """
+        conn = self.conns.get((kind, a + line, b))
         if conn is None:
-            conn = self.conns[kind, a, b] = Conn(kind, a, b)
+            conn = self.conns[kind, a + line, b] = Conn(kind, a, b)
             self.of.setdefault(a, []).append(conn)
             self.of.setdefault(b, []).append(conn)
         self.retry(conn, 0.0)
@@ -99,8 +102,10 @@ class Network:
             self._world.time.at(self._world.time.now + delay, lambda: self._try(conn))
 
     def _try(self, conn: Conn) -> None:
-        conn.connecting = False
         world = self._world
+        if conn not in self.of[conn.a]:
+            return
+        conn.connecting = False
         if conn.up or not (world.runs(conn.a) and world.runs(conn.b)):
             return
         if conn.kind == "peer" and not all(world.nodes[name].shakes_hands for name in (conn.a, conn.b)):
@@ -151,6 +156,16 @@ class Network:
             self.reset(conn, again=False)
             if conn.a == name:
                 conn.backlog.clear()
+
+    def close(self, kind: str, a: str, b: str, line: str) -> None:
+        """End one of several connections, and lose its queued messages."""
+        conn = self.conns.pop((kind, a + line, b), None)
+        if conn is not None:
+            self.of[a].remove(conn)
+            self.of[b].remove(conn)
+            # It may be about to come up.
+            conn.connecting = True
+            self.reset(conn, again=False)
 
     # -- faults
 

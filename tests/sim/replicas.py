@@ -1,6 +1,7 @@
 """A replica process: the production core of a replica, with its lines to the servers of the pair.
 
     replica R1 [R2 ...]      a replica of the pair, or of another replica
+    replica R1 P B confirms  a replica that confirms what its journal has, which is a further copy (copies.py)
     at c1 R1 R2              from its next start on, a client has these servers in place of P and B
 
 Its clients are checked as any others are: a complete copy is that of its number, its number never goes down, and its
@@ -32,11 +33,15 @@ LINES = {"req": QUESTIONS, "upd": UPDATES}
 class ReplicaNode(ServerNode):
     """A replica: R1, R2 and so on."""
 
-    def __init__(self, world: World, name: str, clock: LocalClock, upstream: list[str]) -> None:
+    def __init__(
+        self, world: World, name: str, clock: LocalClock, upstream: list[str], *, confirms: bool = False
+    ) -> None:
         super().__init__(world, name, clock, Disk())
-        self.upstream = upstream
+        self.upstream, self.confirms = upstream, confirms
         # What it subscribes to at each server; its sockets send that again when they connect.
         self._topics: list[dict[bytes, None]] = []
+        # The lines of questions that it passes for clients.
+        self._passed: dict[Conn, bytes] = {}
 
     @property
     def is_replica(self) -> bool:
@@ -46,14 +51,17 @@ class ReplicaNode(ServerNode):
     def start(self) -> None:
         """Recover from the journal and take the ports."""
         self._topics = [{b"HUGZ": None} for _ in self.upstream]
+        for conn in list(self._passed):
+            self._close(conn)
         super().start()
 
     def new_core(self, server: bytes, now: float) -> ReplicaCore:
         """Return an empty core of a replica."""
         settings = {name: value for name, value in self.world.server_settings.items() if name.endswith("_s")}
         config = CoreConfig(
-            replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT, **settings
-        )
+            replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT,
+            confirms=self.confirms, **settings,
+        )  # fmt: skip
         return ReplicaCore(config, server, now, self.world.limits, upstream=len(self.upstream))
 
     def connected(self, conn: Conn) -> None:
@@ -74,13 +82,15 @@ class ReplicaNode(ServerNode):
         if conn.a != self.name:
             super().deliver(conn, frames)
         elif conn.kind in LINES:
-            self.inbox["peer"].append((conn, LINES[conn.kind] + bytes([self.upstream.index(conn.b)]), frames))
+            line = self._passed.get(conn) or LINES[conn.kind] + bytes([self.upstream.index(conn.b)])
+            self.inbox["peer"].append((conn, line, frames))
             self.schedule(self.world.turn_delay())
 
     def to_peer(self, messages: list[Frames]) -> None:
-        """Send messages to upstream. Questions of a client's own are not asked here."""
+        """Send messages to upstream."""
         for line, *frames in messages:
             if (kind := KINDS.get(line[:1])) is None:
+                self._pass(line, frames)
                 continue
             if kind == "upd":
                 topics, topic = self._topics[line[1]], frames[0][1:]
@@ -89,3 +99,19 @@ class ReplicaNode(ServerNode):
                 else:
                     topics.pop(topic, None)
             self.world.net.send(self.world.net.conns[kind, self.name, self.upstream[line[1]]], "up", frames)
+
+    def _pass(self, line: bytes, frames: Frames) -> None:
+        """Pass a client's question by a connection of its own, or end this connection."""
+        server, name = self.upstream[line[1]], line.hex()
+        conn = self.world.net.conns.get(("req", self.name + name, server))
+        if not frames:
+            if conn is not None:
+                self._close(conn)
+            return
+        if conn is None:
+            conn = self.world.net.connect("req", self.name, server, name)
+            self._passed[conn] = line
+        self.world.net.send(conn, "up", frames)
+
+    def _close(self, conn: Conn) -> None:
+        self.world.net.close("req", self.name, conn.b, self._passed.pop(conn).hex())

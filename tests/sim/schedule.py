@@ -338,14 +338,12 @@ def with_schedules(made: Plan) -> Plan:
 def with_replicas(made: Plan) -> Plan:
     """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
 
-    The simulated lines of a replica carry no questions of a client's own, so its clients are no members of groups.
     Plans with rules, mistakes or splits stay as they are.
     """
     begin = made.commands[0]
     if begin == "keyed" or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):
         return made
     rng = random.Random(made.seed * 104_729 + 131)
-    members = {command.split()[1] for command in made.commands if command.startswith("consume ")}
     lines = ["replica R1", "replica R2", *rng.choice(([], ["replica R3 R1"], ["replica R3 R2 R1"]))]
     names = [line.split()[1] for line in lines]
     out = [*lines, *(f"start {name}" for name in names)]
@@ -355,7 +353,8 @@ def with_replicas(made: Plan) -> Plan:
         if command.startswith("reset ") and command.split()[1].partition("-")[0] in moved:
             continue
         out.append(command)
-        if command.startswith("client ") and (name := command.split()[1]) not in members and rng.random() < 0.8:
+        if command.startswith("client ") and rng.random() < 0.8:
+            name = command.split()[1]
             # Two of all, or a list from which the client has to choose: some replicas, and the pair.
             two = rng.sample([*names, rng.choice("PB")], 2)
             several = [*rng.sample(names, rng.randint(1, len(names))), "P", "B"]
@@ -383,6 +382,58 @@ def with_replicas(made: Plan) -> Plan:
         at = rng.randint(min(early, end), end)
         out[at:at] = [f"crash {rng.choice('PB')}", f"crash {rng.choice(names)}", "tick 1.5", "start P", "start B"]
     return replace(made, commands=out)
+
+
+def with_copies(made: Plan) -> Plan:
+    """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
+
+    Plans with an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas` leaves.
+    """
+    words = {command.split()[0] for command in made.commands}
+    followed = with_replicas(made)
+    if followed is made or words & {"arbiter", "shorten", "renew", "wipe", "feed", "images"}:
+        return made
+    rng = random.Random(made.seed * 104_729 + 137)
+    copies = rng.choice((["R1"], ["R1", "R2"]))
+    out = ["copies 3"]
+    for command in followed.commands:
+        verb, *rest = command.split()
+        if verb == "replica" and rest[0] in copies:
+            out.append(f"replica {rest[0]} P B confirms")
+        elif verb != "fail" and not (verb == "wipe" and rest[0] in copies):
+            out.append(command)
+    end = next(i for i, command in enumerate(out) if command.startswith("settle"))
+    begin = max(i for i, command in enumerate(out[:end]) if command.startswith(("client", "at ", "start"))) + 1
+    at = rng.randint((min(begin, end) + end) // 2, end)
+    clients = [command.split()[1] for command in out if command.startswith("client ")]
+    out[at:at] = _loss(rng, clients, copies)
+    out += [*_loss(rng, clients, copies), f"settle {SETTLE_S}"]
+    return replace(made, commands=out)
+
+
+def _loss(rng: random.Random, clients: list[str], copies: list[str]) -> list[str]:
+    """Return commands that lose two of three disks while sets are under way, some of which a copy hears late."""
+    # A second copy is a fourth disk, so that only the loss of both servers leaves too few.
+    one = rng.choice(copies)
+    pair = rng.choice((("P", "B"), ("P", "B"), ("P", one), ("B", one))) if len(copies) == 1 else ("P", "B")
+    late = rng.choice((
+        [], [f"busy {one} {rng.choice((0.2, 0.6))} at sync"], [f"pause {one}"], [f"cut P>{one}", f"cut B>{one}"],
+    ))  # fmt: skip
+    sets = [f"set {rng.choice(clients)} /{rng.choice('abcdef')}" for _ in range(rng.randint(2, 6))]
+    sets += [f"publish {rng.choice(clients)} {rng.choice('tuv')} 2" for _ in range(rng.randint(0, 3))]
+    rng.shuffle(sets)
+    spread = [line for each in sets for line in (each, f"tick {rng.choice((0.0, 0.005, 0.02, 0.05))}")]
+    healed = [f"resume {one}", f"heal P>{one}", f"heal B>{one}"]
+    start = [f"start {name}" for name in ("P", "B", *copies)]
+    return [
+        *late,
+        *spread,
+        f"tick {rng.choice((0.0, 0.05, 0.2))}",
+        f"lose {' '.join(pair)}",
+        *healed,
+        "tick 0.5",
+        *start,
+    ]
 
 
 def _with_a_share_of_splits(made: Plan) -> Plan:

@@ -69,6 +69,8 @@ class ServerNode:
         self.primary = name == "P"
         # The server has a disk of another pair, or the other server's role (mistakes.py).
         self.foreign = self.misplaced = False
+        # True if the server starts on the disk of a replica (copies.py).
+        self.promotes = False
         # True once a finished turn has heard the right server since then.
         self.met = False
         # The server's own disk, while it has a foreign one.
@@ -110,7 +112,7 @@ class ServerNode:
         self._wake_at = float("inf")
         self._measure_due = float("-inf")
         self._identities: dict[bytes, Conn] = {}
-        self._spins = 0
+        self._spins = self._pending = 0
         # True once a STATE of the peer has arrived, and once a turn has taken one.
         self._heard = self._hears = False
         # The changes of the connection to the peer's port since the last turn.
@@ -156,6 +158,7 @@ class ServerNode:
         config = CoreConfig(
             primary=self.primary is not self.misplaced, name=self.name, durability=self.disk.durability,
             bootstrap=self.name in self.world.bootstrapped, disk_free_min=KEPT, secret=server[::-1],
+            promote=self.promotes,
             **self.world.server_settings,
         )  # fmt: skip
         made = ServerCore(config, server, now, self.world.limits)
@@ -298,7 +301,9 @@ class ServerNode:
         if core.link.ends:
             self.crash()
             return
-        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish:
+        # A turn that takes sets of a pending list has something to do, although they may wait for their turn then.
+        pending, self._pending = self._pending, len(core._pending.taken)
+        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish or self._pending < pending:
             self._spins = 0
         else:
             self._spins += 1

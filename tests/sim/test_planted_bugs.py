@@ -43,6 +43,7 @@ from chp_server.core.performing import Step
 from chp_server.core.questions import requests, syncs
 from chp_server.core.questions.access_changes import AccessChanges
 from chp_server.core.questions.feeds import Feeds
+from chp_server.core.questions.replicas import Replicas
 from chp_server.core.questions.requests import Requests
 from chp_server.core.release import AckRelease
 from chp_server.core.snapshots import Snapshotter
@@ -82,6 +83,7 @@ from tests.sim.schedule import (
     plan,
     with_arbiter,
     with_bursts,
+    with_copies,
     with_feed,
     with_full_disks,
     with_mistakes,
@@ -225,6 +227,12 @@ def acknowledged_before_the_disk(mp: pytest.MonkeyPatch) -> None:
 
 def replicated_without_confirmation(mp: pytest.MonkeyPatch) -> None:
     wrap(mp, Acks, "release", lambda original, self, turn, confirmed, number: original(self, turn, 1 << 63, number))
+
+
+def copies_are_not_waited_for(mp: pytest.MonkeyPatch) -> None:
+    mp.setattr(Replicas, "confirmed_by", lambda self, n: 1 << 62)
+    # The disks are not counted at the acknowledgement, so the loss of two of three has to show it.
+    mp.setattr(Checks, "_copies_there", lambda *asked: None)
 
 
 def passive_confirms_what_it_lacks(mp: pytest.MonkeyPatch) -> None:
@@ -537,6 +545,7 @@ def versions_are_not_looked_at_in_a_suffix(mp: pytest.MonkeyPatch) -> None:
 
 
 WAYS: dict[Plant, Callable[[Plan], Plan]] = {
+    copies_are_not_waited_for: with_copies,
     **dict.fromkeys((lease_not_asked_for, lease_outlives_its_session), with_arbiter),
     lease_not_looked_at_before_acknowledging: lambda made: with_bursts(with_arbiter(made), bursts.late_answers),
     **dict.fromkeys((empty_server_serves, history_compared_by_number, roles_not_compared, being_alone_is_enough,
@@ -685,6 +694,7 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),
         (replicated_without_confirmation, "does not hold it"),
+        (copies_are_not_waited_for, "as replicated, and is lost"),
         (passive_confirms_what_it_lacks, "does not hold it"),
         (passive_forgets_a_record, "was right"),
         (a_slice_of_a_commit_overwrites_a_later_set, "was right"),

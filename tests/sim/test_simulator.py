@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.__main__ import show
 from tests.sim.run import run_plan, run_seed
-from tests.sim.schedule import plan, with_replicas
+from tests.sim.schedule import plan, with_copies, with_replicas
 
 SEEDS = int(os.environ.get("CHP_SIM_SEEDS", "150"))
 PER_TEST = 50
@@ -31,6 +31,14 @@ def test_seeds_with_replicas_run_clean(seed: int) -> None:
     result = run_plan(with_replicas(plan(seed)))
     assert not result.error, f"python -m tests.sim --replicas --from {seed} --seeds 1: {result.error}"
     assert result.compared > 100, "copies were compared"
+
+
+@pytest.mark.parametrize("seed", [9, 97])
+def test_seeds_that_lose_two_of_three_disks_run_clean(seed: int) -> None:
+    made = with_copies(plan(seed))
+    assert sum(command.startswith("lose ") for command in made.commands) == 2
+    result = run_plan(made)
+    assert not result.error, f"python -m tests.sim --copies --from {seed} --seeds 1: {result.error}"
 
 
 def _digest(seed: int) -> str:

@@ -14,7 +14,7 @@
     intruder takes | intrude (intruder.py) | crowd 6 (crowd.py)
     feed f1 (feedreader.py) | images i1 (imagereader.py)
     renew P | foreign P 7 | bereave P | home P | misplace P   (mistakes.py)
-    replica R1 [R2] | at c1 R1 P   (replicas.py)
+    replica R1 [R2] | at c1 R1 P   (replicas.py) | copies 3 | lose P R1   (copies.py)
     split c1=P c2=B | rejoin c1 B (c1 hears B from now on, and P no more)
     tick 0.5 | deliver | settle 15 | show | chatter on | loss 0.05
 
@@ -35,7 +35,7 @@ from chp.headers import DURABILITY_NAMES
 from chp.limits import Limits
 from chp.numbers import describe as number_text
 
-from . import describe, mistakes, scheduled, topics
+from . import copies, describe, mistakes, scheduled, topics
 from .access import OPERATOR, Operator
 from .arbiter import LeaseService
 from .checks import Checks
@@ -112,6 +112,8 @@ class World:
         # True if clients have keys. Otherwise there are no rules.
         self.keyed = self.walls_were_set = False
         self.disks_lost = self.topics_removed = False
+        # The times when two disks of three were lost.
+        self.disasters: list[float] = []
         # The time of the last fault, or of its end.
         self.fault_at = 0.0
         # The times that members of the group that counts ended, other than by a bad message.
@@ -238,8 +240,16 @@ class World:
 
     def _do_replica(self, name: str, *upstream: str) -> None:
         clock = LocalClock(self.time, 7000.0 * (len(self.replicas) + 1))
-        node = self.nodes[name] = ReplicaNode(self, name, clock, list(upstream) or ["P", "B"])
+        servers = [each for each in upstream if each != "confirms"]
+        confirms = len(servers) < len(upstream)
+        node = self.nodes[name] = ReplicaNode(self, name, clock, servers or ["P", "B"], confirms=confirms)
         self.replicas.append(node)
+
+    def _do_copies(self, count: str) -> None:
+        self.server_settings["copies"] = int(count)
+
+    def _do_lose(self, *names: str) -> None:
+        copies.lose(self, *names)
 
     def _do_at(self, name: str, *servers: str) -> None:
         self.nodes[name].servers = list(servers)

@@ -16,7 +16,7 @@ from chp_client import Clone
 from chp_client.errors import Unanswered
 from chp_client.spark import spark_api
 from chp_client.spark.options import parse
-from chp_client.spark.reading.snapshot import port_of
+from chp_client.spark.reading.snapshot import plan_read, port_of
 from chp_server.testing import Pair, TestServer
 
 from .present import core_of
@@ -150,8 +150,8 @@ def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
 def test_an_active_that_dies_in_the_middle_of_an_answer_is_noticed_at_once(server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{i}": bytes(1 << 20) for i in range(60)}).wait(30)
     with port_of(parse({"servers": server.address, "timeout": "3600"})) as port:
-        chunks = port.stream("", image=bytes(16), part=0)
-        port.ask("", image=bytes(16), parts=1)
+        (part,) = plan_read(port, "", "", 1)
+        chunks = port.stream("", **part.question)
         next(chunks)
         server.kill()
         with pytest.raises(Unanswered, match=r"went away in the middle of an answer; load\(\) the data frame again"):

@@ -6,8 +6,10 @@ It makes the environment FOLDER/.venv-spark-4.1 at its first use, which download
 in it. FOLDER is the checkout by default. The environment has the packages of PySpark's Connect client too, so the tests
 of Spark Connect run there.
 
-Spark gives a Python worker ten seconds to start, which a busy machine may miss. With `--done`, as in the parts of
-`tests.long`, the tests that failed run once more.
+A streaming query starts a Python worker of its own, and Spark gives it ten seconds to connect back. A worker needs 0.6
+s of processor time for that, and 2 s with Spark Connect, so a busy machine may miss it. No setting of Spark raises the
+bound, which is a constant of its PythonWorkerFactory in 4.0 to 4.3 (`spark.python.authenticate.socketTimeout` counts
+after it). With `--done`, as in the parts of `tests.long`, the tests that failed run up to twice more.
 """
 
 import argparse
@@ -55,7 +57,7 @@ def main() -> int:
     argv = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *given.words, *files]
     env = {**os.environ, "PYTHONPATH": path}
     code = 0
-    for _ in range(2 if "--done" in given.words else 1):
+    for _ in range(3 if "--done" in given.words else 1):
         code = subprocess.run(argv, cwd=ROOT, env=env, timeout=TESTS_S, check=False).returncode
         if code == 0:
             break

@@ -11,21 +11,26 @@ from chp.limits import DEFAULT, Limits
 from chp_server.core.core import CoreConfig
 from chp_server.core.replica.core import ReplicaCore
 from chp_server.core.replica.upstream import PASSED, QUESTIONS, SETS, UPDATES
-from chp_server.core.updates.turn import Frames, Read, Turn
+from chp_server.core.updates.turn import Frames, Read, ReadOldest, ReadSpans, Turn
 from chp_server.cores import STEP_S, Cores
 
 
 class WithReplica(Cores):
     """A pair, and a replica R of it; R2 follows R."""
 
-    def __init__(self, limits: Limits = DEFAULT, *, row: bool = False, **config: Any) -> None:
+    def __init__(self, limits: Limits = DEFAULT, *, row: bool = False, confirms: str = "", **config: Any) -> None:
         self.replicas: dict[str, ReplicaCore] = {}
+        # The replica that confirms.
+        self.confirms = confirms
         self.upstream: dict[str, tuple[str, ...]] = {"R": ("P", "B"), "R2": ("R",)}
         # The messages that each replica's lines bring with its next turn: line, frames.
         self._lines: dict[str, list[tuple[bytes, Frames]]] = {"R": [], "R2": []}
         self.heard: dict[str, set[bytes]] = {}
         # Replicas that hear no word of upstream.
         self.cut: set[str] = set()
+        # True if the servers answer no question that a replica passes, and all that replicas have sent upstream.
+        self.deaf = False
+        self.sent_up: list[Frames] = []
         self.published: dict[str, list[Frames]] = {"P": [], "B": [], "R": [], "R2": []}
         self.replied: list[tuple[str, bytes, Frames]] = []
         super().__init__(limits, **config)
@@ -35,7 +40,7 @@ class WithReplica(Cores):
 
     def start(self, name: str) -> ReplicaCore:
         """Start a replica, with nothing."""
-        config = CoreConfig(replica=True, name=name)
+        config = CoreConfig(replica=True, name=name, confirms=name == self.confirms)
         servers = len(self.upstream[name])
         core = self.replicas[name] = ReplicaCore(
             config, name.encode() * (16 // len(name)), self.now, self.limits, upstream=servers
@@ -71,8 +76,9 @@ class WithReplica(Cores):
             core.peer_message(frames, line)
         turn = core.end_turn()
         self.sent(name, turn)
+        self._read_nothing(name, turn)
         if name not in self.cut:
-            for line, *frames in turn.to_peer:
+            for line, *frames in [*turn.to_peer, *turn.confirm]:
                 self._up(name, line, frames)
         return turn
 
@@ -80,15 +86,26 @@ class WithReplica(Cores):
         """Make one turn of a server of the pair."""
         turn = super().turn(name)
         self.sent(name, turn)
+        self._read_nothing(name, turn)
+        return turn
+
+    def _read_nothing(self, name: str, turn: Turn) -> None:
+        """Answer the reads of a turn: there is no journal here."""
+        core = self.core(name)
         for read in turn.reads:
             if isinstance(read, Read):
-                # There is no journal here.
-                self.cores[name].page(read, None)
-        return turn
+                core.page(read, None)
+            elif isinstance(read, ReadSpans) and name in self.replicas:
+                core.page(read, {})
+            elif isinstance(read, ReadOldest):
+                core.page(read, (core.state.number, True))
 
     def _up(self, name: str, line: bytes, frames: Frames) -> None:
         source = self.upstream[name][line[1]]
+        self.sent_up.append([line, *frames])
         if source in self.stopped or source not in {*self.cores, *self.replicas}:
+            return
+        if line[:1] == PASSED and (self.deaf or not frames):
             return
         if line[:1] in (QUESTIONS, PASSED):
             self.core(source).request([name.encode() + line, *frames])

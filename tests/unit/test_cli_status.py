@@ -352,7 +352,7 @@ def replica(state: str = "active", **facts: Any) -> AdminReply:
 
 def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
     a, b = says(A, "active"), says(B, "passive")
-    assert judged(a, b, replica()) == (0, "healthy", "one active, one passive, in sync; 1 replicas follow")
+    assert judged(a, b, replica()) == (0, "healthy", "one active, one passive, in sync; 1 replica follows")
     assert judged(a, b, replica("passive"))[1:] == (
         "degraded", f"{R} does not hear the pair, or is catching up; the pair itself is healthy",
     )  # fmt: skip
@@ -365,7 +365,26 @@ def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
     code, word, why = judged(replica("passive"))
     assert (code, word) == (2, "nobody active") and "hears no active" in why and "--upstream" in why
     assert judged(replica())[1:] == ("healthy", f"{R} serves readers; name the pair's servers to see the pair")
+    second = AdminReply(A, 0, replica().facts)
+    assert judged(replica(), second)[2].startswith(f"{R}, {A} serve readers;")
+    assert judged(AdminReply(A, 0, replica("passive").facts), other)[2].startswith(
+        f"{A}, {B} are PASSIVE: replicas that"
+    )
     assert [v.active for v in pair.views({R: replica()}, named=True)] == [False]
+
+
+def test_clients_of_replicas_are_listed_although_another_server_is_away() -> None:
+    class Listing(Starting):
+        def ask(self, server: str, command: str, after: int) -> AdminReply:
+            return AdminReply(server, 0, {"clients": [{"name": "c", "place": 1}] if not after else []})
+
+    admin: Any = Listing([{R: replica("passive"), B: gone(B)}])
+    told = operate._of_all_servers(admin)
+    assert next(told) == {"name": "c", "place": 1, "via": "r1"}
+    with pytest.raises(faults.NoServer, match=f"the replicas that answer are all that is known: {B}: nobody listens"):
+        next(told)
+    admin = Listing([{R: replica(), A: says(A, "active"), B: gone(B)}])
+    assert [each["via"] for each in operate._of_all_servers(admin)] == ["", "r1"]
 
 
 def test_a_replica_passes_on_what_needs_no_look_at_the_pair() -> None:

@@ -26,7 +26,7 @@ def test_the_core_has_a_slice_of_the_settings() -> None:
     both = {field.name for field in fields(CoreConfig)} & {field.name for field in fields(Config)}
     assert both == {
         "name", "heartbeat_s", "peer_timeout_s", "solo_wait_s", "replica_timeout_s", "slow_peer_s", "bootstrap",
-        "scrub_s", "retain_s", "retain_bytes", "replica", "readers_max",
+        "scrub_s", "retain_s", "retain_bytes", "replica", "readers_max", "copies", "confirms", "promote",
     }  # fmt: skip
     assert {name: getattr(core, name) for name in both} == {name: getattr(config, name) for name in both}
     assert (core.primary, core.has_peer, core.keys_max, core.disk_free_min) == (False, True, None, 2)
@@ -81,12 +81,15 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
         "log_format": "json", "log_level": "debug", "bootstrap": "yes",
         "max_memory": "1GiB", "max_keys": "1000", "min_free_disk": "1MiB",
         "insecure": "yes", "backup_dir": "b", "ipc": "/run/chp", "keys": "k", "plain_bind": "tcp://127.0.0.1:7100",
-        "audit": "/var/log/chp/audit.jsonl", "readers_max": "500",
+        "audit": "/var/log/chp/audit.jsonl", "readers_max": "500", "copies": "3",
     }  # fmt: skip
-    # A replica is no part of a pair, so its two settings are tried apart.
-    apart = load(["--replica", "yes", "--upstream", "tcp://a:1"], {}).config
-    assert apart == load([], {"CHP_SERVER_REPLICA": "yes", "CHP_SERVER_UPSTREAM": "tcp://a:1"}).config
-    tried = [s for s in SETTINGS if s.name not in ("replica", "upstream")]
+    # A replica is no part of a pair, and its promotion opens no store, so their settings are tried apart.
+    of_a_replica = {"replica": "yes", "upstream": "tcp://a:1", "confirms": "yes", "data": "d"}
+    flags = [word for name, value in of_a_replica.items() for word in (f"--{name}", value)]
+    apart = load(flags, {}).config
+    assert apart == load([], {f"CHP_SERVER_{name.upper()}": value for name, value in of_a_replica.items()}).config
+    assert load(["--promote"], {}).config == load([], {"CHP_SERVER_PROMOTE": "yes"}).config
+    tried = [s for s in SETTINGS if s.name not in ("replica", "upstream", "confirms", "promote")]
     assert values.keys() == {s.name for s in tried}
     by_flag = load([word for s in tried for word in (s.flag, values[s.name])], {}).config
     by_variable = load([], {s.variable: values[s.name] for s in tried}).config

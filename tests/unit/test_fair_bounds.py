@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chp.batch import Segment, decode, decode_segment, packb, unpackb
-from chp.headers import Kthxbai, Refused
+from chp.headers import Kthxbai, Refused, Reply
 from chp.keys import CLIENT_BYTES, RESERVED_KEY, public_session
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
@@ -180,48 +180,63 @@ def refused(cores: Cores, user: str) -> set[int]:
     return {header.number for header in told if isinstance(header, Refused) and header.code == "busy"}
 
 
-def test_a_user_who_has_all_images_makes_room_for_another() -> None:
-    cores = ruled(images_max=MOST)
+def told(cores: Cores, user: str, request_id: int) -> list[Any]:
+    """Return the headers of the answers to a question."""
+    who = user.encode() + b"%d" % request_id
+    return [
+        decode(frames[4])[0]
+        for turn in cores.turns["P"]
+        for identity, messages in (*turn.promises, *turn.replies)
+        for frames in messages
+        if identity == who
+    ]
+
+
+def planned(cores: Cores, user: str, request_id: int) -> dict[str, Any]:
+    """Plan a read; return the options of the question for its one part."""
+    request(cores, user, id=request_id, image=0)
+    cores.run(0.2)
+    (reply,) = told(cores, user, request_id)
+    assert isinstance(reply, Reply), reply
+    return {"image": reply.facts["number"], "proof": [reply.facts["store"], reply.facts["opener"]], "part": 0}
+
+
+def test_a_user_who_has_all_kept_numbers_makes_room_for_another() -> None:
+    cores = ruled(image_numbers_max=MOST)
     put = Writer(cores, "root", b"r" * 16)
-    for i in range(MOST + 1):
+    alices = []
+    for i in range(MOST):
         assert put.does(keys=("/k",)) == "ack"
-        request(cores, "alice", id=i, image=name("alice", i), parts=2)
-        cores.run(0.2)
-    assert refused(cores, "alice") == {MOST} and len(cores.p.requests.images) == MOST
+        alices.append(planned(cores, "alice", i))
+    assert put.does(keys=("/k",)) == "ack"
+    request(cores, "alice", id=MOST, image=0)
+    cores.run(0.2)
+    assert refused(cores, "alice") == {MOST} and len(cores.p.state.undo.numbers) == MOST
     for i in range(MOST // 2 + 1):
-        request(cores, "bob", id=i, image=name("bob", i), parts=2)
+        assert put.does(keys=("/k",)) == "ack"
+        request(cores, "bob", id=i, image=0)
         cores.run(0.2)
     assert refused(cores, "bob") == {MOST // 2}, "nobody has more than bob by now"
-    request(cores, "alice", id=100, image=name("alice", 0), part=0)
-    request(cores, "alice", id=101, image=name("alice", 7), part=0)
+    request(cores, "alice", id=100, **alices[0])
+    request(cores, "alice", id=101, credit=9, **alices[-1])
     cores.run(0.2)
-    gone = [
-        header.number
-        for turn in cores.turns["P"]
-        for _, messages in turn.replies
-        for frames in messages
-        if isinstance(header := decode(frames[4])[0], Refused) and header.code == "image"
-    ]
-    assert gone == [100], "those went that were used longest ago"
+    assert [header.code for header in told(cores, "alice", 100)] == ["image"], "those went that were used longest ago"
+    assert isinstance(told(cores, "alice", 101)[-1], Kthxbai)
 
 
 def test_what_a_user_below_a_quarter_keeps_does_not_go_for_others_though_it_is_idle() -> None:
-    cores = ruled(images_max=MOST)
+    cores = ruled(image_numbers_max=MOST)
     put = Writer(cores, "root", b"r" * 16)
-    request(cores, "bob", image=name("bob", 0), parts=1)
-    cores.run(0.2)
-    request(cores, "bob", image=name("bob", 0), part=0, credit=9)
+    bobs = planned(cores, "bob", 1)
     cores.run(60.0 - 20.0)
     for i in range(MOST):
         assert put.does(keys=("/k",)) == "ack"
-        request(cores, "alice", id=i, image=name("alice", i), parts=2)
+        request(cores, "alice", id=i, image=0)
         cores.run(0.2)
     assert refused(cores, "alice") == {MOST - 1}
-    request(cores, "bob", id=7, image=name("bob", 0), part=0, credit=9)
-    cores.turns["P"].clear()
+    request(cores, "bob", id=7, credit=9, **bobs)
     cores.run(0.2)
-    told = [messages[-1][4] for turn in cores.turns["P"] for who, messages in turn.replies if who == b"bob7"]
-    assert isinstance(decode(told[-1])[0], Kthxbai)
+    assert isinstance(told(cores, "bob", 7)[-1], Kthxbai)
 
 
 def test_a_user_who_has_all_requests_under_way_makes_room_for_another() -> None:

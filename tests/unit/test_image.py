@@ -165,13 +165,6 @@ def test_keys_that_come_and_go_while_the_names_are_listed(seed: int, monkeypatch
     assert sorted(key for piece in names.names for key in piece) == [key for key, _, _ in was]
 
 
-def test_slices_of_an_image_are_the_image() -> None:
-    image = filled(SLICE).image("")
-    parts = [image.part(i, 7) for i in range(7)]
-    assert [item for part in parts for item in held(part)] and sum(part.size for part in parts) == SLICE
-    assert sum(part.fingerprint()[1] for part in parts) == image.fingerprint()[1]
-
-
 def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)

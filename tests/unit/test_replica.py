@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from chp.access import VOUCH
 from chp.batch import Segment, decode, packb, unpackb
-from chp.headers import Ack, Batch, Greeting, Kthxbai, Refused, State, expect, request_of
+from chp.headers import Ack, Batch, Greeting, Kthxbai, Records, Refused, Reply, State, Sync, expect, request_of
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
-from chp_server.core.replica.upstream import UPDATES
+from chp_server.core.replica.age import Age
+from chp_server.core.replica.upstream import CREDIT, UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
 from chp_server.cores import STEP_S, Cores
 
+from .client_frames import n
 from .replicas import WithReplica
 
 SESSIONS = [bytes([i]) * 12 + bytes(4) for i in range(1, 4)]
@@ -160,6 +163,23 @@ def test_a_reader_that_is_ahead_waits_and_resumes() -> None:
     assert end.resumed and end.number == ahead
 
 
+def test_a_reader_that_stays_ahead_does_not_go_back() -> None:
+    pair = WithReplica()
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.turn("P")
+    pair.take_lines("R")
+    ahead = pair.p.state.number
+    assert ahead > pair.r.state.number and pair.r.active
+    asked = {"chp": 5, "from": ahead, "proof": pair.p.state.whose(ahead)}
+    pair.r.request([b"c", ICANHAZ, b"", packb({**asked, "id": 9})])
+    pair.r.request([b"d", ICANHAZ, b"", packb({**asked, "id": 10, "feed": True})])
+    pair.stopped = "PB"
+    pair.run(0.7)
+    (refused,) = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy", "it waited, and the record did not come"
+    assert any(line == b"Q\x00d" for line, *_ in pair.sent_up)
+
+
 def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair = WithReplica()
     topic = session_topic(public_session(SESSIONS[0]))
@@ -222,6 +242,99 @@ def test_questions_go_to_the_successor_after_a_failover() -> None:
     assert [request_of(header) for header in pair.answers_to(b"c")] == [3, 3]
 
 
+def resume(pair: WithReplica, start: int, request_id: int = 9, *, at: str = "R", **more: Any) -> None:
+    """Ask a replica for what changed after a number."""
+    asked = {"chp": 5, "id": request_id, "from": start, "proof": pair.p.state.whose(start), **more}
+    pair.replicas[at].request([b"c", ICANHAZ, b"", packb(asked)])
+    pair.run(0.5)
+
+
+@pytest.fixture
+def restarted() -> tuple[WithReplica, int]:
+    """A pair whose replica has restarted without data, and a number before those that it has records of."""
+    pair = WithReplica(row=True)
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    before = pair.r.state.number
+    for no in range(2, 5):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.1)
+    pair.start("R")
+    pair.start("R2")
+    pair.run(3.0)
+    assert pair.r.active and pair.replicas["R2"].active and not pair.r.committer.committed.log.reaches(before)
+    return pair, before
+
+
+@pytest.mark.parametrize("at", ["R", "R2"])
+def test_a_replica_that_lacks_the_records_passes_the_resume(restarted: tuple[WithReplica, int], at: str) -> None:
+    pair, before = restarted
+    snapshots = pair.p.committer.counts["snapshots"]
+    resume(pair, before, at=at)
+    *records, end = pair.answers_to(b"c")
+    assert isinstance(end, Kthxbai) and end.resumed and end.number == pair.p.state.number
+    assert records and all(isinstance(header, Records) for header in records)
+    assert pair.p.committer.counts["snapshots"] == snapshots
+    assert not pair.replicas[at].requests.passed, "the connection for it has ended"
+    assert any(not frames for line, *frames in pair.sent_up if line == b"Q\x00c")
+
+
+def test_a_watch_from_a_revision_reads_what_the_pair_retains(restarted: tuple[WithReplica, int]) -> None:
+    pair, before = restarted
+    resume(pair, before, feed=True)
+    *records, end = pair.answers_to(b"c")
+    assert isinstance(end, Kthxbai) and records and all(isinstance(header, Records) for header in records)
+    resume(pair, before, 10, feed=True, probe=0)
+    assert isinstance(pair.answers_to(b"c")[-1], Reply)
+    resume(pair, 1 << 40, 11, feed=True)
+    refused = pair.answers_to(b"c")[-1]
+    assert isinstance(refused, Refused) and refused.code == "retained"
+    assert not pair.r.requests.passed
+
+
+def test_what_the_active_lacks_too_is_a_snapshot_of_the_replica() -> None:
+    pair = WithReplica(replace(DEFAULT, log_records_max=2), row=True)
+    pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
+    pair.run(0.5)
+    before = pair.r.state.number
+    for no in range(2, 9):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.1)
+    snapshots = pair.p.committer.counts["snapshots"]
+    for request_id, at in enumerate(["R", "R2"]):
+        resume(pair, before, request_id, at=at)
+        sync, end = pair.answers_to(b"c")[-2:]
+        assert isinstance(sync, Sync) and isinstance(end, Kthxbai) and not end.resumed
+    assert pair.p.committer.counts["snapshots"] == snapshots
+
+
+def test_a_resume_that_upstream_does_not_answer_is_answered_by_the_replica(restarted: tuple[WithReplica, int]) -> None:
+    pair, before = restarted
+    pair.deaf = True
+    resume(pair, before)
+    assert pair.answers_to(b"c") == []
+    pair.run(1.5)
+    resume(pair, before, 10)
+    end = pair.answers_to(b"c")[-1]
+    assert isinstance(end, Kthxbai) and not end.resumed and end.request == 10
+
+
+@pytest.mark.parametrize("without", ["an upstream", "a place"])
+def test_a_moment_without_an_upstream_or_a_place_ends_no_watch(
+    restarted: tuple[WithReplica, int], without: str
+) -> None:
+    pair, before = restarted
+    if without == "an upstream":
+        pair.r.upstream.source = None
+    else:
+        pair.r.upstream.passed_max = 0
+    asked = {"chp": 5, "id": 9, "from": before, "proof": pair.p.state.whose(before)}
+    pair.r.request([b"c", ICANHAZ, b"", packb(asked)])
+    pair.replica_turn("R")
+    (refused,) = pair.answers_to(b"c")
+    assert isinstance(refused, Refused) and refused.code == "busy"
+
+
 def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
     pair = WithReplica(row=True)
     pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
@@ -235,6 +348,76 @@ def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
     assert second.load()["age"] > 700, "the age counts from the last word of the active"
     pair.run(1.0)
     assert not second.active
+
+
+def test_words_that_waited_for_a_stopped_replica_are_as_old_as_they_are() -> None:
+    pair = WithReplica()
+    pair.stopped = "R"
+    pair.run(3.0)
+    lines = pair.take_lines("R")
+    first = next(i for i, (line, _) in enumerate(lines) if line[:1] == b"P")
+    pair.give_lines("R", lines[: first + 1])
+    pair.replica_turn("R")
+    assert 1500 < pair.r.load()["age"] <= 3000, "what came first waited for the whole stop"
+    pair.give_lines("R", lines[first + 1 :])
+    pair.replica_turn("R")
+    assert pair.r.load()["age"] < 500
+
+
+def test_a_word_counts_once_the_replica_has_what_the_active_had_then() -> None:
+    pair = WithReplica()
+    pair.stopped = "R"
+    for no in range(1, CREDIT + 20):
+        pair.put("P", SESSIONS[0], no, {"/k": b"%d" % no})
+        pair.run(0.05)
+    pair.stopped = ""
+    pair.replica_turn("R")
+    assert pair.r.state.number < pair.p.state.number
+    assert pair.r.load()["age"] > 500, "the active's last word is new, and tells a number that is not here"
+    pair.run(1.0)
+    assert pair.r.state.number == pair.p.state.number and pair.r.load()["age"] < 500
+
+
+def test_replicas_that_are_cut_off_tell_the_time_since_the_actives_last_word() -> None:
+    pair = WithReplica(row=True)
+    pair.stopped = "PB"
+    pair.run(5.0)
+    ages = [pair.replicas[name].load()["age"] for name in ("R", "R2")]
+    assert min(ages) > 4500 and max(ages) < 6000
+    pair.upstream = {"R": ("R2",), "R2": ("R",)}
+    pair.start("R")
+    pair.run(2.0)
+    assert pair.r.load()["age"] > 1500, "it has heard nothing since its start"
+
+
+def test_a_replica_knows_why_it_has_no_upstream() -> None:
+    pair = WithReplica(row=True)
+    pair.run(1.0)
+    assert [pair.replicas[name].upstream.trouble() for name in ("R", "R2")] == ["", ""]
+    pair.stopped = "PB"
+    pair.run(8.0)
+    assert pair.r.upstream.trouble().startswith("no server answers")
+    assert pair.replicas["R2"].upstream.trouble().startswith("servers answer there, and none of them is active")
+
+
+def test_the_shortest_way_of_a_word_counts_as_none_whatever_the_clocks_say() -> None:
+    age, wall_s = Age(100.0), 5000.0
+    age.ask(100.0)
+    ways = [0.02, 0.01, 0.5, 0.01]
+    # The first word may be as old as the question that it answers.
+    lates = [1.0, 0.0, 0.49, 0.0]
+    for i, (way_s, late_s) in enumerate(zip(ways, lates, strict=True), 1):
+        now = 100.0 + i
+        assert age.word(n(i), 0.0, wall_s + i - way_s, now, n(i))
+        assert now - age.current_at == pytest.approx(late_s)
+    age.word(n(5), 0.0, wall_s - 3600, 105.0, n(5))
+    assert age.current_at == 105.0, "the active's clock was set back"
+    age.word(n(6), 2.5, wall_s - 3599, 106.0, n(5))
+    assert age.current_at == 105.0, "the word tells of a number that is not here"
+    assert not age.holds(n(5)) and age.holds(n(6)) and age.current_at == 105.0
+    for i in range(7, 2000):
+        age.word(n(i), 0.0, wall_s - 3606 + i * 0.999, 100.0 + i, n(i))
+        assert 100.0 + i - age.current_at <= 0.61, "a clock that is slow by a thousandth"
 
 
 def test_replicas_that_follow_each_other_end() -> None:

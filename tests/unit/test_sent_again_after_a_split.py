@@ -205,6 +205,17 @@ def test_a_skipped_batch_that_comes_late_is_not_acknowledged() -> None:
     assert pair.answers(X, "B") == answers and "/three" not in pair.b.state.map.values
 
 
+def test_a_skipped_batch_without_content_that_comes_late_is_acknowledged_at_the_present_number() -> None:
+    """It was acknowledged with revision 1, which stands for a batch that was done long ago (seed 20161)."""
+    pair = split()
+    pair.put("B", X, 4, {"/four": b"4"}, oldest=True)
+    pair.run(0.1)
+    number = pair.b.state.number
+    pair.put("B", X, 3, {})
+    pair.run(0.1)
+    assert pair.answers(X, "B")[-1][:3] == (3, "ack", number)
+
+
 @pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
 def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_done(theirs: str) -> None:
     """The active got the batches of the program's first run after those of its second run (seed 1245)."""

@@ -137,7 +137,7 @@ def test_copies_channels_and_sets_of_what_is_served_pass(
         (OPEN, P, asks(b"\x02restore\x03", name="x"), "operators"),
         (OPEN, P, asks("", feed=True), "only copies"),
         (OPEN, P, asks("", topic="t"), "only copies"),
-        (OPEN, P, asks("", image=bytes(16)), "only copies"),
+        (OPEN, P, asks("", image=0), "only copies"),
         (PART, P, asks(""), "not served"),
         (PART, P, asks("/else/"), "not served"),
         (OPEN, P, asks("no-slash"), "slash"),

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from chp.batch import Segment, packb, split
+from chp.batch import Segment, encode, packb, split
 from chp.columns import (
     ABORT,
     ACK,
@@ -41,7 +41,7 @@ from chp.columns import (
     UNLEASE,
     UNLESS_NEWER,
 )
-from chp.headers import KIND_NAMES
+from chp.headers import KIND_NAMES, REPLICATED, Ack
 from chp.keys import OLDEST_HELD, RESERVED_KEY, public_session, session_topic
 from chp.limits import DEFAULT, Limits
 from chp.numbers import number, pack
@@ -53,13 +53,14 @@ from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Options
+from chp_server.core.updates.channels import greeting
 from chp_server.core.updates.turn import Append, ReadMessages, Turn
 from chp_server.store.memory_store import MemoryStore, MessageShelf
 from tests.wire.vectors import Vector
 
 Frames = list[bytes]
 SESSION, OTHER_SESSION = bytes(range(12)) + bytes(4), bytes(range(0x50, 0x5C)) + bytes(4)
-LEASE_ID, TRANSACTION, IMAGE = bytes(range(0x20, 0x30)), bytes(range(0x30, 0x40)), bytes(range(0x60, 0x70))
+LEASE_ID, TRANSACTION = bytes(range(0x20, 0x30)), bytes(range(0x30, 0x40))
 SERVER, PEER = bytes(range(0x10, 0x20)), bytes(range(0x40, 0x50))
 SECRETS = bytes(range(0x70, 0x80)), bytes(range(0x80, 0x90))
 WALL_S = 1_795_246_000.0
@@ -241,11 +242,10 @@ def _questions() -> dict[str, Frames]:
         "icanhaz-a-vote": {"credit": 1},
         "icanhaz-a-feed": {"feed": True, "from": number(1, 3), **store, "until": number(1, 6), "credit": 8},
         "icanhaz-a-probe": {"feed": True, "from": number(1, 3), **store, "probe": 0},
-        "icanhaz-an-image": {"image": IMAGE, "prefix": "/b", "parts": 1},
-        "icanhaz-a-slice": {"image": IMAGE, "part": 0, "packed": True, "credit": 8},
         "icanhaz-an-inspection": {"inspect": True, "credit": 8},
         "icanhaz-a-plan": {"image": 0, "prefix": "/b", "count": True},
         "icanhaz-a-part": {"image": number(1, 8), **store, "prefix": "/b", "part": 0, "parts": 2, "credit": 8},
+        "icanhaz-a-packed-part": {"image": number(1, 8), **store, "part": 0, "packed": True},
     }
     found = {name: _question(b"", 1, options) for name, options in asked.items()}
     told = {"name": "rates", "program": "rates.py", "state": "SYNCED", "every_ms": 5000}
@@ -254,6 +254,14 @@ def _questions() -> dict[str, Frames]:
     found["icanhaz-more-of-a-replica"] = _question(
         b"", 3, {"more": 16, "readers": 250, "hops": 1, "number": number(1, 9)}
     )
+    found |= {
+        "icanhaz-to-follow-and-confirm": _question(b"\x02follow\x03", 3, {**at, "whole": False, "confirms": SERVER}),
+        "icanhaz-what-a-replica-confirms": _question(
+            b"", 3, {"more": 0, "confirmed": [SERVER, number(1, 9), SERVER, 7]}
+        ),
+        "icanhaz-messages-that-a-replica-lacks": _question(b"", 3, {"more": 0, "lack": packb([1, 0, 5])}),
+        "ack-of-three-copies": greeting(OWN, number(1, 3), encode(Ack([[1, 1, number(1, 2)]], REPLICATED, None, 3))),
+    }
     return {**found, "icanhaz-what-a-client-tells-of-itself": _question(b"\x02client\x03", 2, told)}
 
 
@@ -300,13 +308,11 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
     pair.settle(lambda core: core.subscription([WHO, b"\x01\x02/\x03"]))
     feed = pair.ask(b"", feed=True, **{"from": number(1, 3)}, credit=8)
     probe = pair.ask(b"", feed=True, probe=0, **{"from": number(1, 3)})
-    made = pair.ask(b"", image=IMAGE, prefix="/b", parts=1)
-    part = pair.ask(b"", image=IMAGE, part=0, packed=True, credit=8)
-    gone = pair.ask(b"", image=LEASE_ID, part=0)
     plan = pair.ask(b"", image=0, prefix="/b", count=True)
     kept = split(only(8, plan)[-1])[0][2]
     proof = [kept["store"], kept["opener"]]
     part_of = pair.ask(b"", image=kept["number"], proof=proof, prefix="/b", part=0, parts=2, credit=8)
+    packed = pair.ask(b"", image=kept["number"], proof=proof, prefix="/b", part=0, packed=True)
     other = pair.ask(b"", image=kept["number"] - 1, proof=proof, part=0)
     return {
         "reply-to-a-plan": only(8, plan),
@@ -315,10 +321,7 @@ def _of_questions(pair: Servers) -> dict[str, Frames]:
         "records-of-a-feed": only(4, feed),
         "kthxbai-of-a-feed": only(5, feed),
         "reply-to-a-probe": only(8, probe),
-        "reply-an-image-is-made": only(8, made),
-        "sync-packed": only(3, part),
-        "kthxbai-of-a-slice": only(5, part),
-        "refused-image": only(7, gone),
+        "sync-packed": only(3, packed),
     }
 
 
@@ -596,7 +599,7 @@ def refused() -> dict[str, tuple[str, Frames]]:
         "credit-0": (b"", {"chp": VERSION, "id": 1, "credit": 0}),
         "a-session-that-is-text": (b"", {"chp": VERSION, "id": 1, "session": "me"}),
         "a-proof-of-one": (b"", {"chp": VERSION, "id": 1, "proof": [b""]}),
-        "an-image-of-15-bytes": (b"", {"chp": VERSION, "id": 1, "image": bytes(15)}),
+        "an-image-with-a-name": (b"", {"chp": VERSION, "id": 1, "image": bytes(16)}),
         "an-unknown-command": (b"\x02reboot\x03", {"chp": VERSION, "id": 1}),
     }
     out |= {n: ("icanhaz", [b"ICANHAZ?", subtree, packb(what)]) for n, (subtree, what) in questions.items()}
@@ -687,7 +690,7 @@ def _what_it_is(name: str, frames: Frames) -> tuple[str, str, str]:
 
 
 # The refusals of questions; the others are of sets.
-OF_QUESTIONS = ("refused-passive", "refused-image", "refused-a-number-that-is-not-kept")
+OF_QUESTIONS = ("refused-passive", "refused-a-number-that-is-not-kept")
 
 
 def _file_of(name: str, message: str) -> str:

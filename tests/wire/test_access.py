@@ -160,8 +160,8 @@ QUESTIONS: list[dict[str, Any]] = [
     {"from": 0, "credit": 8, "inspect": True},
     {"from": 1 << 40 | 2, "feed": True, "credit": 8},
     {"from": 0, "feed": True, "probe": 10},
-    {"from": 0, "image": b"i" * 16, "parts": 1},
-    {"from": 0, "image": b"i" * 16, "part": 0},
+    {"from": 0, "image": 0},
+    {"from": 0, "image": 1 << 48 | 1, "part": 0},
 ]
 
 
@@ -176,14 +176,20 @@ def test_no_question_is_answered_with_it(told: Who, options: dict[str, Any], sub
         tells_nothing([answer, *heard(dealer)])
 
 
-def test_a_slice_of_somebody_else_s_image_is_not_to_be_had(told: Who) -> None:
-    image = {"chp": 4, "id": 5, "from": 0, "image": b"i" * 16, "credit": 8}
+def test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree(told: Who) -> None:
+    asks = {"chp": 5, "id": 5, "from": 0, "credit": 8}
     with told.socket(zmq.DEALER, 0, ROOT) as root, told.socket(zmq.DEALER, 0) as bob:
-        root.send_multipart([ICANHAZ, b"/secret/", packb({**image, "parts": 1})])
+        root.send_multipart([ICANHAZ, b"", packb({**asks, "image": 0})])
+        header, _ = decode(root.recv_multipart()[4])
+        assert isinstance(header, headers.Reply)
+        facts = header.facts
+        part = {**asks, "image": facts["number"], "proof": [facts["store"], facts["opener"]], "part": 0}
+        root.send_multipart([ICANHAZ, b"", packb(part)])
         root.recv_multipart()
-        bob.send_multipart([ICANHAZ, b"/pub/", packb({**image, "part": 0})])
-        tells_nothing(came := heard(bob))
-        assert came, "he is answered"
+        for prefix in ({}, {"prefix": ""}, {"prefix": "/secret/"}):
+            bob.send_multipart([ICANHAZ, b"/pub/", packb({**part, **prefix})])
+            tells_nothing(came := heard(bob))
+            assert came, "he is answered"
 
 
 def test_a_reader_of_chp_1_gets_nothing(told: Who) -> None:

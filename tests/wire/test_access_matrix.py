@@ -446,8 +446,8 @@ SERVERS: dict[str, Any] = {
 }  # fmt: skip
 # Rows that other files have: name -> the test.
 ELSEWHERE: dict[str, Callable[..., object]] = {
-    "option image": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
-    "option part": test_access.test_a_slice_of_somebody_else_s_image_is_not_to_be_had,
+    "option image": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
+    "option part": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
     "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
     "option below": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option whole": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,

@@ -7,17 +7,16 @@ import pytest
 from chp_server.testing import TestServer
 from tests.wire.hand import Hand, parts_of, receive
 
-NAME = b"0123456789abcdef"
 OPTIONS: list[dict[str, Any]] = [
     {"from": None},
     {"feed": True, "until": -1},
     {"feed": True, "until": None},
     {"feed": True, "probe": -1},
     {"credit": -1},
-    {"image": NAME, "parts": -1},
-    {"image": NAME, "parts": 4097},
-    {"image": b"short"},
-    {"image": NAME, "prefix": b"/"},
+    {"image": 1, "part": 0, "parts": -1},
+    {"image": 1, "part": 0, "parts": 4097},
+    {"image": b"0123456789abcdef"},
+    {"image": 0, "prefix": b"/"},
 ]
 
 

@@ -1,6 +1,5 @@
-"""Images and bounded feeds by hand: one number in many slices, whatever is written meanwhile."""
+"""Images and bounded feeds by hand: one number in many parts, whatever is written meanwhile."""
 
-import os
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -18,7 +17,7 @@ from tests.wire.hand import END, REFUSED, REPLY, Hand, parts_of, receive
 
 @pytest.fixture
 def hand() -> Iterator[Hand]:
-    limits = Limits(images_max=2, image_idle_s_max=3.0, image_done_s_max=0.1, sync_chunk_items=10)
+    limits = Limits(image_numbers_max=2, sync_chunk_items=10)
     with TestServer(limits, heartbeat_s=0.05) as server, Hand(server.address) as made:
         yield made
 
@@ -31,40 +30,48 @@ def ask(hand: Hand, subtree: str = "", **options: Any) -> list[Any]:
     return header
 
 
-def read(hand: Hand, name: bytes, part: int) -> tuple[dict[str, bytes], int]:
-    *chunks, ((kind, _, number, count, *_),) = hand.sync(image=name, part=part)
+def plan(hand: Hand, **options: Any) -> dict[str, Any]:
+    """Plan a read; return the options of the questions for its parts."""
+    kind, _, facts = ask(hand, image=0, **options)
+    assert kind == REPLY, facts
+    return {"image": facts["number"], "proof": [facts["store"], facts["opener"]], **options}
+
+
+def read(hand: Hand, planned: dict[str, Any], part: int, parts: int) -> tuple[dict[str, bytes], int]:
+    *chunks, ((kind, _, number, count, *_),) = hand.sync(**planned, part=part, parts=parts)
     assert kind == END
-    found = {key: value for _, (keys, values, _) in chunks for key, value in zip(keys, values, strict=True)}
+    found = {
+        key: value for _, *items in chunks for keys, values, _ in items for key, value in zip(keys, values, strict=True)
+    }
     assert len(found) == count
     return found, number
 
 
-def test_slices_are_disjoint_and_of_one_number() -> None:
+def test_parts_are_disjoint_and_of_one_number() -> None:
     with TestServer(Limits(sync_chunk_items=10)) as server, Hand(server.address) as hand:
         session = hand.session()
         before = {f"/a/{i}": b"%d" % i for i in range(101)}
         session.put(before)
         session.put({"/b/1": b"x"})
-        name = os.urandom(16)
-        header = ask(hand, image=name, prefix="/a", parts=3)
-        assert header[0] == REPLY and header[2]["keys"] == 101
+        planned = plan(hand, prefix="/a")
         session.put({"/a/5": b"changed", "/a/new": b"new"})
-        slices = [read(hand, name, i) for i in (2, 0, 1)]
-        assert {number for _, number in slices} == {header[2]["number"]}
-        assert sum(len(found) for found, _ in slices) == 101
-        assert {k: v for found, _ in slices for k, v in found.items()} == before
-        assert ask(hand, image=name, prefix="/a", parts=9)[2] == header[2], "asked for again it is the same one"
-        assert read(hand, name, 1) == slices[2], "and its slices don't change once they were read"
+        parts = [read(hand, planned, i, 3) for i in (2, 0, 1)]
+        assert {number for _, number in parts} == {planned["image"]}
+        assert sum(len(found) for found, _ in parts) == 101
+        assert {k: v for found, _ in parts for k, v in found.items()} == before
+        assert read(hand, planned, 1, 3) == parts[2], "a part may be read again"
 
 
 def test_many_plans_at_once_wait_for_nothing() -> None:
-    """Each plan of a job keeps an image, also one that is only explained. The bound is that of all their keys."""
+    """A plan keeps a number, and what is read of it an image. The bound is that of the keys of all images."""
     with TestServer(Limits(images_bytes_max=10 * 57 * 50, images_maps_max=0)) as server, Hand(server.address) as hand:
-        session = hand.session()
+        session, planned = hand.session(), []
         for i in range(60):
-            session.put({f"/a/{n}": b"%d" % i for n in range(10)})
-            header = ask(hand, image=os.urandom(16), prefix="/a")
-            assert header[0] == (REPLY if i < 50 else REFUSED), i
+            session.put({f"/a/{n}": b"%d" % (i % 10) for n in range(10)})
+            planned.append(plan(hand, prefix="/a"))
+        for i, each in enumerate(planned):
+            *_, (header, *_) = hand.sync(**each, part=0)
+            assert header[0] == (END if i < 50 else REFUSED), i
             if header[0] == REFUSED:
                 assert header[2] == "busy"
                 break
@@ -77,41 +84,34 @@ def test_a_question_that_waits_for_room_is_said_in_the_log(
     monkeypatch.setattr(ask_port, "BUSY_S", 0.2)
     with TestServer(Limits(images_bytes_max=5, images_maps_max=0)) as server, Hand(server.address) as hand:
         hand.session().put({f"/{n}": b"" for n in range(10)})
-        assert ask(hand, image=os.urandom(16))[0] == REPLY
+        planned = plan(hand)
+        assert len(read(hand, planned, 0, 1)[0]) == 10
         with QuestionPort([server.address], 1.0) as port, pytest.raises(Unanswered, match="last: busy"):
-            port.ask("", image=os.urandom(16), prefix="/0")
+            list(port.stream("", **planned, prefix="/0", part=0))
     said = [record.getMessage() for record in caplog.records if "is busy" in record.getMessage()]
     assert len(said) == 1 and "the images that are read hold" in said[0]
 
 
-def test_the_number_of_slices_can_be_chosen_when_the_size_is_known(hand: Hand) -> None:
-    hand.session().put({f"/a/{i}": b"" for i in range(10)})
-    name, other = os.urandom(16), os.urandom(16)
-    assert ask(hand, image=name)[2]["keys"] == 10
-    ask(hand, image=other)
-    ask(hand, image=name, parts=5)
-    assert [len(read(hand, name, i)[0]) for i in range(5)] == [2] * 5
-    assert len(read(hand, other, 0)[0]) == 10, "the same content under another name has its own slices"
-
-
-def test_images_are_bounded_and_go(hand: Hand) -> None:
-    names = [os.urandom(16) for _ in range(3)]
-    for name in names[:2]:
-        assert ask(hand, image=name, parts=1)[0] == REPLY
-    assert ask(hand, image=names[2])[2] == "busy"
-    assert hand.status()["images"] == 2
-    read(hand, names[0], 0)
-    assert ask(hand, image=names[2])[0] == REPLY, "one that was read to the end makes room"
-    assert ask(hand, image=names[0], part=0)[2] == "image"
-    until(lambda: hand.status()["images"] == 0, "all are idle for too long")
-    assert ask(hand, image=names[1], part=0)[2] == "image"
+def test_numbers_are_bounded_and_one_that_was_read_makes_room(hand: Hand) -> None:
+    session, planned = hand.session(), []
+    for i in range(3):
+        session.put({"/a": b"%d" % i})
+        if i < 2:
+            planned.append(plan(hand))
+    assert ask(hand, image=0)[2] == "busy"
+    assert hand.status()["image_numbers"] == 2
+    assert read(hand, planned[0], 0, 1)[0] == {"/a": b"0"}
+    assert ask(hand, image=0)[0] == REPLY, "one that was read to the end makes room"
+    until(lambda: ask(hand, **planned[0], part=0)[2] == "image", "it is gone")
+    assert read(hand, planned[1], 0, 1)[0] == {"/a": b"1"}
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"image": b"short"},
-        {"image": 7},
+        {"image": bytes(16)},
+        {"image": -1},
         {"parts": 0},
         {"parts": 1 << 20},
         {"prefix": "/x"},
@@ -121,8 +121,8 @@ def test_images_are_bounded_and_go(hand: Hand) -> None:
     ],
 )
 def test_ill_formed_requests_are_refused(hand: Hand, options: dict[str, Any]) -> None:
-    header = ask(hand, "/a/", **{"image": os.urandom(16), **options})
-    assert header[0] == REFUSED and header[2] in ("bad", "image")
+    header = ask(hand, "/a/", **{**plan(hand), "part": 0, **options})
+    assert header[0] == REFUSED and header[2] == "bad"
 
 
 def test_a_probe_ends_with_a_record(hand: Hand) -> None:
@@ -146,7 +146,7 @@ def test_who_means_another_store_is_refused(hand: Hand) -> None:
     store = ask(hand, "", **probe)[2]["store"]
     assert ask(hand, "", **{**probe, "store": store})[0] == REPLY
     other = {"from": 5 << 48 | 7, "store": b"x" * 16}
-    several: list[dict[str, Any]] = [{"feed": True, "probe": 0}, {"feed": True}, {"image": os.urandom(16)}, {}]
+    several: list[dict[str, Any]] = [{"feed": True, "probe": 0}, {"feed": True}, {"image": 0}, {}]
     for options in several:
         kind, _, code, detail = ask(hand, "", **{**options, **other})
         assert (kind, code, detail) == (REFUSED, "store", store), options
@@ -172,15 +172,15 @@ def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
         assert other.status()["store"] == store
 
 
-def test_a_packed_slice_says_the_same_in_four_pieces(hand: Hand) -> None:
+def test_a_packed_part_says_the_same_in_four_pieces(hand: Hand) -> None:
     items = {f"/a/{i}" + "é" * (i % 3): b"x" * i for i in range(25)}
     hand.session().put(items, t=[[0], [60_000]])
-    name = os.urandom(16)
-    ask(hand, image=name, parts=2)
+    planned = plan(hand)
     found: dict[str, bytes] = {}
     for part in (0, 1):
-        *chunks, _ = hand.sync(image=name, part=part, packed=True)
-        for plain, (_, (keys, values, extras)) in zip(hand.sync(image=name, part=part), chunks, strict=False):
+        options = {**planned, "part": part, "parts": 2}
+        *chunks, _ = hand.sync(**options, packed=True)
+        for plain, (_, (keys, values, extras)) in zip(hand.sync(**options), chunks, strict=False):
             names, column = cut(keys, extras.pop("k")), cut(values, extras.pop("v"))
             assert [[key.decode() for key in names], column] == plain[1][:2] and extras.keys() == plain[1][2].keys()
             found |= {key.decode(): value for key, value in zip(names, column, strict=True)}

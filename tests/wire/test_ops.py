@@ -76,15 +76,16 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
     assert len(named) > 25
     one, two, three = (f"127.0.0.1:{free_port()}" for _ in range(3))
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
-    pair.primary.config = replace(pair.primary.config, metrics=one)
-    pair.backup.config = replace(pair.backup.config, metrics=two)
+    pair.primary.config = replace(pair.primary.config, metrics=one, copies=3)
+    pair.backup.config = replace(pair.backup.config, metrics=two, copies=3)
     with pair, follower(pair, metrics=three), RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
         gateway.client.put("/v1/keys/a", content=b"1")
         clone.topic("orders").subscribe("billing", "begin")
         found = scraped(f"127.0.0.1:{gateway.port}")
         for _ in range(100):
-            # Only a replica tells of itself, and only the active of the replicas that follow it.
-            of_replicas = {name for name in scraped(one) | scraped(three) if name.startswith("chp_replica_")}
+            # Only a replica tells of itself, and only the active of the replicas that follow it, and of copies.
+            seldom = ("chp_replica_", "chp_copies_")
+            of_replicas = {name for name in scraped(one) | scraped(three) if name.startswith(seldom)}
             missing = named - found - (scraped(one) & scraped(two)) - of_replicas
             if not missing:
                 break
@@ -112,7 +113,7 @@ def test_each_alarm_of_the_page_has_its_rule() -> None:
 
 
 def test_a_live_pair_tells_the_facts_of_the_table(tmp_path: Path) -> None:
-    pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
+    pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"), copies=3)
     with pair, follower(pair) as replica, Clone([replica]) as clone, Admin([*pair.servers, replica]) as admin:
         clone.topic("orders").subscribe("billing", "begin")
         told = [admin.ask(server, "status").facts for server in admin.servers]

@@ -85,7 +85,7 @@ def test_an_operator_sees_replicas_and_their_clients(pair: Pair) -> None:
 
         until(lambda: "reader" in told("clients"), "the client reports to the replica")
         assert "r1" in told("clients")
-        until(lambda: "r1: 1 readers" in told("status", "--no-rates"), lambda: told("status", "--no-rates"))
+        until(lambda: "r1: 1 reader" in told("status", "--no-rates"), lambda: told("status", "--no-rates"))
         text = told("status", "--no-rates")
-        assert "1 hop" in text and "healthy: one active, one passive, in sync; 1 replicas follow" in text
+        assert "1 hop" in text and "healthy: one active, one passive, in sync; 1 replica follows" in text
         assert f"{replica.address} answers, and is ACTIVE" in told("doctor")

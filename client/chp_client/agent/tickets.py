@@ -16,10 +16,9 @@ from threading import Lock
 from typing import Any, Protocol
 
 from chp.errors import BadInput
-from chp.headers import DURABILITY_NAMES
 
 from ..checks import wait_s
-from ..core.events import Ack
+from ..core.events import Ack, least
 from .dispatch import call_logged
 
 
@@ -226,9 +225,3 @@ def _resolve(settled: asyncio.Future[None]) -> None:
     # It is done already if the waiting task was cancelled.
     if not settled.done():
         settled.set_result(None)
-
-
-def least(first: Ack, second: Ack) -> Ack:
-    """Return the later of two acknowledgements, with the weaker durability."""
-    order = DURABILITY_NAMES.index
-    return max(first, second)._replace(durability=min(first.durability, second.durability, key=order))

@@ -175,24 +175,32 @@ def verdict(seen: list[ServerStatus]) -> PairVerdict:
         return _of_replicas([v for v in replicas if v.state == "ACTIVE"], behind, others)
     found = _verdict(others)
     if found.code == OK and behind:
-        why = f"{_names(behind)} does not hear the pair, or is catching up; the pair itself is healthy"
+        verbs = "does not hear the pair, or is" if len(behind) == 1 else "do not hear the pair, or are"
+        why = f"{_names(behind)} {verbs} catching up; the pair itself is healthy"
         return PairVerdict(DEGRADED, "degraded", why)
     if found.code == OK and replicas:
-        return PairVerdict(OK, found.word, f"{found.why}; {len(replicas)} replicas follow")
+        return PairVerdict(OK, found.word, f"{found.why}; {_follow(len(replicas))}")
     return found
 
 
 def _of_replicas(serve: list[ServerStatus], behind: list[ServerStatus], away: list[ServerStatus]) -> PairVerdict:
     """Return the verdict on replicas, if no server of their pair answers."""
-    lost = f"{_names(behind)} is PASSIVE: a replica that hears no active, or is catching up"
-    problems = [*([lost] if behind else ()), *([_why_away(away)] if away else ())]
+    if len(behind) > 1:
+        lost = f"{_names(behind)} are PASSIVE: replicas that hear no active, or are catching up"
+    else:
+        lost = f"{_names(behind)} is PASSIVE: a replica that hears no active, or is catching up"
+    problems = [*([lost] if behind else ()), *([why_away(away)] if away else ())]
     if not serve:
         remedy = "look at the pair's servers, and at its --upstream"
         return PairVerdict(NOBODY_ACTIVE, "nobody active", "; ".join([*problems, remedy]))
-    reads = f"{_names(serve)} serves readers"
+    reads = f"{_names(serve)} serve{'s' if len(serve) == 1 else ''} readers"
     if problems:
         return PairVerdict(DEGRADED, "degraded", "; ".join([reads, *problems]))
     return PairVerdict(OK, "healthy", f"{reads}; name the pair's servers to see the pair")
+
+
+def _follow(replicas: int) -> str:
+    return "1 replica follows" if replicas == 1 else f"{replicas} replicas follow"
 
 
 def _names(seen: list[ServerStatus]) -> str:
@@ -204,7 +212,7 @@ def _verdict(seen: list[ServerStatus]) -> PairVerdict:
     away = [v for v in seen if not v.reachable]
     if len(away) == len(seen):
         only_chp1 = [v for v in seen if v.only_chp1]
-        return PairVerdict(DEGRADED, "degraded", _why_away(only_chp1)) if only_chp1 else _nobody(away)
+        return PairVerdict(DEGRADED, "degraded", why_away(only_chp1)) if only_chp1 else _nobody(away)
     if not active:
         found = ", ".join(f"{v.server} is {v.state}" for v in seen if v.reachable)
         trouble = next((v.trouble for v in seen if v.trouble), "")
@@ -231,11 +239,12 @@ def _remedy(seen: list[ServerStatus]) -> str:
 
 def _nobody(away: list[ServerStatus]) -> PairVerdict:
     if any(v.denied for v in away):
-        return PairVerdict(REFUSED, "denied", _why_away([v for v in away if v.denied]))
-    return PairVerdict(NO_SERVER, "no server", _why_away(away))
+        return PairVerdict(REFUSED, "denied", why_away([v for v in away if v.denied]))
+    return PairVerdict(NO_SERVER, "no server", why_away(away))
 
 
-def _why_away(away: list[ServerStatus]) -> str:
+def why_away(away: list[ServerStatus]) -> str:
+    """Return why servers do not answer, each problem once."""
     problems = {v.problem: "" for v in away}
     for v in away:
         problems[v.problem] += (", " if problems[v.problem] else "") + v.server
@@ -253,6 +262,10 @@ def _of_the_rest(active: ServerStatus, others: list[ServerStatus]) -> PairVerdic
     for view in (active, *others):
         if view.fact("room.read_only") or view.fact("room.full"):
             return PairVerdict(DEGRADED, "degraded", f"{view.server}: {view.fact('room.why') or 'it is full'}")
+    wanted, there = active.fact("copies.wanted"), active.fact("copies.in_sync")
+    if wanted is not None and there is not None and there < wanted:
+        why = f"{there} copies of {wanted} are in sync at {active.server}, so acknowledgements say journaled"
+        return PairVerdict(DEGRADED, "degraded", why)
     why = "one active, one passive, in sync" if others else f"{active.server} serves" + _alone(active)
     return PairVerdict(OK, "healthy", why)
 

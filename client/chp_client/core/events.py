@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import partial, reduce
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from chp.headers import DURABILITY_NAMES
 from chp.numbers import EPOCH_SHIFT, SEQUENCE_MASK, Revision
 
 
@@ -30,11 +31,20 @@ class State(StrEnum):
 
 
 class Ack(NamedTuple):
-    """An acknowledgement: the number of a set, and its durability ("applied", "journaled", "replicated")."""
+    """An acknowledgement: the number of a set, and its durability ("applied", "journaled", "replicated").
+
+    `counted` is the number of servers that have it on disk, if the pair counts them (`--copies`); else None.
+    """
 
     epoch: int
     sequence: int
     durability: str
+    counted: int | None = None
+
+    @property
+    def copies(self) -> int:
+        """How many servers have this set on disk, or in memory if they keep no journal; 0 if only memory has it."""
+        return DURABILITY_NAMES.index(self.durability) if self.counted is None else self.counted
 
     @property
     def revision(self) -> Revision:
@@ -42,9 +52,23 @@ class Ack(NamedTuple):
         return revision_of(self.epoch << EPOCH_SHIFT | self.sequence)
 
 
-def ack_of(revision: int, durability: str) -> Ack:
+def ack_of(revision: int, durability: str, counted: int | None = None) -> Ack:
     """Return the Ack for a revision as it is sent on the wire."""
-    return Ack(revision >> EPOCH_SHIFT, revision & SEQUENCE_MASK, durability)
+    return Ack(revision >> EPOCH_SHIFT, revision & SEQUENCE_MASK, durability, counted)
+
+
+def least(first: Ack, second: Ack) -> Ack:
+    """Return the later of two acknowledgements, with the weaker durability, and the lower number of copies."""
+    order = DURABILITY_NAMES.index
+    weaker = min(first.durability, second.durability, key=order)
+    counted = None if first.counted is second.counted is None else min(first.copies, second.copies)
+    later = first if first[:2] > second[:2] else second
+    return later._replace(durability=weaker, counted=counted)
+
+
+def weakest(acks: Sequence[Ack]) -> Ack:
+    """Return an acknowledgement for sets at several pairs, whose numbers have nothing in common: it has no revision."""
+    return reduce(least, acks)._replace(epoch=0, sequence=0)
 
 
 class Changed(NamedTuple):

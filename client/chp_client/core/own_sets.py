@@ -85,7 +85,7 @@ class OwnSets:
     def acked(self, header: headers.Ack, number: int, now: float) -> None:
         """Take an ACK of the active, and the active's number at that time."""
         for batch, revision in self._session.acked(header, now):
-            self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number)
+            self._settle(batch, revision, headers.DURABILITY_NAMES[header.durability], number, header.copies)
         if self._session.outbox.batches:
             self.pump(now)
 
@@ -102,11 +102,14 @@ class OwnSets:
             self._refuse(batch, code, detail, now)
             self.pump(now)
 
-    def _settle(self, batch: SentBatch, revision: int, durability: str, known_at: int = 0) -> None:
+    def _settle(
+        self, batch: SentBatch, revision: int, durability: str, known_at: int = 0, copies: int | None = None
+    ) -> None:
         """Settle a batch. `known_at` is the server's number then, which counts if the revision is unknown."""
         self._stats[f"acks_{durability}"] += 1
         upto = known_at if revision == UNKNOWN else revision
-        self._session.settle(batch, ack_of(revision, durability), upto, self._subscriptions.lacking(batch, upto))
+        ack = ack_of(revision, durability, copies)
+        self._session.settle(batch, ack, upto, self._subscriptions.lacking(batch, upto))
 
     def _refuse(self, batch: SentBatch, code: str, detail: object, now: float) -> None:
         """Tell the owner that no server took the batch. Fetch the confirmed values again if it was shown."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from chp.errors import BadInput
-from chp.headers import DURABILITY_NAMES
 
 from .. import checks
 from ..agent.aioparts import AsyncLease, Awaiting
@@ -21,7 +20,7 @@ from ..clone.aio import AsyncClone
 from ..clone.atomic import DELETE_KEYS
 from ..clone.base import OF_MOUNTS, internals
 from ..codecs import V
-from ..core.events import Ack
+from ..core.events import Ack, weakest
 from ..topics.aioconsumer import AsyncTransaction
 from ..topics.reader import PATIENCE_S
 from .base import NOT_THERE, MountedBase, left_of
@@ -89,9 +88,7 @@ class MountedAsyncClone(MountedBase[V], AsyncClone[V]):
     async def sync(self, timeout: float | None = None) -> Ack:
         """Wait until reads see all that was acknowledged before this call, in any mount; see `MountedClone.sync`."""
         acks: list[Ack] = await asyncio.gather(*(each.sync(timeout) for each in self._inner.values()))
-        if len(acks) == 1:
-            return acks[0]
-        return Ack(0, 0, min((ack.durability for ack in acks), key=DURABILITY_NAMES.index))
+        return acks[0] if len(acks) == 1 else weakest(acks)
 
     async def wait_until_synced(self, timeout: float | None = None) -> None:
         """Wait until the copies of all mounts are complete and current; see `Clone.wait_until_synced`."""

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from chp.errors import BadInput
-from chp.headers import DURABILITY_NAMES
 
 from ..agent.changes import Change
 from ..agent.lease import Lease
@@ -26,7 +25,7 @@ from ..clone.atomic import DELETE_KEYS
 from ..clone.base import OF_MOUNTS, internals
 from ..clone.clone import Clone
 from ..codecs import V
-from ..core.events import Ack
+from ..core.events import Ack, weakest
 from ..starts import KeyStart
 from ..topics.reader import PATIENCE_S
 from ..topics.transaction import Transaction
@@ -95,9 +94,7 @@ class MountedClone(MountedBase[V], Clone[V]):
         left = left_of(timeout)
         tickets = [internals(each).writer.sync(left()) for each in self._inner.values()]
         acks = [ticket.wait(left()) for ticket in tickets]
-        if len(acks) == 1:
-            return acks[0]
-        return Ack(0, 0, min((ack.durability for ack in acks), key=DURABILITY_NAMES.index))
+        return acks[0] if len(acks) == 1 else weakest(acks)
 
     def wait_until_synced(self, timeout: float | None = None) -> None:
         """Return once the copies of all mounts are complete and current; see `Clone.wait_until_synced`."""

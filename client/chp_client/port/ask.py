@@ -1,8 +1,10 @@
-"""Questions to whichever server serves: facts, an image and its slices, the feed, topics (SPEC.md, section 17).
+"""Questions to whichever server serves: facts, an image and its parts, the feed, topics (SPEC.md, section 17).
 
     with QuestionPort(servers, timeout_s=120) as port:
-        facts = port.ask("/rates/", image=name, prefix="/rates/EUR", parts=4)
-        for header, items in port.stream("/rates/", image=name, part=0): ...      # ends with the KTHXBAI
+        facts = port.ask("/rates/", image=0, prefix="/rates/EUR")       # plans a read
+        number, proof = facts["number"], [facts["store"], facts["opener"]]
+        for header, items in port.stream("/rates/", image=number, proof=proof, prefix="/rates/EUR", part=0, parts=4):
+            ...     # ends with the KTHXBAI
 
 A question goes to one server. If that is passive, silent for `patience_s` or away, the next server gets the question.
 A stream that has begun never changes servers: its chunks carry an index, and a gap, a silence or a connection that goes

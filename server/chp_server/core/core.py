@@ -43,20 +43,32 @@ from .peer.health import HealthCheck
 from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
-from .release import AckRelease
+from .release import AckRelease, CopiesRelease
+from .replica.replica_mark import REPLICA
+from .state.epochs import JUMPS
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
+from .updates.acks import CountedAcks
 from .updates.authorizer import VOUCHED, Authorizer, with_user
 from .updates.channels import alive
 from .updates.commit import Committer
 from .updates.committed import Committed
 from .updates.resource_limits import ResourceLimits, ResourceUsage
-from .updates.turn import CurrentTurn, JournalRead, ReadMessages, ReadSpans, Turn
+from .updates.turn import CurrentTurn, JournalRead, ReadMessages, ReadSpans, Remember, Turn
 
 __all__ = ["CoreConfig", "ServerCore"]
 T = TypeVar("T")
 # Stands for the result of a read of the journal that has not come yet.
 WAITS = object()
+# The servers of a pair. More copies are replicas that confirm.
+COPIES_OF_A_PAIR = 2
+# A promoted server opens an epoch so far above its last one. The pair may have opened epochs that the replica missed,
+# and other servers believe jumps of twice as many (epochs.py).
+PROMOTED_EPOCHS = JUMPS // 2
+LOST = (
+    "what the pair acknowledged above this number, unless one of its servers comes back; that is nothing of what was "
+    "replicated, if this replica was one of the copies that its acknowledgements counted"
+)
 
 
 class ServerCore:
@@ -67,6 +79,9 @@ class ServerCore:
         committed = Committed(limits)
         room = ResourceLimits(keys_max=config.keys_max, disk_free_min=config.disk_free_min)
         self.committer = Committer(committed, room, config.durability)
+        counts_copies = config.copies > COPIES_OF_A_PAIR
+        if counts_copies:
+            acks = self.committer.acks = CountedAcks(self.committer.acks.durability, self.committer.counts)
         self.committer.retains = config.retain_bytes, config.retain_s
         self.pair = PairState(config, server, turn, committed)
         self._config, self._committed, self._room = config, committed, room
@@ -87,6 +102,8 @@ class ServerCore:
         self._changes = self.requests.changes
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
+        if counts_copies:
+            self.release = CopiesRelease(acks, self.pair, self.requests.replicas, stopped_s)
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
         self._ending_keys_max = limits.ending_keys_max
         # The items and bytes of a large commit that a turn does.
@@ -99,6 +116,8 @@ class ServerCore:
         self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
+        # True if this server began from the journal of a replica, which is marked as such.
+        self._promotes = False
         # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
         # What that read has found.
@@ -161,6 +180,7 @@ class ServerCore:
                 pair.hold_until = now + config.peer_timeout_s
                 turn.effects.fact("paused", "warning", seconds=round(gap, 3))
             self.link.excuse()
+            self.requests.replicas.excuse()
         if self._parked is not None:
             self._go_on_with_peer()
         if not config.has_peer and not pair.active:
@@ -358,8 +378,10 @@ class ServerCore:
             found = None
         if isinstance(found, Exception) and not isinstance(read, ReadMessages):
             raise found
-        if isinstance(read, ReadMessages) and self.link.backfill.read(read, found, self.turn.effects):
-            self._deadlines.set(LINK, self.turn.now)
+        if isinstance(read, ReadMessages):
+            if self.link.backfill.read(read, found, self.turn.effects):
+                self._deadlines.set(LINK, self.turn.now)
+            self.requests.replicas.read(read, found)
         self.requests.page(read, found)
         if self._parked is not None and self._parked[1] == read:
             self._found = found
@@ -479,6 +501,10 @@ class ServerCore:
             self._become_active(because)
         else:
             self._become_passive()
+        if self._promotes:
+            # It comes behind the record that opens the epoch: a server that dies between the two is promoted again.
+            self._promotes = False
+            turn.effects.journal.append(Remember(REPLICA, b""))
         self.heartbeats.beat_now()
 
     def _miss(self, event: PairEvent) -> None:
@@ -627,6 +653,18 @@ class ServerCore:
             at = now if expiry.ready else min((each for each in times if each is not None), default=None)
             if at is not None:
                 deadlines.set(EXPIRY, at)
+
+    # -- the promotion of a replica
+
+    def promote(self) -> None:
+        """Begin from the journal of a replica: the next epoch is above those that the pair may have opened meanwhile.
+
+        The journal counts as a replica's until this server is active, or follows its peer.
+        """
+        epochs, state = self.pair.epochs, self._committed.state
+        self._promotes = True
+        epochs.used = max(epochs.used, state.epoch + PROMOTED_EPOCHS)
+        self.turn.effects.fact("promoted", "warning", number=describe(state.number), lost=LOST)
 
     # -- the status
 

@@ -16,6 +16,12 @@ class CoreConfig:
     has_peer: bool = False
     # True for a replica, which follows a pair and commits nothing.
     replica: bool = Config.replica
+    # True for a replica that confirms what its journal has synced.
+    confirms: bool = Config.confirms
+    # The servers that have a set on disk before its acknowledgement says *replicated*.
+    copies: int = Config.copies
+    # True for a server that begins from the journal of a replica.
+    promote: bool = Config.promote
     has_arbiter: bool = False
     name: str = ""
     # The secret of this run, which only the peer is told.

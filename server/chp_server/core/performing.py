@@ -25,6 +25,7 @@ from chp.headers import Refused
 from .core import ServerCore
 from .peer.handshake import FOREIGN_STORE
 from .questions.requests import asks_status
+from .replica import replica_mark
 from .snapshots import COPY, recover_snapshot
 from .state.journal import Journal, JournalFull, LoadedJournal
 from .updates.authorizer import NOWHERE, Origin
@@ -130,8 +131,16 @@ class Ports(Protocol):
 
 
 def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> LoadedJournal:
-    """Take over what the journal tells; drop the parts of a record that was never complete."""
+    """Take over what the journal tells; drop the parts of a record that was never complete.
+
+    Raise `WrongStore`, before anything is changed, if the journal is a replica's and this server is none, or if this
+    server is a replica and the journal is a plain server's.
+    """
     loaded, committed = journal.load(), core.committer.committed
+    config, marked = core.pair.config, replica_mark.is_marked(journal)
+    core.pair.journal = replica_mark.enter(
+        journal, loaded.number, replica=config.replica, promote=config.promote, run=core.pair.server
+    )
     core.pair.epochs.used = loaded.seen_epoch
     core.pair.high_water_mark = loaded.marked
     core.link.foreign = journal.get_meta(FOREIGN_STORE) or b""
@@ -143,6 +152,8 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
     if committed.drop_partial():
         journal.drop_after(committed.state.number)
     journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
+    if config.promote and marked:
+        core.promote()
     # A backup that is started becomes another store than the one that it was made of.
     if journal.get_meta(COPY):
         committed.state.store = core.pair.server

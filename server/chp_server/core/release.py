@@ -6,13 +6,20 @@
 
 Between the decision and the sending, the process may have been stopped, and the peer may have become active. So answers
 that would leave too late are deferred until the peer was heard. With an arbiter, answers are deferred too if the lease
-may have ended since the turn began. Clients send again to the other server what was not acknowledged. Pure.
+may have ended since the turn began. Clients send again to the other server what was not acknowledged.
+
+`CopiesRelease` takes the place of `AckRelease` on a server with `--copies` above 2. An answer then waits for replicas
+that confirm, too, as long as enough of them are in sync. Pure.
 """
 
 from __future__ import annotations
 
+from chp.headers import REPLICATED
+
 from .pair.arbitration import Arbitration
-from .updates.acks import Acks
+from .pair.pair_state import PairState
+from .questions.replicas import Replicas
+from .updates.acks import Acks, CountedAcks
 from .updates.turn import Frames, Turn
 
 # Answers on port P, each with the connection that asked.
@@ -78,3 +85,30 @@ class AckRelease:
         turn.promises.clear()
         self._deferred, self._promises = [], []
         self._acks.waiting.clear()
+
+
+class CopiesRelease(AckRelease):
+    """The release of answers that wait for the passive, and for replicas that confirm."""
+
+    def __init__(self, acks: CountedAcks, pair: PairState, replicas: Replicas, stopped_s: float) -> None:
+        super().__init__(acks, pair.arbitration, stopped_s)
+        self._counted, self._pair, self._replicas = acks, pair, replicas
+        # The replicas that have to confirm, beside the active and the passive.
+        self._needed = pair.config.copies - 2
+        acks.copies_of = self._copies_of
+
+    def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
+        """Put into the turn the answers that may leave.
+
+        Without enough replicas in sync, they wait for the passive alone, and do not say *replicated*.
+        """
+        bound = self._replicas.confirmed_by(self._needed)
+        self._counted.worth = self._counted.durability if bound is None else REPLICATED
+        if confirmed is not None and bound is not None:
+            confirmed = min(confirmed, bound)
+        super().end_turn(turn, confirmed, number)
+
+    def _copies_of(self, number: int) -> int:
+        """Return how many servers have everything up to a number on disk."""
+        follower = self._pair.follower
+        return 1 + (follower is not None and follower.confirmed >= number) + self._replicas.copies_of(number)

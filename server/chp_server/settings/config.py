@@ -82,6 +82,15 @@ class Config:
         "pair; see docs/operations/replicas.md")
     upstream: str | None = _setting(_PAIR, "A,B", None, read.upstream,
         "with --replica: the servers of the pair, or other replicas, as tcp://HOST:P with commas", "none")
+    confirms: bool = _setting(_PAIR, "yes|no", False, read.switch,
+        "with --replica and --data: sync the journal before telling the active how far it is, as the passive does, so "
+        "that --copies may count this replica")
+    copies: int = _setting(_PAIR, "N", 2, read.count,
+        "servers that have a set on disk before its acknowledgement says replicated: the active, the passive, and "
+        "replicas that confirm; give both servers of the pair the same")
+    promote: bool = _setting(_PAIR, "yes|no", False, read.switch,
+        "serve from the journal of a replica, because both servers of the pair are gone; what the replica lacks is "
+        "lost")
     readers_max: int = _setting(_PAIR, "N", 2000, read.count,
         "with --replica: with more readers, or above 80 % of a core, it asks the newest half to read at another "
         "replica of their list")
@@ -179,9 +188,10 @@ class Config:
         self._derive("name", f"{'replica' if self.replica else self.role}-{split_endpoint(self.bind)[1]}")
         self._derive("data", f"chp-data/{self.name}")
         self._derive("backup_dir", f"{self.data.rstrip('/') or '/'}/backups")
-        # What a replica loses it gets from the pair again, so it keeps a journal only if it is told to, and syncs late.
+        # What a replica loses it gets from the pair again, so it keeps a journal only if it is told to, and syncs late
+        # unless it confirms.
         self._derive("store", f"sqlite:{self.data}" if kept else "memory:")
-        if self.replica and self.sync == "always":
+        if self.replica and self.sync == "always" and not self.confirms:
             object.__setattr__(self, "sync", "interval")
 
     def _derive(self, name: str, value: str) -> None:

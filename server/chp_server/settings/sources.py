@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from chp import addresses
 from chp.errors import ChpError
+from chp.limits import DEFAULT
 
 from .config import BY_NAME, PREFIX, SETTINGS, Config
 from .flags import FILE_VARIABLE, Flags, parse_flags, suggest
@@ -185,6 +186,7 @@ def _disagreements(config: Config) -> list[tuple[str, str]]:
         found.append(("solo_wait_s", f"the peer would not be heard before; {twice}, or {NEVER}"))
     found += _arbiter_problems(config)
     found += _replica_problems(config)
+    found += _copies_problems(config)
     return found
 
 
@@ -206,6 +208,30 @@ def _replica_problems(config: Config) -> Iterator[tuple[str, str]]:
     for each in config.upstreams:
         if _overlap(config.bind, each):
             yield "upstream", f"{each} is this replica itself ({config.bind} and the ports after it); name others"
+
+
+def _copies_problems(config: Config) -> Iterator[tuple[str, str]]:
+    most = DEFAULT.copies_max
+    if config.confirms and not config.replica:
+        yield "confirms", "only a replica has it; add --replica --upstream A,B, or leave it out"
+    elif config.confirms and config.store.startswith("memory:"):
+        yield "confirms", "it needs a journal; add --data DIR"
+    elif config.confirms and config.sync != "always":
+        yield "sync", "a replica that confirms syncs always; leave it out, or leave --confirms out"
+    if not 2 <= config.copies <= most:
+        yield "copies", f"give 2 to {most}: a pair has 2, and each replica that confirms is one more"
+    elif config.copies > 2 and config.replica:
+        yield "copies", "a replica sends no acknowledgements of its own; give it to the servers of the pair"
+    elif config.copies > 2 and not config.peer:
+        yield "copies", "a server alone has 1; add --peer and replicas with --confirms, or leave it out"
+    elif config.copies > 2 and config.store.startswith("memory:"):
+        yield "copies", "copies are on disk; add --data DIR, or leave it out"
+    if config.promote and config.replica:
+        yield "promote", "a replica is promoted by a start as a server of its own; leave --replica and --upstream out"
+    elif config.promote and config.bootstrap:
+        yield "promote", "it keeps the store of the journal, and --bootstrap opens a new one; give one of the two"
+    elif config.promote and config.store.startswith("memory:"):
+        yield "promote", "there is no journal to serve from; add --data with the directory of the replica"
 
 
 def _arbiter_problems(config: Config) -> Iterator[tuple[str, str]]:

@@ -47,7 +47,7 @@ from ..core.performing import (
     take_inputs,
 )
 from ..core.snapshots import Snapshotter
-from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull
+from ..core.state.journal import Journal, JournalDamaged, JournalError, JournalFull, WrongStore
 from ..core.updates.authorizer import Signed
 from ..core.updates.turn import Copy, Fact, JournalOp, JournalRead, Save, Turn
 from ..exits import CannotStart, Exit
@@ -221,7 +221,11 @@ class Server:
         return ServerCore(config, run, now, self._limits)
 
     def _recover(self, now: float) -> None:
-        loaded, state = recover(self.core, self._journal, now, time.time()), self.core.state
+        try:
+            loaded = recover(self.core, self._journal, now, time.time())
+        except WrongStore as error:
+            raise CannotStart(Exit.USAGE, str(error)) from None
+        state = self.core.state
         if loaded.marked:
             missing = {"number": describe(state.number), "mark": describe(loaded.marked)}
             log.warning("the journal was cut short", wanted="what is missing, of the peer", **missing)

@@ -14,6 +14,7 @@ from ..access.keyring import Keyring
 from ..core.core_config import CoreConfig
 from ..core.performing import ServerPort
 from ..core.replica.core import ReplicaCore
+from ..core.replica.upstream import TROUBLE_S
 from ..core.state.journal import Journal
 from ..ports.sockets import Frames
 from ..ports.upstream import UpstreamSockets
@@ -46,6 +47,8 @@ class ReplicaServer(Server):
         # Servers that do not know our key may know it later.
         self._again_s = LOOK_AGAIN_S if keys else inf
         self._heard_at = time.monotonic()
+        # When this replica last served, and whether the log says since then why it does not.
+        self._served_at, self._said_trouble = self._heard_at, False
         # When the share of a core was last measured, and the processor time then.
         self._measured = time.monotonic(), time.process_time()
 
@@ -69,10 +72,14 @@ class ReplicaServer(Server):
             self._measured = now, time.process_time()
             self.core.cpu = round(1000 * (self._measured[1] - used) / (now - before))
         if self.core.active:
-            self._heard_at = now
+            self._heard_at = self._served_at = now
+            self._said_trouble = False
         elif now - self._heard_at > self._again_s:
             self._heard_at = now
             self.upstream.connect_anew()
+        if not self._said_trouble and now - self._served_at > TROUBLE_S and (why := self.core.upstream.trouble()):
+            self._said_trouble = True
+            log.warning("no upstream", upstream=",".join(self._servers), why=why)
         super().turn(ready)
 
     def take(self, port: ServerPort, handle: Callable[[Frames], None]) -> None:

@@ -118,6 +118,7 @@ def _of_one(
     yield from _room(view)
     yield from _work(view)
     yield from _replica(view)
+    yield from _copies(view)
     yield from _peer(view, peer_still=peer_still)
 
 
@@ -177,12 +178,27 @@ def _replica(view: ServerStatus) -> Iterator[Finding]:
             WARN, f"the replica {view.server} uses {cpu / 10:.0f} % of a core", "start another replica, and name it"
         )
     for each in view.facts.get("replicas") or ():
+        if each.get("in_sync") is False:
+            yield Finding(
+                WARN,
+                f"the replica {each['name']} of {view.server} confirms, and is not in sync",
+                "see its log; a slow disk, or a slow way?",
+            )
         if each["silent_s"] > SILENT_S:
             yield Finding(
                 WARN,
                 f"the replica {each['name']} of {view.server} reported {each['silent_s']:.0f} s ago",
                 "see its log",
             )
+
+
+def _copies(view: ServerStatus) -> Iterator[Finding]:
+    wanted, there = view.fact("copies.wanted"), view.fact("copies.in_sync")
+    if wanted is not None and there is not None and there < wanted:
+        yield Finding(
+            BAD, f"{there} copies of {wanted} are in sync at {view.server}, so acknowledgements say journaled",
+            "start the other server, or a replica with --confirms; or lower --copies",
+        )  # fmt: skip
 
 
 def _peer(view: ServerStatus, *, peer_still: bool) -> Iterator[Finding]:

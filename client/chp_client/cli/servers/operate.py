@@ -225,27 +225,27 @@ def clients(settings: CliSettings) -> None:
     pairs = list(settings.each_pair())
     found: list[dict[str, Any]] = []
     faults: list[Fault] = []
-    for (mount, _), told in zip(pairs, at_once([partial(_clients_of, *each) for each in pairs]), strict=True):
-        if isinstance(told, Fault):
-            faults.append(told)
-        else:
-            found += ({"mount": mount, **each} if mount else each for each in told)
+    for (mount, _), (told, fault) in zip(pairs, at_once([partial(_clients_of, *each) for each in pairs]), strict=True):
+        faults += [fault] if fault else []
+        found += ({"mount": mount, **each} if mount else each for each in told)
     if not faults or found:
         head = ["MOUNT", *CLIENT_HEAD] if len(pairs) > 1 else CLIENT_HEAD
         none = "no client has reported that it is connected"
         settings.out.table(found, lambda each: each, _client_row, head=head, empty=none)
     if faults:
-        # The clients of the other pairs are shown all the same.
+        # The clients of the other pairs and replicas are shown all the same.
         raise type(faults[0])("; ".join(fault.message for fault in faults))
 
 
-def _clients_of(mount: str, settings: CliSettings) -> list[dict[str, Any]] | Fault:
-    """Return the clients of one pair, or the reason why it does not tell them."""
+def _clients_of(mount: str, settings: CliSettings) -> tuple[list[dict[str, Any]], Fault | None]:
+    """Return the clients of one pair and its replicas, and the reason why some are not told."""
+    found: list[dict[str, Any]] = []
     try:
         with naming_mount(mount), asking(settings) as admin:
-            return list(_of_all_servers(admin))
+            found.extend(_of_all_servers(admin))
     except Fault as fault:
-        return fault
+        return found, fault
+    return found, None
 
 
 CLIENT_HEAD = (
@@ -255,15 +255,22 @@ CLIENT_HEAD = (
 
 
 def _of_all_servers(admin: Admin) -> Iterator[dict[str, Any]]:
-    """Yield the clients of the active server, then those of each named replica."""
+    """Yield the clients of the active server, then those of each named replica.
+
+    If no server of the pair answers, raise a fault after those of the replicas.
+    """
     seen = look_for_active(admin)
-    replicas = [v for v in seen if v.is_replica and v.state == "ACTIVE"]
-    if any(not v.is_replica for v in seen):
+    replicas = [v for v in seen if v.is_replica]
+    others = [v for v in seen if not v.is_replica]
+    if any(v.reachable for v in others) or not replicas:
         for client in _all_clients(admin, active_one(admin, "who is connected").server):
             yield {**client, "via": ""}
+        others = []
     for replica in replicas:
         for client in _all_clients(admin, replica.server):
             yield {**client, "via": str(replica.fact("name") or replica.server)}
+    if others:
+        raise NoServer(f"the clients of the replicas that answer are all that is known: {pair.why_away(others)}")
 
 
 def _all_clients(admin: Admin, server: str) -> Iterator[dict[str, Any]]:

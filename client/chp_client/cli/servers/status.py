@@ -23,7 +23,17 @@ from ..pair import PairVerdict, ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, at_least_1, command, duration
 from ..store import asking, at_once
-from ..text import columns, escape, show_bytes, show_count, show_duration, show_latency, show_revision, sparkline
+from ..text import (
+    columns,
+    counted,
+    escape,
+    show_bytes,
+    show_count,
+    show_duration,
+    show_latency,
+    show_revision,
+    sparkline,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -255,13 +265,21 @@ def _sync(v: ServerStatus, look: Look) -> str:
     return shown + (", throttled by the passive" if v.fact("throttled") else "")
 
 
+def _copies(v: ServerStatus, look: Look) -> str:
+    """Return how many servers that count as copies are in sync, of those that `--copies` asks for."""
+    wanted, there = v.fact("copies.wanted"), v.fact("copies.in_sync")
+    if wanted is None or there is None:
+        return "-"
+    return f"{there} of {wanted}" + ("" if there >= wanted else ", DEGRADED")
+
+
 def _replica(v: ServerStatus, look: Look) -> str:
     """Return the place and the load of a replica."""
     hops, age, readers, cpu = (v.fact(f"replica.{name}") for name in ("hops", "age", "readers", "cpu"))
     if hops is None:
         return "-"
     far = "1 hop" if hops == 1 else f"{hops} hops"
-    load = f"{show_count(readers)} readers, {(cpu or 0) / 10:.0f} % of a core"
+    load = f"{counted(readers or 0, 'reader')}, {(cpu or 0) / 10:.0f} % of a core"
     return f"{far}, {show_latency((age or 0) / 1000)} old, {load}"
 
 
@@ -269,8 +287,9 @@ def _replicas(v: ServerStatus, look: Look) -> str:
     """Return the replicas that follow a server, with their readers and what they lack."""
     found = v.facts.get("replicas")
     told = [
-        f"{escape(str(each['name']))}: {show_count(each['readers'])} readers"
+        f"{escape(str(each['name']))}: {counted(each['readers'], 'reader')}"
         + (f", {show_count(each['lag'])} behind" if each["lag"] else "")
+        + {True: ", confirms", False: ", NOT IN SYNC"}.get(each.get("in_sync"), "")
         for each in (found if isinstance(found, list) else ())
     ]
     return "; ".join(told) or "-"
@@ -337,7 +356,7 @@ def _contents(v: ServerStatus, look: Look) -> str:
         return "-"
     when = "" if ended is None else f", {show_duration(ended)} ago"
     if not differ:
-        return f"{show_count(keys)} keys equal{when}"
+        return f"{counted(keys, 'key')} equal{when}"
     named = ", ".join(escape(str(key)) for key in (v.fact("scrub.differing") or ())[:3])
     return f"{differ} of {keys:,} keys DIFFERED{when}: {named}"
 
@@ -351,6 +370,7 @@ _ROWS: tuple[tuple[str, Tell], ...] = (
     ("number", lambda v, look: show_revision(v.position)),
     ("behind by", lambda v, look: show_count(v.behind(look.views))),
     ("in sync", _sync),
+    ("copies", _copies),
     ("peer", _peer),
     ("replica", _replica),
     ("replicas", _replicas),

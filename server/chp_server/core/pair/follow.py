@@ -8,8 +8,9 @@
       MORE n                    ------------->    room for n more chunks
       CONFIRM position          ------------->    everything up to there is in my journal
 
-`Follower` is the passive as the active knows it. It takes from the log whatever must be sent next, so catching up and
-following are the same work. `Loader` builds a state from chunks; the passive takes it over only as a whole.
+`Confirmations` is what the active knows of a server that journals its records. `Follower` is the passive as the active
+knows it. It takes from the log whatever must be sent next, so catching up and following are the same work. `Loader`
+builds a state from chunks; the passive takes it over only as a whole.
 
 Each WANT is answered from the beginning. If a passive asked again too early on a slow link, no answer would ever be
 complete. So as long as it hears nothing of an answer, it waits twice as long before it asks again. Answers to its
@@ -47,7 +48,80 @@ STATE, WANT, RECORD, SYNC_CHUNK, END, MORE, CONFIRM, HANDOVER, REPLAY, REPLAYED,
 CREDIT = 16
 
 
-class Follower:
+class Confirmations:
+    """What the passive, or a replica that confirms, has in its journal of all that the active sends it."""
+
+    def __init__(self, position: int, goal: int, throttle: Throttle | None = None) -> None:
+        self.throttle = throttle or Throttle(Pace(), inf)
+        # The number up to which records were sent.
+        self.position = position
+        self.confirmed = 0
+        # The server is in sync once it has confirmed this number.
+        self.goal = goal
+        self.in_sync = False
+        self._unconfirmed: deque[tuple[int, int, float]] = deque()
+        # The bytes of records that were sent and are not confirmed.
+        self.under_way = 0
+        # The bytes of all records that were confirmed.
+        self.confirmed_bytes = 0
+        # The time of the last confirmation of something new.
+        self._heard_at = -inf
+        # The chunks of the whole state that are still to be sent.
+        self._chunks: Iterator[bytes] | None = None
+
+    def sent(self, number: int, weight: int, now: float) -> None:
+        """Note that a record of so many bytes, which ends with `number`, was sent."""
+        if not self.under_way and now >= self.throttle.probe_at:
+            self.throttle.sent_alone(number, weight, now)
+        self._unconfirmed.append((number, weight, now))
+        self.under_way += weight
+        self.position = number
+
+    def put_out(self, goal: int) -> None:
+        """Note that the server is out of sync until it has confirmed `goal`."""
+        self.in_sync, self.goal = False, goal
+
+    def confirm(self, number: int, now: float, timeout_s: float) -> None:
+        """Note that the server has everything up to `number` in its journal.
+
+        It is in sync once it has confirmed the goal. But if a later record has waited so long that the server would
+        soon be late, all that was sent so far is the next goal.
+        """
+        if number > self.confirmed:
+            self.confirmed, self._heard_at = number, now
+        while self._unconfirmed and self._unconfirmed[0][0] <= number:
+            weight = self._unconfirmed.popleft()[1]
+            self.under_way -= weight
+            self.confirmed_bytes += weight
+        if self.throttle.alone is not None:
+            self.throttle.confirmed(number, now)
+        if self._chunks is None and self.confirmed >= self.goal and not self.in_sync:
+            self.in_sync = not self._is_late(now, timeout_s / 2)
+            self.goal = self.position
+
+    def _is_late(self, now: float, timeout_s: float) -> bool:
+        """Return whether something that was sent has waited too long for its confirmation."""
+        return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
+
+    def overdue(self, now: float, timeout_s: float) -> bool:
+        """Return whether something waits for its confirmation, and the server has confirmed nothing for so long."""
+        return now > self.overdue_at(timeout_s)
+
+    def overdue_at(self, timeout_s: float) -> float:
+        """Return when `overdue` will be true; infinity if nothing is under way."""
+        return max(self._unconfirmed[0][2], self._heard_at) + timeout_s if self._unconfirmed else inf
+
+    def is_slow(self, now: float, *, waits: bool) -> bool:
+        """Return True if a server in sync is much slower than the active; `waits` says that sets wait."""
+        return self.in_sync and self.throttle.is_slow(now, self.confirmed_bytes, waits=waits)
+
+    def excuse(self, now: float) -> None:
+        """Count what is under way as sent now, because the active itself was not running."""
+        self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)
+        self.throttle.excuse()
+
+
+class Follower(Confirmations):
     """The passive as the active knows it: what was sent, what was confirmed, and whether it is in sync."""
 
     def __init__(
@@ -58,23 +132,10 @@ class Follower:
         chunks: Iterator[bytes] | None = None,
         throttle: Throttle | None = None,
     ) -> None:
+        super().__init__(position, goal, throttle)
         self._limits = limits
-        self.throttle = throttle or Throttle(Pace(), inf)
-        # The number up to which records were sent.
-        self.position = position
-        self.confirmed = 0
-        # The passive is in sync once it has confirmed this number.
-        self.goal = goal
-        self.in_sync = False
         # True if the log no longer reaches back to `position`.
         self.lost = False
-        self._unconfirmed: deque[tuple[int, int, float]] = deque()
-        # The bytes of records that were sent and are not confirmed.
-        self.under_way = 0
-        # The bytes of all records that were confirmed.
-        self.confirmed_bytes = 0
-        # The time of the last confirmation of something new.
-        self._heard_at = -inf
         self._chunks = chunks
         self._rest: Iterator[bytes] = iter(())
         self._chunk_index = 0
@@ -124,6 +185,7 @@ class Follower:
                 self.lost = True
                 return []
             weight = record.weight
+            # It is what `sent` does, without a call for each record.
             if not self.under_way and now >= self.throttle.probe_at:
                 self.throttle.sent_alone(record.last, weight, now)
             self._unconfirmed.append((record.last, weight, now))
@@ -131,48 +193,9 @@ class Follower:
             self.position = record.last
         return [[RECORD, record.body, *([packed(record.messages)] if record.messages else [])] for record in records]
 
-    def confirm(self, number: int, now: float, timeout_s: float) -> None:
-        """Note that the passive has everything up to `number` in its journal.
-
-        The passive is in sync once it has confirmed the goal. But if a later record has waited so long that the passive
-        would soon be late, all that was sent so far is the next goal.
-        """
-        if number > self.confirmed:
-            self.confirmed, self._heard_at = number, now
-        while self._unconfirmed and self._unconfirmed[0][0] <= number:
-            weight = self._unconfirmed.popleft()[1]
-            self.under_way -= weight
-            self.confirmed_bytes += weight
-        if self.throttle.alone is not None:
-            self.throttle.confirmed(number, now)
-        if self._chunks is None and self.confirmed >= self.goal and not self.in_sync:
-            self.in_sync = not self._is_late(now, timeout_s / 2)
-            self.goal = self.position
-
-    def _is_late(self, now: float, timeout_s: float) -> bool:
-        """Return whether something that was sent has waited too long for its confirmation."""
-        return bool(self._unconfirmed) and now - self._unconfirmed[0][2] > timeout_s
-
-    def overdue(self, now: float, timeout_s: float) -> bool:
-        """Return whether something waits for its confirmation, and the passive has confirmed nothing for so long."""
-        return now > self.overdue_at(timeout_s)
-
-    def overdue_at(self, timeout_s: float) -> float:
-        """Return when `overdue` will be true; infinity if nothing is under way."""
-        return max(self._unconfirmed[0][2], self._heard_at) + timeout_s if self._unconfirmed else inf
-
     def holds(self, now: float) -> bool:
         """Return True if the active takes no large sets, because enough is under way to a passive in sync."""
         return self.in_sync and self.throttle.holds(self.under_way, now)
-
-    def is_slow(self, now: float, *, waits: bool) -> bool:
-        """Return True if a passive in sync is much slower than the active; `waits` says that sets wait."""
-        return self.in_sync and self.throttle.is_slow(now, self.confirmed_bytes, waits=waits)
-
-    def excuse(self, now: float) -> None:
-        """Count what is under way as sent now, because this server itself was not running."""
-        self._unconfirmed = deque((last, size, now) for last, size, _ in self._unconfirmed)
-        self.throttle.excuse()
 
     @property
     def pump_ready(self) -> bool:

@@ -161,6 +161,8 @@ class PairState:
         self.high_water_mark = 0
         # The reason why a server with such a journal can't go on; the shell then ends it.
         self.cut_short = ""
+        # On a replica: the name of its journal; b"" if it has none.
+        self.journal = b""
         # The wall clock of the active that a replica was told; 0 on a server of a pair.
         self.wall_ms = 0
         # What a replica says of its load in greetings and heartbeats; a server of a pair says nothing.

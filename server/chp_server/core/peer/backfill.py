@@ -75,8 +75,12 @@ class Backfill:
             turn.journal.append(Trim(floors))
         self._missing.look(topics, floors)
         if asks:
-            question = self._missing.ask(now, self._wait_s)
+            question = self.question(now)
             turn.to_peer += [] if question is None else [question]
+
+    def question(self, now: float) -> list[bytes] | None:
+        """Return the LACK for the next page of missing messages; None if none is due."""
+        return self._missing.ask(now, self._wait_s)
 
     def on_lack(self, body: bytes, turn: Turn) -> None:
         """Read messages that the peer lacks.

@@ -39,6 +39,8 @@ FOREIGN = (
     "it holds another store ({theirs}) than this server ({ours}): they can't be a pair. If they should be one, start "
     "the one whose data may go with an empty data directory; else correct --peer"
 )
+# The copies of a server that tells of none.
+COPIES = 2
 # The name under which the journal keeps `PeerLink.foreign`.
 FOREIGN_STORE = "foreign"
 FOREIGN_MET = (
@@ -80,6 +82,8 @@ class Handshake:
             "pending_bytes_max": committed.limits.pending_bytes_max, "retain_bytes": config.retain_bytes,
             "retain_s": config.retain_s, "retain_memory_bytes": committed.limits.log_bytes_max,
         }  # fmt: skip
+        if config.copies > COPIES:
+            self._settings["copies"] = config.copies
 
     def tell(self, *, room: bool) -> list[bytes]:
         """Return STATE, as it is sent each heartbeat."""
@@ -145,7 +149,7 @@ class Handshake:
     def differences(self, peer: Peer) -> dict[str, list[Any]]:
         """Return the settings that differ, each with ours and the peer's; one that a server lacks is left out."""
         ours = {**self._settings, "version": VERSION}
-        theirs = {**peer.settings, "version": peer.version}
+        theirs = {"copies": COPIES, **peer.settings, "version": peer.version}
         return {name: [value, theirs[name]] for name, value in ours.items() if theirs.get(name, value) != value}
 
 

@@ -1,7 +1,8 @@
 """The snapshot port P: the questions of clients and operators, and the answers.
 
     requests            takes each message of the port, and sends it to its handler
-    syncs, images       snapshots and resumes; snapshots that several readers share
+    syncs               snapshots and resumes
+    image_numbers       snapshots that several readers share
     feeds               every record after a number, from the log or from the journal
     topic_readers       questions about topics; `delivery` serves single readers, and `group_coordinator` serves groups
     message_pages       rows of messages that were read from the journal

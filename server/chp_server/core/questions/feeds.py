@@ -9,7 +9,7 @@ answer is an iterator over messages, as all streams are (syncs.py). It yields an
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -110,12 +110,17 @@ class Feeds:
         *,
         subtree: str,
         until: int,
-        indices: Iterator[int] | None = None,
+        indices: Iterator[int],
+        passes: Callable[[], bool],
     ) -> Messages:
-        """Yield the records after `after`. `whose` is the proof that the reader has of that number, or None."""
+        """Yield the records after `after`. `whose` is the proof that the reader has of that number, or None.
+
+        If they are gone, `passes` may pass the question to another server. It is not asked once a chunk was sent.
+        """
         state = self._committed.state
         if not (yield from self._goes_on(after, whose)):
-            yield from self._retained(request_id)
+            if next(indices) > 0 or not passes():
+                yield from self._retained(request_id)
             return
         self._committed.counts["feeds"] += 1
         until = min(until, state.number)
@@ -125,16 +130,27 @@ class Feeds:
             records, after, subtree, end, self._committed.limits, opener=state.opener_of, indices=indices
         )
 
-    def probe(self, request_id: int, after: int, whose: list[bytes] | None, *, most: int, at: int = 0) -> Messages:
+    def probe(
+        self,
+        request_id: int,
+        after: int,
+        whose: list[bytes] | None,
+        *,
+        most: int,
+        at: int = 0,
+        passes: Callable[[], bool],
+    ) -> Messages:
         """Yield the number at which a feed after `after` would end.
 
         It has about `most` numbers, but at least one record; 0 is no bound. If `at` is given, a wall clock in ms, the
-        feed ends before the first record of that time or later.
+        feed ends before the first record of that time or later. If the records are gone, `passes` may pass the question
+        to another server.
         """
         state = self._committed.state
         number = newest = state.number
         if after and not (yield from self._goes_on(after, whose)):
-            yield from self._retained(request_id)
+            if not passes():
+                yield from self._retained(request_id)
             return
         oldest, opener = (yield from self._oldest()), state.opener_of
         if at:

@@ -1,4 +1,4 @@
-"""Images by number: which numbers may be asked for, and the images that were made of them (SPEC.md, section 17.8).
+"""Images by number: which numbers may be asked for, and the images that were made of them (SPEC.md, section 17.6).
 
     ICANHAZ? subtree {id, image: 0, prefix}                              keeps the present number; REPLY tells it
     ICANHAZ? subtree {id, image: n, proof, prefix, part, parts, ...}     asks for a part of the image at number n
@@ -18,11 +18,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from chp.fair import crowding
 from chp.limits import Limits
+from chp.numbers import describe
 
 from ..state.image import Image, PartedImage
+
+# A refusal names so many of the largest images.
+NAMED = 3
 
 
 @dataclass(slots=True)
@@ -130,3 +135,34 @@ class ImageNumbers:
     def clear(self) -> None:
         """Forget everything: this server no longer serves."""
         self._numbers.clear()
+
+
+class Alive:
+    """All images in memory, whether kept or only read, so that their size together is bounded."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._images: WeakSet[Image] = WeakSet()
+
+    def add(self, image: Image) -> None:
+        """Add an image; it leaves by itself when nothing refers to it any more."""
+        self._images.add(image)
+
+    def full(self, keys: int) -> bool:
+        """Return True if no other image may be made, beside a map of so many keys."""
+        images, limits = list(self._images), self._limits
+        if sum(image.nbytes for image in images) < limits.images_bytes_max:
+            return False
+        return sum(image.size for image in images) >= limits.images_maps_max * keys
+
+    def why(self) -> str:
+        """Return the text of a refusal when it is full: what the largest images are."""
+        sizes: Counter[str] = Counter()
+        for image in list(self._images):
+            sizes[f"{image.prefix or '/'} at {describe(image.number)}"] += image.nbytes
+        held = ", ".join(f"{name} ({size >> 20} MiB)" for name, size in sizes.most_common(NAMED))
+        more = f", and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
+        return (
+            f"the images that are read hold {sum(sizes.values()) >> 20} MiB, and may hold "
+            f"{self._limits.images_bytes_max >> 20} MiB: {held}{more}; ask again when a read is done"
+        )

@@ -6,8 +6,12 @@
     RECORDS [record, ...]                                    all records after the position, and then each new one
     ICANHAZ? "" {id, more, number, readers}                  the replica grants chunks, and says how it is
 
-It is what the active sends its passive (pair/follow.py), on port P and without an end. Nothing is confirmed: no
-acknowledgement waits for a replica. A replica answers this question too, so replicas stand in rows.
+It is what the active sends its passive (pair/follow.py), on port P and without an end. A replica answers this question
+too, so replicas stand in rows.
+
+A replica that confirms says so in its question (`confirms`). It tells what its journal has synced
+(`confirmed`), and gets the messages of topics with their records. It asks for messages that it lacks (`lack`, answered
+by `fill`). It is in sync, and falls out of sync, by the rules for the passive: `Confirmations` in pair/follow.py.
 
 A chunk is under way from the moment when it is sent until the replica has granted another one in its place. What is
 under way to each replica is bounded in chunks and in bytes, and so is what is under way to all. A replica that does not
@@ -28,12 +32,17 @@ from chp.errors import BadFrame
 from chp.limits import Limits
 from chp.numbers import describe, pack, sequence_of
 
-from ..pair.follow import whole_state
+from ..core_config import CoreConfig
+from ..pair.follow import Confirmations, whole_state
+from ..pair.set_shares import SetShares
+from ..pair.throttle import Throttle
 from ..state.history import Position
 from ..state.image import NOT_YET
-from ..state.record_log import Record
+from ..state.missing_messages import PAGE_BYTES as MESSAGES_BYTES
+from ..state.missing_messages import answer, asked, packed
+from ..state.record_log import LoggedMessages, Record
 from ..updates.committed import Committed
-from ..updates.turn import CurrentTurn, Frames
+from ..updates.turn import CurrentTurn, Frames, ReadMessages
 from .feeds import PAGE_BYTES, FeedPage, FeedPages
 from .syncs import reply
 
@@ -43,6 +52,8 @@ HOPS_MAX = 8
 BELOW_S, BELOW_MAX = 5.0, 32
 # Characters of a replica's name that are kept.
 NAME_MAX = 64
+# The messages of a record that has none, or whose messages are not in memory.
+NO_MESSAGES = packed(())
 
 
 @dataclass(slots=True)
@@ -71,6 +82,10 @@ class ReplicaStream:
     sizes: deque[int] = field(default_factory=deque)
     under_way: int = 0
     took: float = 0.0
+    # What it has confirmed, if it is a replica that confirms; else None.
+    confirmations: Confirmations | None = None
+    # The name of its journal.
+    journal: bytes = b""
 
     def idle_s(self, now: float) -> float:
         """Return for how long the replica has said nothing, or has left what is under way to it."""
@@ -80,8 +95,12 @@ class ReplicaStream:
 class Replicas:
     """All replicas that follow this server."""
 
-    def __init__(self, turn: CurrentTurn, committed: Committed, pages: FeedPages) -> None:
-        self._turn, self._committed, self._pages = turn, committed, pages
+    def __init__(
+        self, turn: CurrentTurn, committed: Committed, pages: FeedPages, config: CoreConfig, sets: SetShares
+    ) -> None:
+        self._turn, self._committed, self._pages, self._config, self._sets = turn, committed, pages, config, sets
+        # The reads of messages that confirming replicas lack: who asked, and the offset behind the last message.
+        self._asked: dict[ReadMessages, list[tuple[ReplicaStream, int]]] = {}
         # The stream of each replica, by its connection.
         self.streams: dict[bytes, ReplicaStream] = {}
         # The number of the rules by which the replicas were admitted.
@@ -131,10 +150,19 @@ class Replicas:
         self.streams[identity] = stream
         resumes = at.number > 0 and committed.holds(at) and options.get("whole") is not True
         if not resumes:
+            committed.counts["snapshots"] += 1
             stream.position = state.number
             stream.chunks, stream.rest = whole_state(state, turn, limits)
         stream.number, stream.user = at.number, user
-        self._say(stream, headers.Reply(stream.request_id, self._life()))
+        journal = options.get("confirms")
+        if type(journal) is bytes and not self._config.replica:
+            # Each journal is one copy: an earlier connection of its replica is over.
+            for each in [each for each in self.streams.values() if each.journal == journal]:
+                self.gone(each.identity)
+            stream.journal = journal
+            throttle = Throttle(self._sets.pace, self._config.slow_peer_s)
+            stream.confirmations = Confirmations(stream.position, state.number, throttle)
+        self._say_life(stream, self._life())
         fields = {"name": stream.name, "from": describe(at.number), "number": describe(state.number)}
         turn.effects.fact("a replica follows", **fields, by="records" if resumes else "whole state")
 
@@ -148,6 +176,8 @@ class Replicas:
             stream.credit = min(stream.credit + more, self._limits.sync_credit_max)
             stream.heard = self._turn.now
             self._took(stream, more)
+            if stream.confirmations is not None:
+                self._heed_confirming(stream, stream.confirmations, options)
         for name in ("number", "readers", "hops"):
             if type(options.get(name)) is int:
                 setattr(stream, name, options[name])
@@ -159,6 +189,81 @@ class Replicas:
             stream.under_way -= size
             self.under_way -= size
             stream.took = self._turn.now
+
+    # -- replicas that confirm
+
+    def _heed_confirming(self, stream: ReplicaStream, confirmations: Confirmations, options: dict[str, Any]) -> None:
+        """Take a confirmation, and a question for messages that the replica lacks."""
+        if "confirmed" in options and stream.chunks is None:
+            self._confirmed(stream, confirmations, Position.of(options["confirmed"]))
+        if type(options.get("lack")) is bytes:
+            topic, first, end = asked(options["lack"])
+            read = ReadMessages(topic, first, self._committed.state.number, MESSAGES_BYTES)
+            self._asked.setdefault(read, []).append((stream, end))
+            self._turn.effects.reads.append(read)
+
+    def _confirmed(self, stream: ReplicaStream, confirmations: Confirmations, at: Position) -> None:
+        turn, committed = self._turn, self._committed
+        if not committed.holds(at):
+            ours = describe(committed.state.number)
+            turn.effects.fact("a replica differs", "warning", name=stream.name, replica=at.describe(), number=ours)
+            self.gone(stream.identity)
+            return
+        was = confirmations.in_sync
+        confirmations.confirm(at.number, turn.now, self._config.replica_timeout_s)
+        if confirmations.in_sync and not was:
+            turn.effects.fact("a replica is in sync", name=stream.name, number=describe(at.number))
+
+    def read(self, read: ReadMessages, found: list[LoggedMessages] | Exception) -> None:
+        """Send messages that replicas lack, if the read was for them; a replica asks again if they can't be read."""
+        for stream, end in self._asked.pop(read, ()):
+            if not isinstance(found, Exception) and self.streams.get(stream.identity) is stream:
+                self._say(stream, headers.Reply(stream.request_id, {"fill": answer(read.topic, end, found)[1]}))
+                self.more = True
+
+    def _watch(self, stream: ReplicaStream, confirmations: Confirmations) -> None:
+        """Put a replica out of sync that is silent, late or slow."""
+        now, config = self._turn.now, self._config
+        silent = now - stream.heard > config.peer_timeout_s
+        slow = confirmations.is_slow(now, waits=confirmations.throttle.holds_all(confirmations.under_way))
+        if confirmations.in_sync and (silent or slow or confirmations.overdue(now, config.replica_timeout_s)):
+            confirmations.put_out(self._committed.state.number)
+            why = "silent" if silent else "slow" if slow else "late"
+            self._turn.effects.fact(
+                "a replica fell out of sync",
+                "warning",
+                name=stream.name,
+                why=why,
+                confirmed=describe(confirmations.confirmed),
+            )
+            self._committed.counts["replicas_degraded"] += 1
+
+    def confirmed_by(self, n: int) -> int | None:
+        """Return the number that `n` replicas in sync have confirmed; None if fewer are in sync."""
+        found = sorted((each.confirmed for each in self._confirming() if each.in_sync), reverse=True)
+        return found[n - 1] if len(found) >= n else None
+
+    def copies_of(self, number: int) -> int:
+        """Return how many replicas have confirmed a number."""
+        return sum(each.confirmed >= number for each in self._confirming())
+
+    def confirming_in_sync(self) -> int:
+        """Return how many replicas that confirm are in sync."""
+        return sum(each.in_sync for each in self._confirming())
+
+    def _confirming(self) -> Iterator[Confirmations]:
+        return (stream.confirmations for stream in self.streams.values() if stream.confirmations is not None)
+
+    def excuse(self) -> None:
+        """Give all replicas their full time again: this server took no turn for a while."""
+        for each in self._confirming():
+            each.excuse(self._turn.now)
+
+    # -- signs of life
+
+    def _say_life(self, stream: ReplicaStream, life: dict[str, Any]) -> None:
+        told = life if stream.confirmations is None else {**life, "confirms": True}
+        self._say(stream, headers.Reply(stream.request_id, told))
 
     def _life(self) -> dict[str, Any]:
         """Return the sign of life of this server."""
@@ -184,8 +289,11 @@ class Replicas:
                 self.gone(stream.identity)
                 idle_s = round(stream.idle_s(self._turn.now))
                 self._turn.effects.fact("a replica lost its place", "warning", name=stream.name, silent_s=idle_s)
-            elif stream.identity not in blocked:
-                self._say(stream, headers.Reply(stream.request_id, life))
+                continue
+            if stream.confirmations is not None:
+                self._watch(stream, stream.confirmations)
+            if stream.identity not in blocked:
+                self._say_life(stream, life)
 
     def pump(self, blocked: set[bytes], room: int) -> None:
         """Send each replica that has credit what it lacks, up to the bytes that all readers may still have."""
@@ -261,11 +369,26 @@ class Replicas:
             self._say(stream, headers.Refused(stream.request_id, "retained", text))
             self.gone(stream.identity)
             return False
-        stream.position = records[-1].last
+        if stream.confirmations is None:
+            items, stream.position = [record.body for record in records], records[-1].last
+        else:
+            items = self._with_messages(records, stream.confirmations)
+            stream.position = stream.confirmations.position
         opener = committed.state.opener_of(stream.position)
         header = headers.Records(stream.request_id, stream.chunk, opener)
-        self._chunk(stream, header, [record.body for record in records])
+        self._chunk(stream, header, items)
         return True
+
+    def _with_messages(self, records: list[Record], confirmations: Confirmations) -> list[bytes]:
+        """Return the first of some records, each followed by its messages, up to the bytes of a chunk."""
+        items, left = list[bytes](), self._limits.sync_chunk_bytes
+        for record in records:
+            if items and record.weight > left:
+                break
+            left -= record.weight
+            items += record.body, packed(record.messages) if record.messages else NO_MESSAGES
+            confirmations.sent(record.last, record.weight, self._turn.now)
+        return items
 
     def _chunk(self, stream: ReplicaStream, header: headers.Header, items: list[bytes]) -> None:
         stream.chunk += 1
@@ -294,6 +417,7 @@ class Replicas:
     def clear(self) -> None:
         """Drop all replicas: this server no longer serves."""
         self.streams.clear()
+        self._asked.clear()
         self.under_way = 0
 
     def status(self) -> list[dict[str, Any]]:
@@ -306,6 +430,8 @@ class Replicas:
                 "readers": stream.readers,
                 "lag": max(0, newest - sequence_of(stream.number)),
                 "silent_s": round(self._turn.now - stream.heard, 3),
+                # None for a replica that does not confirm.
+                "in_sync": None if stream.confirmations is None else stream.confirmations.in_sync,
             }
             for stream in self.streams.values()
         ]

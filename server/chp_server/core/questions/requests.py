@@ -4,7 +4,7 @@
     ICANHAZ? subtree {id, from, ...}           CHP/2: a resume after `from` if the log reaches back, or else a snapshot
     ICANHAZ? subtree {id, from, feed}          the feed after `from`, never a snapshot instead
     ICANHAZ? subtree {id, from, feed, probe}   how far a feed after `from` would reach: numbers only
-    ICANHAZ? subtree {id, image, ...}          a snapshot in parts, for several readers (image_numbers.py, images.py)
+    ICANHAZ? subtree {id, image, ...}          a snapshot in parts, for several readers (image_numbers.py)
     ICANHAZ? subtree {id, more}                credit for more chunks
     ICANHAZ? subtree {id, topic, ...}          messages of a topic, or its facts (topic_readers.py)
     ICANHAZ? STX command ETX {id, ...}         an admin command: status, switch, leases, clients, access, ...
@@ -46,14 +46,14 @@ from .access_changes import AccessChanges
 from .audit_log import AuditLog, PendingCommand, named
 from .clients import TELLS, Clients
 from .feeds import Feeds
-from .image_numbers import ImageNumbers
-from .images import Alive, Images, packed
+from .image_numbers import Alive, ImageNumbers
 from .replicas import Replicas
 from .syncs import (
     Syncs,
     SyncStream,
     chp1_parts,
     gathered,
+    packed,
     reply,
     resume_parts,
     slice_parts,
@@ -72,6 +72,7 @@ COUNTED_SLICES = 8
 TOO_LATE = "the servers have no image at this number any more: it was not read in time, or too much changed since"
 # A replica lets a reader that is further wait so long for its number, which nearly always comes within milliseconds.
 AWAITED_S = 0.5
+BEHIND = "this replica lacks records that the reader has; ask again, or ask another server"
 Options = dict[str, Any]
 # The user that asked, and the number of the rules at that time.
 Asked = tuple[str, int]
@@ -102,16 +103,17 @@ class Requests:
         # True if a request came in this turn, or a stream is under way.
         self.awake = False
         self.syncs = Syncs(limits)
-        self.images = Images(limits)
         self.numbers = ImageNumbers(limits)
         # The answers to plans that wait for the passive: the number, the stream, its subtree, and who asked.
         self.owed: deque[tuple[int, SyncStream, str, Asked]] = deque()
         self.feeds = Feeds(self._committed)
         self.readers = TopicReaders(turn, pair, committer, authorizer)
         self.clients = Clients()
-        self.replicas = Replicas(turn, self._committed, self.feeds.pages)
+        self.replicas = Replicas(turn, self._committed, self.feeds.pages, pair.config, link.sets)
         # On a replica: the connections whose questions it has passed to the active.
         self.passed: set[bytes] = set()
+        # On a replica: passes the read of a user's connection, if its records are not here; False if it can't.
+        self.passes: Callable[[bytes, str, str, Options], bool] | None = None
         self._alive = Alive(limits)
         # The reactor keeps these two: the readers whose sockets are full, and the bytes that may still be queued.
         self.blocked: set[bytes] = set()
@@ -247,7 +249,7 @@ class Requests:
             self._inspect(identity, subtree, request_id, credit)
             return
         meant, proof = options.get("store"), _proof(options)
-        if type(options.get("image")) is int:
+        if "image" in options:
             after = _number(options, "image", 0)
         seen = epoch_of(after) if proof[0] == committed.state.store != b"" else 0
         if not (yield from self._vote(partial(self._denies_copy, identity, request_id, subtree), seen)):
@@ -260,27 +262,61 @@ class Requests:
             self._answer(identity, headers.Refused(request_id, "store", committed.state.store))
             return
         if "image" in options:
-            by_number = type(options["image"]) is int
-            (self._image_by_number if by_number else self._image)(identity, subtree, options, credit)
+            self._image(identity, subtree, options, credit)
             return
         if options.get("feed"):
             self._feed(identity, after, subtree, options, credit)
+        else:
+            self._copy_or_pass(identity, (after, proof), subtree, options, session_id=session_id, credit=credit)
+
+    def _copy_or_pass(
+        self,
+        identity: bytes,
+        at: tuple[int, list[bytes]],
+        subtree: str,
+        options: Options,
+        *,
+        session_id: bytes,
+        credit: int,
+    ) -> None:
+        """Send what changed since a number, or a snapshot; a replica may pass the question to the active."""
+        (after, proof), request_id, resumes = at, options["id"], options.get("resume") is True
+        waits, indices = self._is_ahead(after, proof), count()
+        if waits is None and self._lacks(after, proof) and self._passes(identity, subtree, options):
             return
-        indices = count()
-        copy = self._copy((after, proof), subtree, request_id, session_id, indices)
-        whose, wants = (session_id, subtree) if session_id else None, None if after and not subtree else subtree
+        if resumes and waits is None and not self._resumes(after, proof):
+            self._answer(identity, self._no_resume(request_id))
+            return
+        copy = self._copy(at, subtree, request_id, session_id, indices, only_resume=resumes)
+        whose = (session_id, subtree) if session_id else None
+        wants = None if after and not subtree else subtree
         empty = partial(self._empty, request_id, after, proof, indices)
-        waits = self._is_ahead(after, proof)
         self._stream(identity, request_id, copy, credit, subtree, wants=wants, copy=whose, empty=empty, waits=waits)
 
     def _is_ahead(self, after: int, proof: list[bytes] | None) -> Callable[[], bool] | None:
         """Return what tells whether a reader's answer waits: the reader comes from a server that is further."""
         committed, turn = self._committed, self._turn
-        ahead = proof is not None and proof[0] == committed.state.store and after > committed.state.number
-        if not (self._pair.config.replica and ahead):
+        if not self._knows_more(after, proof):
             return None
         until = turn.now + AWAITED_S
         return lambda: after > committed.state.number and turn.now < until
+
+    def _knows_more(self, after: int, proof: list[bytes] | None) -> bool:
+        """Return True if this is a replica, and a reader has records of the same history that it lacks yet."""
+        state = self._committed.state
+        if not self._pair.config.replica or proof is None or after <= state.number or proof[0] != state.store:
+            return False
+        return epoch_of(after) > state.epoch or proof == state.whose(state.number)
+
+    def _lacks(self, after: int, proof: list[bytes]) -> bool:
+        """Return True if a number is in our history, and not all records after it are in memory."""
+        state = self._committed.state
+        ours = 0 < after < state.number and state.is_ours(after, proof)
+        return ours and not self._committed.log.reaches(after)
+
+    def _passes(self, identity: bytes, subtree: str, options: Options) -> bool:
+        """Pass a read to the active, if this is a replica and the active may have the records; else return False."""
+        return self.passes is not None and self.passes(identity, self.authorizer.speaker, subtree, options)
 
     def _inspect(self, identity: bytes, subtree: str, request_id: int, credit: int) -> None:
         """Send a copy for a comparison. A passive sends it too, at its own number; the request is no vote."""
@@ -338,9 +374,16 @@ class Requests:
         return after > 0 and state.is_ours(after, proof) and (after == state.number or log.reaches(after))
 
     def _copy(
-        self, at: tuple[int, list[bytes]], subtree: str, request_id: int, session_id: bytes, indices: Iterator[int]
+        self,
+        at: tuple[int, list[bytes]],
+        subtree: str,
+        request_id: int,
+        session_id: bytes,
+        indices: Iterator[int],
+        *,
+        only_resume: bool = False,
     ) -> Iterator[list[Frames]]:
-        """Yield a resume after a number with its proof, or else a snapshot.
+        """Yield a resume after a number with its proof, or else a snapshot; with `only_resume`, or else a refusal.
 
         The answer shows the state at the time when its first part is made, not when the request came.
         """
@@ -350,13 +393,25 @@ class Requests:
             yield []
         session = committed.state.sessions.get(session_id)
         session_no = session.no if session else None
+        if self._knows_more(*at):
+            # It would go back by a snapshot.
+            yield [reply(pack(committed.state.number), encode(headers.Refused(request_id, "busy", BEHIND)))]
+            return
         if self._resumes(*at):
             yield from self._resume(at[0], subtree, request_id, session_no, indices)
+            return
+        if only_resume:
+            yield [reply(pack(committed.state.number), encode(self._no_resume(request_id)))]
             return
         committer.counts["snapshots"] += 1
         image = self._image_of(subtree)
         end = [session_no, False, *committed.channels.digest_of(subtree), committed.state.whose(image.number)]
         yield from snapshot_parts(image, request_id, end, committer.limits, lambda: self._turn.now, indices=indices)
+
+    def _no_resume(self, request_id: int) -> headers.Refused:
+        """Return the refusal for a reader that wants no snapshot in place of a resume."""
+        committed = self._committed
+        return headers.Refused(request_id, "retained", committed.log.oldest or committed.state.number)
 
     def _may_begin(self, subtree: str) -> bool:
         """Return True if a copy may begin: no large commit is being applied, and an image exists or can be made."""
@@ -408,58 +463,6 @@ class Requests:
     # -- images
 
     def _image(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
-        turn = self._turn
-        request_id, name = options["id"], options["image"]
-        if type(name) is not bytes or len(name) != 16:
-            raise BadFrame("the 'image' of ICANHAZ? is its name, 16 bytes")
-        if self._pair.config.keyed:
-            # Only the user that made an image may read it, and only by the subtree that the user gave then.
-            name = b"\0".join([name, self.authorizer.speaker.encode(), subtree.encode()])
-        if "part" not in options:
-            self._make_image(identity, subtree, name, options)
-            return
-        image = self.images.part(name, options["part"], turn.now) if type(options["part"]) is int else None
-        if image is None:
-            text = "it is not kept here, not whole yet, or has no such part"
-            self._answer(identity, headers.Refused(request_id, "image", text))
-        else:
-            form = packed if options.get("packed") else Segment.encode
-            end = [None, False, *NOTHING, self._committed.state.whose(image.number)]
-            parts = snapshot_parts(image, request_id, end, self._committer.limits, lambda: turn.now, form=form)
-            self._stream(identity, request_id, parts, credit, subtree)
-
-    def _make_image(self, identity: bytes, subtree: str, name: bytes, options: Options) -> None:
-        turn, committer, committed, authorizer = self._turn, self._committer, self._committed, self.authorizer
-        request_id, limits = options["id"], committer.limits
-        prefix, parts = options.get("prefix", subtree), options.get("parts", 1)
-        if type(prefix) is not str or not prefix.startswith(subtree):
-            raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
-        if type(parts) is not int or not 0 < parts <= limits.image_parts_max:
-            raise BadFrame(f"the 'parts' of an image are a number from 1 to {limits.image_parts_max}")
-        if (image := self.images.get(name)) is None:
-            if not self.images.make_room(turn.now, authorizer.speaker):
-                text = f"{limits.images_max} images are being read, and no user has more; ask again when one is done"
-                self._busy(identity, request_id, text)
-                return
-            committer.counts["images"] += 1
-            image = self.images.same(committed.state.number, prefix)
-            if image is None and self._crowded:
-                self._busy(identity, request_id, self._alive.why())
-                return
-            if image is None:
-                image = committed.state.image(prefix)
-                self._alive.add(image)
-        self.images.keep(name, image, parts, turn.now, authorizer.speaker)
-        self._stream(identity, request_id, self._about(image, request_id), ONE_ANSWER, subtree)
-
-    def _about(self, image: Image, request_id: int) -> Iterator[list[Frames]]:
-        yield from gathered(image)
-        facts = {"number": image.number, "keys": image.size, "store": self._committed.state.store}
-        yield [reply(pack(image.number), encode(headers.Reply(request_id, facts)))]
-
-    # -- images by number
-
-    def _image_by_number(self, identity: bytes, subtree: str, options: Options, credit: int) -> None:
         prefix = options.get("prefix", subtree)
         if type(prefix) is not str or not prefix.startswith(subtree):
             raise BadFrame("the 'prefix' of an image is text that begins with its subtree")
@@ -593,15 +596,34 @@ class Requests:
         whose = _proof(options) if "proof" in options else None
         if "probe" in options:
             most, at = _number(options, "probe", 0), _number(options, "at", 0)
-            probe = feeds.probe(request_id, after, whose, most=most, at=at)
+            passes = self._passes_feed(identity, subtree, options, after, whose)
+            probe = feeds.probe(request_id, after, whose, most=most, at=at, passes=passes)
             self._stream(identity, request_id, probe, ONE_ANSWER, subtree, waits=self._is_ahead(after, whose))
         else:
             until = _number(options, "until", max(after, self._committed.state.number))
             indices = count()
-            records = feeds.records(request_id, after, whose, subtree=subtree, until=until, indices=indices)
+            passes = self._passes_feed(identity, subtree, options, after, whose)
+            records = feeds.records(
+                request_id, after, whose, subtree=subtree, until=until, indices=indices, passes=passes
+            )
             empty = partial(self._no_records, request_id, after, indices)
             waits = self._is_ahead(after, whose)
             self._stream(identity, request_id, records, credit, subtree, empty=empty, waits=waits)
+
+    def _passes_feed(
+        self, identity: bytes, subtree: str, options: Options, after: int, whose: list[bytes] | None
+    ) -> Callable[[], bool]:
+        """Return what passes a feed to the active, if the number is in its history; the user is that of now."""
+        user = self.authorizer.speaker
+
+        def passes() -> bool:
+            state = self._committed.state
+            ours = after == 0 or state.is_ours(after, state.whose(after) if whose is None else whose)
+            if self.passes is None or not (ours or self._knows_more(after, whose)):
+                return False
+            return self.passes(identity, user, subtree, options)
+
+        return passes
 
     def _no_records(self, request_id: int, after: int, indices: Iterator[int]) -> Frames:
         """Return an empty chunk, while records are read from the journal."""
@@ -667,7 +689,6 @@ class Requests:
 
     def forget(self) -> None:
         """Drop images whose time is over, and forget clients whose reports have stopped."""
-        self.images.expire(self._turn.now)
         self._forget_images()
         self.clients.forget(self._turn.now)
         if self.replicas:
@@ -676,7 +697,6 @@ class Requests:
     def clear(self) -> None:
         """Drop all streams, images, readers, reports and answers that wait: this server no longer serves."""
         self.syncs.clear()
-        self.images.clear()
         self.numbers.clear()
         self.owed.clear()
         self.feeds.pages.clear()

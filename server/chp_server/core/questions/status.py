@@ -55,7 +55,7 @@ def status_of(
         "chp1_subscriptions": sum(channels.listeners.counts[prefix] for prefix in channels.chp1),
         "clients": len(requests.clients),
         "syncs": len(requests.syncs),
-        "images": len(requests.images) + requests.numbers.images,
+        "images": requests.numbers.images,
         "image_numbers": len(state.undo.numbers),
         "undo_bytes": state.undo.bytes,
         "topics": requests.readers.status(link.backfill.lacks),
@@ -67,6 +67,7 @@ def status_of(
         "waiting_acks": len(committer.acks.waiting),
         "in_sync": pair.in_sync(),
         "in_sync_since_s": round(turn.now - link.in_sync_since, 3),
+        "copies": _copies(pair, requests),
         "throttled": pair.active and turn.now - link.sets.throttled_at < THROTTLED_S,
         "waiting_sets": len(link.sets.queue),
         "waiting_sets_bytes": link.sets.queue.bytes,
@@ -81,6 +82,14 @@ def status_of(
         **requests.shell_facts(),
         "counts": {**committer.counts, **_turned_away(committed, link, requests)},
     }
+
+
+def _copies(pair: PairState, requests: Requests) -> dict[str, Any] | None:
+    """Return the copies that an active with `--copies` wants, and those that are in sync; None for any other."""
+    if not pair.active or pair.config.replica or pair.config.copies == 2:
+        return None
+    in_sync = 1 + pair.in_sync() + requests.replicas.confirming_in_sync()
+    return {"wanted": pair.config.copies, "in_sync": in_sync}
 
 
 def _epochs(committed: Committed) -> list[dict[str, Any]]:

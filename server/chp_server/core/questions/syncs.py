@@ -12,14 +12,16 @@ readers' sockets are full.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any
 
 from chp import columns, headers
-from chp.batch import Segment, decode, encode, narrow, segment_of, shown
+from chp.batch import Segment, decode, encode, narrow, packb, segment_of, shown
 from chp.errors import BadInput
 from chp.fair import making_room
 from chp.hashmap import Hashmap, ms_until
@@ -95,17 +97,16 @@ def snapshot_parts(
     limits: Limits,
     now: Callable[[], float],
     *,
-    form: Callable[[Segment], bytes] = Segment.encode,
-    indices: Iterator[int] | None = None,
+    indices: Iterator[int],
 ) -> Iterator[list[Frames]]:
     """Yield the SYNC chunks and the KTHXBAI of a snapshot, each a list of one message, once the image is complete.
 
     `ending` are the last fields of KTHXBAI. `indices` continue those of the empty chunks that were sent before.
     """
     yield from gathered(image)
-    number, indices = pack(image.number), indices or count()
+    number = pack(image.number)
     for segment in image.chunks(limits, now):
-        yield [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
+        yield [reply(number, encode(headers.Sync(request_id, next(indices)), [segment.encode()]))]
     end = headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)
     yield [reply(number, encode(end))]
 
@@ -127,6 +128,24 @@ def slice_parts(
             [] if segment is None else [reply(number, encode(headers.Sync(request_id, next(indices)), [form(segment)]))]
         )
     yield [reply(number, encode(headers.Kthxbai(request_id, image.number, *image.fingerprint(), *ending)))]
+
+
+def packed(segment: Segment) -> bytes:
+    """Return a chunk for a reader of columns: all keys joined, all values joined, and their lengths."""
+    text = "".join(segment.keys)
+    keys = text.encode()
+    plain = len(keys) == len(text)
+    sizes = map(len, segment.keys) if plain else (len(key.encode()) for key in segment.keys)
+    lengths = {columns.KEY_BYTES: _octets(sizes), columns.VALUE_BYTES: _octets(map(len, segment.values))}
+    return packb((keys, b"".join(segment.values), {**(segment.extras or {}), **lengths}))
+
+
+def _octets(sizes: Iterable[int]) -> bytes:
+    """Return each size in 32 bits, with the low byte first."""
+    column = array("I", sizes)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
 
 
 def gathered(image: Image) -> Iterator[list[Frames]]:

@@ -12,6 +12,7 @@ It says ACTIVE while it is in sync with upstream, and PASSIVE otherwise. It comm
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,11 +29,12 @@ from ..core_config import CoreConfig
 from ..deadlines import LINK
 from ..pair.arbitration import Members
 from ..pair.pair_state import ACTIVE, PASSIVE
+from ..state.missing_messages import Spans
 from ..updates.authorizer import signer
 from ..updates.channels import alive
-from ..updates.turn import Turn
+from ..updates.turn import JournalRead, ReadSpans, Turn
 from .moves import MoveRequests
-from .upstream import Upstream
+from .upstream import QUESTIONS, Upstream
 
 NO_KEYS = "the pair has rules, and without keys no client of this replica is known; start it with --keys DIR"
 # The commands that a replica passes to the active.
@@ -48,13 +50,24 @@ class ReplicaCore(ServerCore):
         super().__init__(config, server, now, limits)
         turn, committed, requests = self.turn, self.committer.committed, self.requests
         self.upstream = Upstream(
-            turn, committed, requests, self.heartbeats.greeting, servers=upstream, timeout_s=config.peer_timeout_s
+            turn,
+            committed,
+            requests,
+            self.heartbeats.greeting,
+            servers=upstream,
+            timeout_s=config.peer_timeout_s,
+            backfill=self.link.backfill if config.confirms else None,
+            journal=lambda: self.pair.journal or server,
         )
+        # The messages of upstream that wait until the journal has told which messages it has, and what it told.
+        self._later: deque[tuple[list[bytes], bytes]] = deque()
+        self._spans: Spans | None = None
         # The share of a core that the process used in the last second, in thousandths; the shell measures it.
         self.cpu = 0
         self._moves = MoveRequests(config.readers_max, requests.clients)
         self.pair.load = requests.replicas.load = self.load
         requests.replicas.server, requests.replicas.wall_ms = server, lambda: self.upstream.wall_ms
+        requests.passes, self.upstream.answer_here = self.upstream.pass_read, self._answer_here
         self.pair.enter(PASSIVE)
 
     def load(self) -> dict[str, Any]:
@@ -66,6 +79,9 @@ class ReplicaCore(ServerCore):
 
     def peer_message(self, frames: list[bytes], line: bytes = b"") -> None:
         """Take a message of upstream, and the line by which it came."""
+        if self.upstream.taking is not None and line[:1] == QUESTIONS:
+            self._later.append((frames, line))
+            return
         try:
             self.upstream.message(frames, line)
         except BadInput as error:
@@ -94,6 +110,13 @@ class ReplicaCore(ServerCore):
         if len(frames) == 4 and frames[1] == ICANHAZ and self._is_passed(frames):
             return
         super().request(frames)
+
+    def _answer_here(self, frames: list[bytes]) -> None:
+        """Answer a question for records that the active does not have either."""
+        requests = self.requests
+        requests.passes = None
+        super().request(frames)
+        requests.passes = self.upstream.pass_read
 
     def _is_passed(self, frames: list[bytes]) -> bool:
         """Pass a question that only the active answers; return False if this replica answers it."""
@@ -130,6 +153,18 @@ class ReplicaCore(ServerCore):
         """Begin a turn; by now a state that was taken over may be in the journal."""
         super().begin_turn(now, wall_s, arbiter, connection)
         self.upstream.replaces = self.pair.replacing is not None
+        if self._spans is not None:
+            self.upstream.take_spans(self._spans)
+            self._spans = None
+        while self._later and self.upstream.taking is None:
+            self.peer_message(*self._later.popleft())
+
+    def page(self, read: JournalRead, found: Any) -> None:
+        """Take what the journal has for a read of the last turn."""
+        super().page(read, found)
+        if isinstance(read, ReadSpans) and self.upstream.taking is not None:
+            self._spans = found
+            self._deadlines.set(LINK, self.turn.now)
 
     def begin_short_turn(self, now: float, wall_s: float) -> bool:
         """Return False: each turn of a replica is a whole one."""
@@ -147,14 +182,17 @@ class ReplicaCore(ServerCore):
         elif upstream.greets and pair.active:
             self._greet()
         if upstream.lives:
-            # The age that this server tells is then that of the active's word, and of the way.
+            # The age that this server tells is then that of the active's word alone.
             self.heartbeats.beat_now()
         pair.wall_ms = upstream.wall_ms
         upstream.greets, upstream.lives, self.link.ends = False, False, upstream.ends
         if pair.active:
             self._ask_to_move()
         self._deadlines.set(LINK, upstream.next_at())
-        return super().end_turn()
+        effects = super().end_turn()
+        if pair.config.confirms:
+            upstream.confirm(effects.confirm)
+        return effects
 
     def _ask_to_move(self) -> None:
         """Ask readers to go to another replica, if there are too many here."""

@@ -7,7 +7,10 @@
 
 A message to or from a server begins with its line: one of these, the place of the server in `--upstream`, and for
 PASSED the identity of the client's connection. The replica asks one server at a time. As long as it hears none, it asks
-one after the other, and each question counts as a vote there, like that of any client. Pure.
+one after the other, and each question counts as a vote there, like that of any client.
+
+A replica that confirms (`--confirms`) gets the messages of topics too, and asks for those that it lacks. It confirms
+what its journal has, and nothing while messages are missing. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from chp import headers
@@ -28,14 +32,19 @@ from chp.unpacking import WHOLE_STATE
 from chp.versions import VERSION
 
 from ..pair.follow import Loader
+from ..peer.backfill import Backfill
 from ..questions.replicas import HOPS_MAX
 from ..questions.requests import FOLLOW, Requests
 from ..questions.syncs import reply
 from ..state.history import Position
-from ..updates.authorizer import VOUCHED, signer
+from ..state.missing_messages import Spans
+from ..state.state import ReplicatedState
+from ..updates.authorizer import VOUCHED, Signed, signer
 from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
-from ..updates.turn import CurrentTurn, DropAfter, Replace
+from ..updates.turn import CurrentTurn, DropAfter, Frames, ReadSpans, Replace
+from .age import Age
+from .passed_reads import PassedRead, PassedReads
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
@@ -50,6 +59,8 @@ HUGZ_S = 2.5
 REPORT_S = 1.0
 # Of the time without a word after which upstream counts as silent, the part after which the replica asks again.
 ASK_AGAIN = 0.6
+# After so long without a server that serves, the log says so.
+TROUBLE_S = 5.0
 # A time is over when it has passed.
 A_LITTLE = 0.001
 # The connection of a client is kept for so long after its last answer, as a program may ask again at once.
@@ -70,9 +81,19 @@ OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
 )
+NO_SOURCE = "the replica is looking for a server that serves, and the records are there alone: ask again"
 FULL = (
     "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
     "end a replica that is not needed, or give --upstream a replica that follows the pair"
+)
+NO_ANSWER = (
+    "no server answers there: start the pair, or give --upstream the --bind address of each of its servers; with keys, "
+    "look whether DIR/upstreamN.pub are theirs, and whether they know the key of this replica"
+)
+NONE_ACTIVE = "servers answer there, and none of them is active: look at the pair with `chp status`"
+NO_COPY = (
+    "the server at --upstream counts no copies: it is a replica, or of an older version; give --upstream the servers "
+    "of the pair, or leave --confirms out"
 )
 OLD = "the server at --upstream does not know replicas ({0}): bring the pair to this version first"
 
@@ -95,6 +116,8 @@ class PassedClient:
     questions: dict[int, None] = field(default_factory=dict)
     # When the last of its answers ended.
     answered_at: float = 0.0
+    # True if it has asked for nothing but records that are not here; the connection then ends with the last answer.
+    reads_only: bool = True
 
 
 class Upstream:
@@ -109,8 +132,16 @@ class Upstream:
         *,
         servers: int,
         timeout_s: float,
+        backfill: Backfill | None = None,
+        journal: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._turn, self._committed, self._requests = turn, committed, requests
+        # The missing messages of a replica that confirms; None for any other, which keeps no messages.
+        self._backfill, self._journal = backfill, journal
+        # The number that was confirmed last.
+        self.confirmed = 0
+        # A whole state that waits for the journal to say which messages it has, and the number up to which they stay.
+        self.taking: tuple[ReplicatedState, int] | None = None
         # Makes a GREETING of this moment.
         self._greeting, self._timeout_s = greeting, timeout_s
         self.servers = servers
@@ -118,10 +149,13 @@ class Upstream:
         self.source: int | None = None
         # The last question: to which server, its id, when it was sent, and the next chunk of its answer.
         self._target, self._request, self._asked_at, self._chunk = servers - 1, 0, LONG_AGO, 0
+        # When a server last refused to be followed because it is not active.
+        self._passive_at = LONG_AGO
         # Questions since a word of a server came.
         self._tries = 0
-        # The time of the last word of the source, the age that it told, and its hops from the pair.
-        self._heard, self._told_age, self.hops = LONG_AGO, 0, 0
+        # The time of the last word of the source, and its hops from the pair.
+        self._heard, self.hops = LONG_AGO, 0
+        self._age = Age(turn.now)
         # The replica holds what it lacked when it has this number; None while it does not know.
         self._goal: int | None = None
         self._loader: Loader | None = None
@@ -140,13 +174,17 @@ class Upstream:
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
+        # Their reads of records that are not here.
+        self._reads = PassedReads()
+        # Answers a question here that upstream refuses; the core sets it.
+        self.answer_here: Callable[[Frames], None] = lambda frames: None
         # The number of them that the files of this process allow; the shell sets it.
         self.passed_max = self._limits.passed_max
         # True while a state that was taken over is not in the journal yet.
         self.replaces = False
         # True if this turn opened an epoch, so that all channels are greeted.
         self.greets = False
-        # True if a sign of life came in this turn, which is passed on at once.
+        # True if what this replica holds is of a later time by this turn, which is passed on at once.
         self.lives = False
         # The wall clock that it told.
         self.wall_ms = 0
@@ -168,7 +206,7 @@ class Upstream:
     def in_sync(self) -> bool:
         """True if this replica holds what upstream held a moment ago."""
         there = self._goal is not None and self._committed.state.number >= self._goal
-        there = there and self._loader is None and not self.replaces
+        there = there and self._loader is None and self.taking is None and not self.replaces
         return there and self.silent_s <= self._timeout_s
 
     @property
@@ -177,8 +215,14 @@ class Upstream:
         return self._turn.now - self._heard
 
     def age_ms(self) -> int:
-        """Return how old the last word of the active is here, through all replicas between."""
-        return 0 if self._heard == LONG_AGO else round(self.silent_s * 1000) + self._told_age
+        """Return how long ago the active had no more than this replica holds, through all replicas between."""
+        return max(0, round((self._turn.now - self._age.current_at) * 1000))
+
+    def trouble(self) -> str:
+        """Return why no server is followed; "" if one is, or if the log has the reason."""
+        if self.source is not None or self._said_full or self._said:
+            return ""
+        return NONE_ACTIVE if self._turn.now - self._passive_at < TROUBLE_S else NO_ANSWER
 
     def next_at(self) -> float:
         """Return when the next turn is due if no message comes."""
@@ -203,13 +247,40 @@ class Upstream:
         elif client is None and not self._has_place():
             self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
         else:
-            if client is None:
-                client = self._passed[identity] = PassedClient(place)
-                self._requests.passed.add(identity)
-            client.questions[request_id] = None
-            if len(client.questions) > PASSED_QUESTIONS_MAX:
-                del client.questions[next(iter(client.questions))]
-            self._turn.effects.to_peer.append([line(PASSED, client.place) + identity, *vouching(user, request)])
+            self._pass(identity, place, user, request, request_id).reads_only = False
+
+    def _pass(self, identity: bytes, place: int, user: str, request: list[bytes], request_id: int) -> PassedClient:
+        client = self._passed.get(identity)
+        if client is None:
+            client = self._passed[identity] = PassedClient(place)
+            self._requests.passed.add(identity)
+        client.questions[request_id] = None
+        if len(client.questions) > PASSED_QUESTIONS_MAX:
+            del client.questions[next(iter(client.questions))]
+        self._turn.effects.to_peer.append([line(PASSED, place) + identity, *vouching(user, request)])
+        return client
+
+    def pass_read(self, identity: bytes, user: str, subtree: str, options: dict[str, Any]) -> bool:
+        """Pass a user's question for records that are not here; return False if this replica has to answer it."""
+        if not self.in_sync:
+            return False
+        client, request_id = self._passed.get(identity), options["id"]
+        place = self.source if client is None else client.place
+        # The client asks again.
+        if place is None:
+            self._refuse(identity, headers.Refused(request_id, "busy", NO_SOURCE))
+            return True
+        if client is None and not self._has_place():
+            self._refuse(identity, headers.Refused(request_id, "busy", BUSY.format(self.passed_max)))
+            return True
+        read, request = PassedRead(subtree, self._turn.now), [ICANHAZ, subtree.encode(), packb(options)]
+        if not options.get("feed"):
+            read.question = Signed([identity, *request], user)
+            request[2] = packb({**options, "resume": True})
+        if not self._reads.begin(identity, request_id, read, self._limits.syncs_of_one_max):
+            return False
+        self._pass(identity, place, user, request, request_id)
+        return True
 
     def _has_place(self) -> bool:
         """Make room for one more client, in place of one that has all its answers; return False if there is none."""
@@ -221,12 +292,21 @@ class Upstream:
         return answered is not None
 
     def _on_passed(self, identity: bytes, frames: list[bytes]) -> None:
-        """Give a client its answer, and note if that was the last message of it."""
-        self._turn.effects.replies.append((identity, [frames]))
+        """Give a client its answer, and note if that was the last message of it.
+
+        If upstream can't resume a copy either, this replica answers with a snapshot.
+        """
+        unanswered = self._reads.heard(identity, frames)
+        if unanswered is None:
+            self._turn.effects.replies.append((identity, [frames]))
         client, peeked = self._passed.get(identity), peek_answer(frames[-1])
         if client is not None and peeked is not None and peeked[0] in LAST_KINDS:
             client.questions.pop(peeked[1], None)
             client.answered_at = self._turn.now
+            if client.reads_only and not client.questions:
+                self._close(identity)
+        if unanswered is not None:
+            self.answer_here(unanswered)
 
     def pass_more(self, identity: bytes, user: str, request: list[bytes]) -> None:
         """Pass a grant of credit, if this client has asked the active."""
@@ -242,6 +322,7 @@ class Upstream:
         """End a client's connection to a server."""
         place = self._passed.pop(identity).place
         self._requests.passed.discard(identity)
+        self._reads.forget(identity)
         self._turn.effects.to_peer.append([line(PASSED, place) + identity])
 
     # -- own channels
@@ -354,15 +435,19 @@ class Upstream:
             self._taken_bytes += len(body)
             if isinstance(header, headers.Sync):
                 self._on_state_chunk(body)
-            else:
+            elif self._backfill is None:
                 for item in items_of(body):
                     self._on_record(item)
+            else:
+                items = items_of(body)
+                for item, messages in zip_longest(items[::2], items[1::2], fillvalue=b""):
+                    self._on_record(item, messages)
 
     def _on_refused(self, refused: headers.Refused) -> None:
         self.source = None
         if refused.code == "passive":
             # It says so for itself. The next server is asked at once, and all of them again after a while.
-            self._heard, self._tries = LONG_AGO, max(1, self._tries)
+            self._heard, self._tries, self._passive_at = LONG_AGO, max(1, self._tries), self._turn.now
             if self._tries <= self.servers:
                 self._asked_at = LONG_AGO
         elif refused.code == "retained":
@@ -390,15 +475,22 @@ class Upstream:
 
     def _on_life(self, place: int, header: headers.Header) -> None:
         facts = header.facts if isinstance(header, headers.Reply) else {}
+        if type(facts.get("fill")) is bytes and self._backfill is not None:
+            self._backfill.on_fill(facts["fill"], self._turn.effects)
+            return
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
             raise BadFrame("a sign of life has number, hops and age")
-        self._told_age, self.hops, self.lives = age, hops + 1, True
         wall_ms = facts.get("wall_ms")
         self.wall_ms = wall_ms if type(wall_ms) is int and wall_ms >= 0 else 0
+        self.hops, held = hops + 1, self._committed.state.number
+        self.lives |= self._age.word(number, age / 1000, self.wall_ms / 1000, self._turn.now, held)
         if self.hops > HOPS_MAX:
             self.source = self._goal = None
             self._misfit(TOO_FAR.format(HOPS_MAX))
+        elif self._backfill is not None and facts.get("confirms") is not True:
+            self.source = self._goal = None
+            self._misfit(NO_COPY)
         elif self.source is None:
             self.source, self._goal, self._said_full = place, number, False
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
@@ -412,7 +504,7 @@ class Upstream:
         self._loader = self._loader or Loader(self._limits)
         self._loader.add(body, self._turn.arrival)
 
-    def _on_record(self, body: bytes) -> None:
+    def _on_record(self, body: bytes, messages: bytes = b"") -> None:
         turn, committed = self._turn, self._committed
         header, items = decode(body, WHOLE_STATE)
         if isinstance(header, headers.StateHead):
@@ -431,22 +523,43 @@ class Upstream:
             # Other batches are staged here than the active has committed.
             self._whole = True
             raise
-        # The messages of topics stay with the pair.
+        # The messages of topics stay with the pair, unless this replica is a further copy.
+        if self._backfill is not None:
+            record.messages = self._backfill.came(messages)
         committed.keep(record, turn.effects)
         committed.followed_uuids()
         self.greets |= isinstance(header, Epoch)
+        self.lives |= self._age.holds(committed.state.number)
 
     def _take_over(self, body: bytes) -> None:
         """Replace all that this replica holds by the state that has come."""
         turn, committed = self._turn, self._committed
         loader, self._loader = self._loader or Loader(self._limits), None
         after = loader.finish(body, turn.arrival)
+        if self._backfill is not None and self.taking is None:
+            # Messages of the history that both have stay in the journal. What comes meanwhile waits (core.py).
+            shared = 0 if self.replaces else after.common_number(committed.state.history)
+            self.taking = after, shared
+            turn.effects.reads.append(ReadSpans(shared))
+            return
+        self._take_state(after, 0)
+
+    def take_spans(self, spans: Spans) -> None:
+        """Take over the whole state that waits, now that the journal has told which messages it has."""
+        if self.taking is not None and self._backfill is not None:
+            (after, shared), self.taking = self.taking, None
+            self._take_state(after, shared)
+            self._backfill.replaced(spans)
+
+    def _take_state(self, after: ReplicatedState, shared: int) -> None:
+        turn, committed = self._turn, self._committed
         # Until the journal has the new state, nothing is published, as of a passive.
         self.replaces = True
         before, committed.state, self._whole = committed.state, after, False
         committed.begin_anew(before)
-        turn.effects.journal.append(Replace(after.number))
+        turn.effects.journal.append(Replace(after.number, shared))
         self._goal, self.greets = max(self._goal or 0, after.number), True
+        self.lives |= self._age.holds(after.number)
         turn.effects.fact("caught_up", number=describe(after.number), keys=len(after.map), by="snapshot")
 
     # -- the end of a turn
@@ -470,7 +583,9 @@ class Upstream:
             told = {"id": self._request, "chp": VERSION, "more": self._taken, "readers": readers, "hops": self.hops}
             told["number"] = self._committed.state.number
             turn.effects.to_peer.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb(told)])
-            self._taken, self._taken_bytes, self._report_at = 0, 0, now + REPORT_S
+            # Without a word the active gives a copy up as soon as it gives a passive up.
+            report_s = REPORT_S if self._backfill is None else min(REPORT_S, self._timeout_s / 4)
+            self._taken, self._taken_bytes, self._report_at = 0, 0, now + report_s
 
     @property
     def _has_taken_half(self) -> bool:
@@ -503,15 +618,35 @@ class Upstream:
     def _ask(self, place: int, server: bytes, name: str) -> None:
         committed, turn = self._committed, self._turn
         if committed.drop_partial():
+            if self._backfill is not None:
+                self._backfill.dropped()
             turn.effects.journal.append(DropAfter(committed.state.number))
         self._target, self._request, self._asked_at = place, self._request + 1, turn.now
-        self._chunk = self._taken = self._taken_bytes = 0
-        self._loader = None
+        self._chunk = self._taken = self._taken_bytes = self.confirmed = 0
+        self._loader = self.taking = None
+        self._age.ask(turn.now)
         at: Position = committed.state.proof()
         below: Sequence[bytes] = [server, *self._requests.replicas.below()]
         asked = {"chp": VERSION, "id": self._request, "at": at, "below": below, "name": name, "credit": CREDIT}
         asked["whole"] = self._whole
+        if self._backfill is not None:
+            asked["confirms"] = self._journal()
         turn.effects.to_peer.append([line(QUESTIONS, place), ICANHAZ, FOLLOW, packb(asked)])
+
+    def confirm(self, confirm: list[Frames]) -> None:
+        """Confirm what the journal has once this turn is synced, and ask for messages that are missing."""
+        backfill, number = self._backfill, self._committed.state.number
+        waits = self._loader is not None or self.taking is not None or self._whole or self.replaces
+        if backfill is None or self.source is None or waits:
+            return
+        told = {"id": self._request, "chp": VERSION, "more": 0}
+        question = backfill.question(self._turn.now)
+        if question is not None:
+            confirm.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb({**told, "lack": question[1]})])
+        elif number != self.confirmed and not backfill.lacks:
+            self.confirmed = number
+            proof: Position = self._committed.state.proof()
+            confirm.append([line(QUESTIONS, self._target), ICANHAZ, b"", packb({**told, "confirmed": proof})])
 
     def status(self) -> dict[str, Any]:
         """Return the facts for the status."""

@@ -59,13 +59,6 @@ class ImageSlice:
     revisions: tuple[int, ...]
     sum: int
 
-    def part(self, start: int, stop: int) -> ImageSlice:
-        """Return the items from `start` to `stop`."""
-        if start <= 0 and stop >= len(self.keys):
-            return self
-        revisions = self.revisions[start:stop]
-        return ImageSlice(self.keys[start:stop], self.values[start:stop], revisions, sum(revisions))
-
 
 class Image:
     """An image: keys, values and revisions, in slices. It is complete when it is `ready`."""
@@ -111,17 +104,6 @@ class Image:
             yield NOT_YET
 
     # -- of a complete image
-
-    def part(self, i: int, n: int) -> Image:
-        """Return part `i` of `n`. Together the parts are the image, and none of them overlap."""
-        first, last, at = i * self.size // n, (i + 1) * self.size // n, 0
-        part = Image(self.number, self.prefix, self.deadlines, self._leaving, self._most)
-        for piece in self._slices:
-            if at < last and at + len(piece.keys) > first:
-                part._slices.append(piece.part(first - at if first > at else 0, last - at))
-            at += len(piece.keys)
-        part.size, part.ready = last - first, self.ready
-        return part
 
     def items(self) -> Iterator[tuple[str, bytes, int]]:
         """Yield key, value and revision of each key."""

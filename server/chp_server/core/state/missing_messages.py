@@ -141,7 +141,10 @@ def unpacked(frame: bytes) -> list[LoggedMessages]:
 
 def asked(body: bytes) -> tuple[int, int, int]:
     """Return the topic of a LACK, and its offsets: the first, and the one behind the last."""
-    topic, first, end = unpackb(body, "LACK")
+    told = unpackb(body, "LACK")
+    if type(told) is not list or list(map(type, told)) != [int] * 3:
+        raise BadFrame("a LACK is three numbers: a topic, and two offsets")
+    topic, first, end = told
     return topic, first, end
 
 

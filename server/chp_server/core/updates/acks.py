@@ -11,7 +11,7 @@ refusal waits too: otherwise a successor that never had the record might do what
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from chp.batch import encode
 from chp.headers import REPLICATED, Ack, Refused
@@ -132,5 +132,29 @@ class Acks:
         self.answered, sessions, refusals = self.waiting.popleft()
         for session_id, runs in sessions.items():
             told = Ack(runs, durability, self.bulk_items if session_id in self.bulk else None)
+            turn.acks.append(greeting(session_topic(session_id), number, encode(told)))
+        turn.acks += refusals
+
+
+class CountedAcks(Acks):
+    """The answers of a server with `--copies` above 2: each acknowledgement says how many servers have synced it."""
+
+    def __init__(self, durability: int, counts: Counter[str]) -> None:
+        super().__init__(durability, counts)
+        # The durability of what the passive, and enough replicas, have confirmed.
+        self.worth = REPLICATED
+        # Counts the servers that have everything up to a number on disk.
+        self.copies_of: Callable[[int], int] = lambda number: 1
+
+    def release(self, turn: Turn, confirmed: int, number: int) -> None:
+        """Send the answers that waited for a number up to `confirmed`."""
+        while self.waiting and self.waiting[0][0] <= confirmed:
+            self._tell(turn, self.worth, number)
+
+    def _tell(self, turn: Turn, durability: int, number: int) -> None:
+        self.answered, sessions, refusals = self.waiting.popleft()
+        copies = self.copies_of(self.answered)
+        for session_id, runs in sessions.items():
+            told = Ack(runs, durability, self.bulk_items if session_id in self.bulk else None, copies)
             turn.acks.append(greeting(session_topic(session_id), number, encode(told)))
         turn.acks += refusals

@@ -130,9 +130,9 @@ def _judge_again(batch: BatchId, body: bytes, view: StateView) -> Verdict:
     known = session is not None and no <= session.no
     if refusal is None and not known and no <= view.unwritten.last(session_id):
         return Unrecorded(batch)
-    if refusal is None and state.skipped(session_id, no) and not _changes_nothing(body):
+    if refusal is None and state.skipped(session_id, no):
         # It was not done here, and may have been refused elsewhere. Its client has an answer, and holds it no more.
-        return UNHEARD
+        return Unrecorded(batch) if _changes_nothing(body) else UNHEARD
     return Duplicate(batch, refusal, session.revision_of(no) if session and known else state.number + 1)
 
 
