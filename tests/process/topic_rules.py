@@ -153,7 +153,7 @@ def known(history: History) -> Iterator[str]:
 
 
 def once_or_not(history: History) -> Iterator[str]:
-    """A call that was done is there once and as a whole. A refused one is not there. Any other is whole or absent."""
+    """A call that was done is there once and as a whole. Any other is whole or absent."""
     for write in history.writes:
         counts = [len(places) for places in history.of(write)]
         counts += [int(history.keys.get(key) == value) for key, value in write.sets.items()]
@@ -165,8 +165,15 @@ def once_or_not(history: History) -> Iterator[str]:
             yield f"{write.name} ({write.outcome} {write.code}) is there in part: {sum(counts)} of {len(counts)}"
         elif write.sure and not max(counts) and not write.may_be_old:
             yield f"{write.name} was acknowledged by both servers, and is not there"
-        elif write.outcome == REFUSED and max(counts):
-            yield f"{write.name} was refused, and is there"
+
+
+def refused_is_absent(history: History) -> Iterator[str]:
+    """A refused call is not there. After a split, the side that gave way may have refused what the other side did."""
+    for write in history.writes:
+        there = any(history.of(write)) or any(history.keys.get(key) == value for key, value in write.sets.items())
+        if write.outcome == REFUSED and there:
+            took = write.answered - write.called
+            yield f"{write.name} was refused ({write.thread}, {write.code}, after {took:.2f} s), and is there"
 
 
 def one_record(history: History) -> Iterator[str]:
@@ -373,9 +380,9 @@ def steps_follow(history: History) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    dense, known, once_or_not, one_record, order_of_calls, seen_is_there, read_in_order, effects_once, effects_in_order,
-    acknowledged_once, not_again, not_of_others, fenced, at_most_once, at_least_once, versions_once, versions_in_order,
-    steps_follow,
+    dense, known, once_or_not, refused_is_absent, one_record, order_of_calls, seen_is_there, read_in_order,
+    effects_once, effects_in_order, acknowledged_once, not_again, not_of_others, fenced, at_most_once, at_least_once,
+    versions_once, versions_in_order, steps_follow,
 )  # fmt: skip
 AFTER_SPLIT = (dense, known, once_or_not, effects_once, acknowledged_once, at_least_once, versions_once)
 

@@ -5,16 +5,20 @@ covers: spark/reading/admission.py, stream.py and messages.py, asked as Spark as
 
 import pickle
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from chp_client import Clone
+from chp_client.port.ask import Interrupted
 from chp_client.spark import spark_api
 from chp_client.spark.datasource import ChpDataSource
-from chp_client.spark.options import parse
+from chp_client.spark.options import BadOption, parse
+from chp_client.spark.reading import stream as stream_module
 from chp_client.spark.reading.admission import Admission
+from chp_client.spark.reading.changes import sizes_of
 from chp_server.testing import TestServer
 
 pytestmark = [
@@ -145,6 +149,38 @@ def test_a_topic_by_rows_and_bytes(server: TestServer, clone: Clone) -> None:
     assert sizes == [10, 10, 7]
     sizes = [len(rows) for rows in Stream(server, topic="t", maxRowsPerTrigger=20, maxBytesPerTrigger=1000).all()]
     assert sizes == [10, 10, 5, 1, 1]
+
+
+def test_sizes_that_break_off_are_asked_for_again(
+    server: TestServer, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
+    breaks = 2
+
+    def breaking(*asked: Any) -> Iterator[Any]:
+        nonlocal breaks
+        found = list(sizes_of(*asked))
+        yield from found[: -1 if breaks else None]
+        if breaks:
+            breaks -= 1
+            raise Interrupted("the server went away in the middle of an answer")
+
+    monkeypatch.setattr(stream_module, "sizes_of", breaking)
+    assert [len(rows) for rows in Stream(server, maxRowsPerTrigger=4).all() if rows] == [4, 4, 2]
+    breaks, now = 1, count(0, 121)
+    monkeypatch.setattr(stream_module, "monotonic", lambda: next(now))
+    with pytest.raises(Interrupted):
+        list(Stream(server, maxRowsPerTrigger=4).all())
+
+
+def test_a_checkpoint_of_keys_is_none_of_a_topic(server: TestServer, clone: Clone) -> None:
+    clone.topic("t").publish(b"").wait(30)
+    keys, messages = Stream(server), Stream(server, topic="t")
+    keys.at, messages.at = messages.at, keys.at
+    with pytest.raises(BadOption, match="the checkpoint is of topic t, and there is no option topic"):
+        keys.next()
+    with pytest.raises(BadOption, match="the checkpoint is of keys, and the option topic is t"):
+        messages.next()
 
 
 @pytest.mark.parametrize("topic", [False, True])

@@ -37,7 +37,8 @@ def test_changes_between_two_revisions(spark: Any, server: TestServer, clone: Cl
     frame = spark.read.format("chp").options(servers=server.address, startingOffsets="earliest").load()
     assert frame.count() == 4
     clone.set("/c", b"3").wait(30)
-    assert frame.count() == 4, "its end is that of its plan"
+    # A Spark that tells no filters plans each action anew.
+    assert frame.count() == (4 if spark_api.FILTERS else 5), "its end is that of its plan"
 
 
 def test_changes_by_time(spark: Any, server: TestServer, clone: Clone) -> None:

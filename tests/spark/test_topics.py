@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -219,7 +220,8 @@ def test_a_full_topic_takes_nothing_of_a_job(spark: SparkSession, server: TestSe
         ({"topic": "t", "startingTimestamp": "2026-01-05"}, "option startingTimestamp is for keys"),
         ({"topic": "t", "startingOffsets": "snapshot"}, "earliest, latest, or the offset"),
         ({"topic": "t", "startingOffsets": "1.42"}, "earliest, latest, or the offset"),
-        ({"topic": "t", "endingOffsets": "-1"}, "a number from 0 on"),
+        ({"topic": "t", "endingOffsets": "-1"}, "a number from 0 to 9223372036854775807, or latest"),
+        ({"headers": "h"}, "option headers is of messages"),
         ({"group": "g"}, "option group is of messages"),
         ({"topic": "t", "group": "a/b"}, "group is 'a/b'"),
         ({"startingOffsets": "17"}, "an offset of a topic's message"),
@@ -243,6 +245,13 @@ def test_options_that_do_not_go_together(options: dict[str, str], text: str) -> 
 def test_frames_that_are_no_messages(names: list[str], options: dict[str, str], text: str) -> None:
     with pytest.raises(BadDataFrame, match=text):
         MessageShape(parse({"servers": "tcp://127.0.0.1:5556", "topic": "t", **options}), names)
+
+
+def test_a_message_without_a_value_is_refused_with_what_helps() -> None:
+    frame = pa.record_batch({"key": ["k"], "value": pa.nulls(1, pa.string())})
+    shape = MessageShape(parse({"servers": "tcp://127.0.0.1:5556", "topic": "t"}), frame.schema.names)
+    with pytest.raises(BadDataFrame, match=r"null in row 0.*a message has a value: fill it, or filter"):
+        list(shape.segments(frame))
 
 
 def test_messages_are_added_and_never_replaced(spark: SparkSession, server: TestServer) -> None:

@@ -191,7 +191,8 @@ def a_step_over_another(history: History) -> None:
 # The made-up error, and the rule that finds it.
 WRONG: list[tuple[Callable[[History], None], str]] = [
     (a_gap, "dense"), (a_stranger, "known"), (a_strange_key, "known"), (twice, "once_or_not"),
-    (in_part, "once_or_not"), (lost, "once_or_not"), (refused_and_there, "once_or_not"), (two_records, "one_record"),
+    (in_part, "once_or_not"), (lost, "once_or_not"), (refused_and_there, "refused_is_absent"),
+    (two_records, "one_record"),
     (calls_in_another_order, "order_of_calls"), (another_value, "seen_is_there"),
     (read_beyond_the_end, "seen_is_there"), (read_twice, "read_in_order"), (told_of_missed_ones, "read_in_order"),
     (no_effect, "effects_once"), (two_effects, "effects_once"), (effects_in_another_order, "effects_in_order"),

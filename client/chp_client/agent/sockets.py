@@ -16,6 +16,8 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as Backend
 
+from chp.addresses import FORMS
+from chp.errors import BadInput
 from chp.limits import DEFAULT
 
 from ..port.admission import EVENTS, NEVER, Admission
@@ -75,7 +77,10 @@ class ClientSockets:
         """Connect the sockets."""
         for server, endpoints in zip(self.servers, self._endpoints, strict=True):
             for socket, endpoint in zip(server, endpoints, strict=True):
-                socket.connect(endpoint)
+                try:
+                    socket.connect(endpoint)
+                except zmq.ZMQError as error:
+                    raise BadInput(f"{endpoints[0]!r} can't be connected to ({error}); give {FORMS}") from None
 
     def close(self) -> None:
         """Close the sockets. Messages that were sent have their linger time to leave."""

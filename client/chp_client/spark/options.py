@@ -32,6 +32,9 @@ from ..mount_table import Mounts
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 # Spark's catalog adds these to the options of a table.
 OF_THE_CATALOG = frozenset({"provider", "owner"})
+# Spark's planner makes an object for each task before the first one runs: 100,000 of them take a second.
+PARTITIONS_MAX = 100_000
+NUMBER_MAX = (1 << 63) - 1
 
 
 class BadOption(BadInput):
@@ -87,15 +90,23 @@ def _truth(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise ValueError("it is a number from 1 on")
-    return int(text)
+    return _from(1, text, NUMBER_MAX)
+
+
+def _partitions(text: str) -> int:
+    return _from(1, text, PARTITIONS_MAX)
 
 
 def _number(text: str) -> int:
-    if not text.strip().isdigit() or int(text) >= 1 << 63:
-        raise ValueError("it is a number from 0 on")
-    return int(text)
+    return _from(0, text, NUMBER_MAX)
+
+
+def _from(least: int, text: str, most: int) -> int:
+    digits = text.strip()
+    # Python reads no number of thousands of digits.
+    if not digits.isdecimal() or len(digits) > 100 or not least <= int(digits) <= most:
+        raise ValueError(f"it is a number from {least} to {most}")
+    return int(digits)
 
 
 def _seconds(text: str) -> float:
@@ -133,7 +144,10 @@ def _topic(text: str) -> str:
 
 
 def _end(text: str) -> int | None:
-    return None if text.lower() == "latest" else _number(text)
+    try:
+        return None if text.lower() == "latest" else _number(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or latest") from None
 
 
 def _start(text: str) -> str | int | dict[str, Any]:
@@ -195,7 +209,7 @@ OPTIONS = (
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
     Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
-    Option("partitions", "read, stream", _count, None, "number", "how many tasks read a snapshot, a topic, or a stream's changes; default: one for each 500,000 keys or messages, at most 64, and one for changes"),
+    Option("partitions", "read, stream", _partitions, None, "number", "how many tasks read a snapshot, a topic, or a stream's changes; default: one for each 500,000 keys or messages, at most 64, and one for changes; 100,000 at most"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),
     Option("mode", "read, stream", _choice("permissive", "dropmalformed", "failfast"), "failfast", "PERMISSIVE, DROPMALFORMED, FAILFAST", "what becomes of a value that is not of the codec, or does not fit its column: null, the row is left out, or the read fails"),
     Option("columnNameOfCorruptRecord", "read, stream", _name, "_corrupt_record", "column", "in mode PERMISSIVE, a column of the schema (string or binary) that gets the whole value where it could not be read; else null"),
@@ -228,6 +242,7 @@ def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
     mounts.
     """
     values = {option.name: option.default for option in OPTIONS}
+    names: dict[str, str] = {}
     if any(name.lower() in OF_THE_CATALOG for name in given):
         raise BadOption(f"chp can't be a table of Spark's catalog. {_CATALOG}")
     for name, text in given.items():
@@ -236,6 +251,8 @@ def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
         option = _BY_NAME.get(name.lower())
         if option is None:
             raise BadOption(_unknown(name))
+        if (other := names.setdefault(option.name, name)) != name:
+            raise BadOption(f"options {other} and {name} are two names of one option; give one of them")
         try:
             values[option.name] = option.read(str(text))
         except ValueError as error:
@@ -311,6 +328,8 @@ def check_topic_options(options: Mapping[str, Any], *, stream: bool = False, rea
     if options["topic"] is None:
         if options["group"] is not None:
             raise BadOption("option group is of messages: it needs the option topic")
+        if options["headers"] is not None:
+            raise BadOption("option headers is of messages: it needs the option topic; keys have no headers")
         if options["endingOffsets"] is not None:
             raise BadOption(
                 "option endingOffsets is of messages: it needs the option topic; for keys see endingRevision"

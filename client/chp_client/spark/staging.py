@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from chp import columns
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 ABORT_S = 10.0
 # After this long a job says what it waits for.
 SILENCE_S = 10.0
+# After this long a job looks whether all servers refuse its key.
+ADMISSION_S = 2.0
 # By the process, and the servers.
 Where = tuple[int, tuple[str, ...]]
 _clones: dict[Where, Clone] = {}
@@ -129,11 +131,19 @@ class StagedPart:
     def _settle(self, tickets: list[Ticket]) -> None:
         with _failures(self._servers, self._timeout_s):
             for ticket in tickets:
-                _answer(ticket, self._timeout_s)
+                _answer(self._servers, ticket, self._timeout_s)
 
 
-def _answer(ticket: Ticket, timeout_s: float) -> Ack:
-    """Wait for a ticket. If that takes long, the log says for what, because the error may be minutes away."""
+def _answer(servers: Sequence[str], ticket: Ticket, timeout_s: float) -> Ack:
+    """Wait for a ticket. If that takes long, the log says for what, because the error may be minutes away.
+
+    Raises `Refused` if each server refuses the key of this job: waiting does not change that.
+    """
+    if timeout_s > ADMISSION_S:
+        with suppress(TimeoutError):
+            return ticket.wait(ADMISSION_S)
+        timeout_s -= ADMISSION_S
+        _check_admitted(servers)
     if timeout_s > SILENCE_S:
         try:
             return ticket.wait(SILENCE_S)
@@ -141,6 +151,18 @@ def _answer(ticket: Ticket, timeout_s: float) -> Ack:
             timeout_s -= SILENCE_S
             log.warning("%s; giving up in %g s (option timeout)", silence, timeout_s)
     return ticket.wait(timeout_s)
+
+
+def _check_admitted(servers: Sequence[str]) -> None:
+    """Raise `Refused` if each of these servers refuses this process's key, and close the Clone with what it has."""
+    try:
+        clone_of(servers).wait_until_synced(timeout=0)
+    except TimeoutError:
+        pass
+    except Refused as refused:
+        if refused.code == "key" and len(refused.detail) == len(servers):
+            close_clones(servers)
+            raise
 
 
 def commit(  # noqa: PLR0917 (the order on the wire)
@@ -156,7 +178,7 @@ def commit(  # noqa: PLR0917 (the order on the wire)
     named = [[name, batches] for name, batches in parts if batches]
     extras = {columns.COMMIT: [commit_id, application, version, named, replace]}
     with _failures(servers, timeout_s, _REFUSALS | {"busy": "the servers can't remember another application ({0})"}):
-        return _answer(writer_of(servers).put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
+        return _answer(servers, writer_of(servers).put_encoded(Segment([], [], extras).encode(), timeout_s), timeout_s)
 
 
 def abort(servers: Sequence[str], commit_id: bytes, timeout_s: float) -> None:

@@ -237,6 +237,8 @@ class MessagesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start(self, start: Offset, facts: dict[str, Any]) -> int:
         """Return the first message of the batch after an offset."""
         name = self._source.name
+        if "topic" not in start:
+            raise BadOption(f"the checkpoint is of keys, and the option topic is {name}; give each query its own")
         if start["topic"] != name:
             raise BadOption(f"the checkpoint is of topic {start['topic']}, not {name}; give each query its own")
         if start["made"] != facts["made"] or start["offset"] > facts["next"]:

@@ -16,8 +16,10 @@ the next ones have the changes after that number. If the first batch runs again,
 meanwhile: they come with the changes.
 """
 
+import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chp.numbers import describe, sequence_of
 
 from ...errors import Refused
+from ...port.ask import Interrupted
+from ..options import BadOption
 from ..spark_api import ADMISSION, ReadLimit, SupportsTriggerAvailableNow
 from ..values.columns import Updates, layout_of
 from ..worker import errors_first
@@ -48,6 +52,8 @@ from .changes import (
     sizes_of,
 )
 from .snapshot import SILENCE_S, ImagePartition, ReadFailed, plan_read, port_of, read_part
+
+log = logging.getLogger(__name__)
 
 
 class SnapshotSlice(InputPartition):
@@ -98,6 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             facts = self._there.probe()
             return offset_of(newest(facts), facts["store"].hex())
+        _check_kind(start)
         facts = self._there.probe()
         store = facts["store"].hex()
         after = edge_of(start)
@@ -139,7 +146,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = admission.rows
         if admission.bytes is None and (rows is None or _between(after, end) <= rows):
             return Edge(end)
-        return self._fitting(after, end, store)
+        # Spark does not ask again, as it does for a task.
+        until = monotonic() + self._options["timeout"]
+        while True:
+            try:
+                return self._fitting(after, end, store)
+            except Interrupted as broken:
+                if monotonic() > until:
+                    raise
+                log.warning("the sizes of the changes after %s: %s", describe(after.place.number), broken)
 
     def _fitting(self, after: Edge, end: ChangePosition, store: str) -> Edge:
         """Return the edge of a batch after another edge: at `end`, or where its rows or bytes are too many before.
@@ -190,6 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan one task, or as many as the option `partitions` says; for a snapshot as many as for a batch read."""
+        _check_kind(start)
         after, until = edge_of(start), edge_of(end)
         if start.get("snapshot"):
             facts = self._there.probe()
@@ -235,6 +251,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for updates in found:
                 if updates.keys:
                     yield self._layout.batch(updates)
+
+
+def _check_kind(start: Offset) -> None:
+    """Raise `BadOption` if a checkpoint's offset is one of messages."""
+    if "topic" in start:
+        raise BadOption(
+            f"the checkpoint is of topic {start['topic']}, and there is no option topic; give each query its own"
+        )
 
 
 def _between(after: Edge, end: ChangePosition) -> int:

@@ -142,6 +142,8 @@ class MessageColumns(PackedRows):
 class MessageShape(Shape):
     """The columns that are the key and the value of messages."""
 
+    _NULL_REMEDY = "a message has a value: fill it, or filter such rows out"
+
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._topic: str = options["topic"]
         named = options["headers"]

@@ -45,6 +45,8 @@ PART_BYTES = 2 << 20
 class Shape:
     """The columns that are the key, the value, the ttl and the condition."""
 
+    _NULL_REMEDY = "fill it, or say null.value=delete"
+
     def __init__(self, options: dict[str, Any], names: Sequence[str]) -> None:
         self._names = list(names)
         self._template = options["key.template"]
@@ -184,7 +186,7 @@ class Shape:
         if self._nulls == "error" and (nulls := [i for i in absent if i not in deleted]):
             raise BadDataFrame(
                 f"column {self._value!r} is null in row {nulls[0]} of a batch ({len(nulls)} such rows); "
-                "fill it, or say null.value=delete"
+                f"{self._NULL_REMEDY}"
             )
         return values, absent
 
