@@ -2,6 +2,7 @@
 
 durable    set_many of 1,000, 100-byte values, journaled with --sync always on both servers and replicated before it
            is acknowledged; beside one Redis with appendfsync always: MSET of 1,000, and SETs pipelined by 1,000
+copies     the same set_many of 1,000 at a pair, and at a pair with --copies 3 and a replica that confirms, on one disk
 failover   kill -9 of the active while one set after another is awaited: from the last acknowledgement before to the
            first after, over 50 kills; the killed one is restarted and in sync before the next. Idle: nobody else
            sets anything; under load: another client sets 200,000 keys a second by `set_many` of 1,000
@@ -16,7 +17,7 @@ from typing import Any
 
 from .roles import Pipe, Role, closing_all
 from .rounds import Round, in_turn, percentiles, ratio, summary
-from .servers import ChpPair, ChpServer, Redis, redis_program, status, wait_in_sync
+from .servers import ChpPair, ChpServer, Redis, ThreeCopies, redis_program, status, wait_in_sync
 from .workload import batches
 
 RECOVERED = (1_000_000, 100_000)  # whole, quick
@@ -24,12 +25,13 @@ LOAD = 200_000  # sets a second
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All three."""
+    """All four."""
     return {
         "title": "The pair",
         "unit": "",
         "cases": {
             "durable: set_many of 1,000, 100 bytes, on both disks (Redis: on its one)": durable(quick),
+            "copies: set_many of 1,000, 100 bytes, on three disks, and on two": copies(quick),
             "failover: from the last acknowledgement before kill -9 to the first after": failover(quick),
             f"the same while another client sets {LOAD:,} keys a second": failover(quick, under_load=True),
             f"recovery of {RECOVERED[quick]:,} keys from the journal": recovery(quick),
@@ -61,6 +63,26 @@ def durable(quick: bool) -> dict[str, Any]:
     if "redis MSET" in results:
         case["ratio_to_redis"] = ratio(results, "rate", "chp pair", "redis MSET")
     return case
+
+
+def copies(quick: bool) -> dict[str, Any]:
+    """The rate of sets that three servers have synced when they are acknowledged, beside that of two."""
+    share, rounds = (5, 2) if quick else (1, 7)
+    with closing_all() as keep:
+        two, three = keep(ChpPair(sync="always")), keep(ThreeCopies(sync="always"))
+        wait_in_sync(two)
+        addresses = {"2 copies": two.addresses, "3 copies": three.addresses}
+        roles = {
+            name: keep(Role(durable_writer, kind="chp", address=",".join(each))) for name, each in addresses.items()
+        }
+        for role in roles.values():
+            role.hear()
+            role.ask(sets=10_000)
+        results = in_turn({name: partial(role.ask, sets=400_000 // share) for name, role in roles.items()}, rounds)
+    return {
+        "contenders": {name: summary(rounds) for name, rounds in results.items()}, "raw": results,
+        "ratio_to_2_copies": ratio(results, "rate", "3 copies", "2 copies"),
+    }  # fmt: skip
 
 
 def durable_writer(pipe: Pipe, kind: str, address: str) -> None:

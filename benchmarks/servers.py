@@ -84,6 +84,17 @@ class ChpPair:
         self._scratch.cleanup()
 
 
+class ThreeCopies(ChpPair):
+    """A pair with `--copies 3`, and a replica that confirms."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(copies=3, **settings)
+        data, upstream = str(Path(self._scratch.name) / "replica"), ",".join(self.addresses)
+        replica = ChpServer(store="", replica="yes", upstream=upstream, data=data, confirms="yes")
+        self.servers.append(replica)
+        wait_until(lambda: (status(self.addresses[0])["copies"] or {}).get("in_sync") == 3, replica)
+
+
 class Redis(Process):
     """Debian's redis-server, on a port of its own, without persistence unless `flags` ask for it."""
 

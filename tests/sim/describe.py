@@ -14,6 +14,7 @@ from chp.batch import decode, decode_segment, segment_of
 from chp.headers import Batch, Greeting, Header, Heartbeat, Messages, Records, StateHead, header_of, state_name
 from chp.numbers import describe, unpack
 from chp.unpacking import WHOLE_STATE
+from chp_server.core.updates.authorizer import VOUCHED
 from chp_server.core.updates.turn import Append, DropAfter, Fill, Remember, Replace
 
 
@@ -89,6 +90,8 @@ def _kvset(frames: list[bytes]) -> str:
 def _request(frames: list[bytes]) -> str | None:
     if len(frames) == 2:
         return f"ICANHAZ {frames[1].decode()}"
+    if frames[0] == VOUCHED:
+        frames = frames[2:]
     options = msgpack.unpackb(frames[2])
     if "more" in options:
         return None
@@ -115,7 +118,9 @@ def _body(frames: list[bytes], chatter: bool) -> str | None:
     if isinstance(header, Greeting):
         return header.describe("own channel" if frames[0][1:2] == b"@" else repr(frames[0][1:-1].decode()))
     if isinstance(header, Records):
-        return header.describe(" ".join(_record(header_of(head), segments) for head, *segments in items))
+        # A replica that confirms gets the messages of each record behind it: rows of six fields, or none.
+        records = [item for item in items if item and len(item[0]) != 6]
+        return header.describe(" ".join(_record(header_of(head), segments) for head, *segments in records))
     return header.describe("" if isinstance(header, Messages) else _segments(items))
 
 

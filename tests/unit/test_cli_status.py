@@ -397,6 +397,19 @@ def test_a_replica_passes_on_what_needs_no_look_at_the_pair() -> None:
             operate._who(pair.views({each.server: each for each in seen}, named=True))
 
 
+@pytest.mark.parametrize(
+    ("there", "row", "code", "word"), [(3, "3 of 3", 0, "healthy"), (2, "2 of 3, DEGRADED", 1, "degraded")]
+)
+def test_fewer_copies_than_wanted_are_degraded(
+    monkeypatch: pytest.MonkeyPatch, there: int, row: str, code: int, word: str
+) -> None:
+    told = {"copies": {"wanted": 3, "in_sync": there}}
+    seen = look({A: says(A, "active", **told), B: says(B, "passive")}, monkeypatch=monkeypatch)
+    assert {title: cells for title, *cells in status.rows(one(seen))}["copies"] == [row, "-"]
+    [looked] = one(seen)
+    assert (looked.verdict.code, looked.verdict.word) == (code, word)
+
+
 def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = [{"name": "r1", "hops": 1, "readers": 12, "lag": 3, "silent_s": 0.2}]
     answers: dict[str, Answer] = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}

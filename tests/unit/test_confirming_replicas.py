@@ -127,6 +127,21 @@ def test_a_replica_confirms_nothing_while_it_lacks_messages() -> None:
     assert pair.p.status()["copies"]["in_sync"] == 3
 
 
+def test_questions_for_messages_are_bounded_by_credit() -> None:
+    pair = ThreeCopies()
+    pair.publish(b"one")
+    pair.run(0.5)
+    replicas = pair.p.requests.replicas
+    [(identity, stream)] = replicas.streams.items()
+    pair.cut.add("R")
+    told = {"chp": VERSION, "id": stream.request_id, "more": 0, "lack": packb([1, 0, 1])}
+    for _ in range(100):
+        for _ in range(3):
+            pair.p.request([identity, ICANHAZ, b"", packb(told)])
+        assert len(pair.turn("P").reads) <= 1
+    assert stream.credit == 0 and replicas.under_way == stream.under_way > 0
+
+
 @pytest.mark.parametrize("lack", [packb([1, 2]), packb(["a", 1, 2]), packb(7), b"\xc1"])
 def test_a_question_for_messages_that_is_ill_formed_is_counted(lack: bytes) -> None:
     pair = ThreeCopies()
@@ -145,6 +160,16 @@ def test_a_position_of_another_history_ends_the_stream() -> None:
     assert "a replica differs" in [fact.event for fact in pair.turn("P").facts]
 
 
+def test_a_replica_that_goes_while_its_records_are_read_leaves_no_work() -> None:
+    pair = WithReplica()
+    replicas = pair.p.requests.replicas
+    [identity] = replicas.streams
+    replicas.reads = replicas.more = pair.p.requests.awake = True
+    pair.p.requests.gone(identity)
+    pair.turn("P")
+    assert pair.p.next_deadline() > pair.now
+
+
 def test_a_replica_behind_a_replica_is_no_copy() -> None:
     pair = WithReplica(row=True, confirms="R2")
     pair.run(1.0)
@@ -157,7 +182,7 @@ def test_a_promoted_server_opens_an_epoch_that_the_pair_had_not() -> None:
     epoch = epoch_of(pair.r.state.number)
     core = ServerCore(CoreConfig(name="new", durability=1, promote=True), b"n" * 16, pair.now)
     core.committer.committed.state = pair.r.state
-    core.promote()
+    core.promote("replica")
     core.begin_turn(pair.now, pair.now)
     turn = core.end_turn()
     assert core.active and epoch + PROMOTED_EPOCHS < epoch_of(core.state.number) <= epoch + PROMOTED_EPOCHS + 2

@@ -50,6 +50,12 @@ def test_a_pair_that_is_well() -> None:
         ({"replica": {"age": 6100}}, BAD, "heard the active 6.1 s ago"),
         ({"replica": {"cpu": 900}}, WARN, "uses 90 % of a core"),
         ({"replicas": [{"name": "r1", "silent_s": 30.0}]}, WARN, "the replica r1 of tcp://a:5556 reported 30 s ago"),
+        (
+            {"replicas": [{"name": "r1", "silent_s": 0.1, "in_sync": False}]},
+            WARN,
+            "r1 of tcp://a:5556 confirms, and is",
+        ),
+        ({"copies": {"wanted": 3, "in_sync": 2}}, BAD, "2 copies of 3 are in sync at tcp://a:5556"),
     ],
 )
 def test_what_is_wrong_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:

@@ -44,7 +44,6 @@ from .peer.peerlink import PeerLink
 from .questions.requests import Requests
 from .questions.status import status_of
 from .release import AckRelease, CopiesRelease
-from .replica.replica_mark import REPLICA
 from .state.epochs import JUMPS
 from .state.journal import RetainedDamaged, cut_short
 from .state.state import ReplicatedState
@@ -103,7 +102,14 @@ class ServerCore:
         stopped_s = config.peer_timeout_s / 2 if config.has_peer else inf
         self.release = AckRelease(self.committer.acks, self.pair.arbitration, stopped_s)
         if counts_copies:
-            self.release = CopiesRelease(acks, self.pair, self.requests.replicas, stopped_s)
+            self.release = CopiesRelease(
+                acks,
+                self.pair.arbitration,
+                self.requests.replicas,
+                stopped_s,
+                copies=config.copies,
+                passive_has=self._passive_has,
+            )
         self.heartbeats = HeartbeatTimer(turn, self.pair, committed, self._deadlines, self.link)
         self._ending_keys_max = limits.ending_keys_max
         # The items and bytes of a large commit that a turn does.
@@ -116,8 +122,8 @@ class ServerCore:
         self._heard = False
         # True if this server was stopped before the turn, so that the messages in its sockets are old.
         self._woke = False
-        # True if this server began from the journal of a replica, which is marked as such.
-        self._promotes = False
+        # The name of the mark in the journal, if this server began from that of a replica.
+        self._mark = ""
         # A message of the peer that waits for the journal, with its read.
         self._parked: tuple[Generator[Ask, Any, Any], Ask] | None = None
         # What that read has found.
@@ -261,6 +267,10 @@ class ServerCore:
         self._answer()
         effects, turn.effects = turn.effects, Turn()
         return effects
+
+    def _passive_has(self, number: int) -> bool:
+        """Return True if the passive has confirmed a number."""
+        return self.pair.follower is not None and self.pair.follower.confirmed >= number
 
     def _answer(self) -> None:
         """Release the answers that clients and operators may have by now."""
@@ -501,10 +511,10 @@ class ServerCore:
             self._become_active(because)
         else:
             self._become_passive()
-        if self._promotes:
+        if self._mark:
             # It comes behind the record that opens the epoch: a server that dies between the two is promoted again.
-            self._promotes = False
-            turn.effects.journal.append(Remember(REPLICA, b""))
+            turn.effects.journal.append(Remember(self._mark, b""))
+            self._mark = ""
         self.heartbeats.beat_now()
 
     def _miss(self, event: PairEvent) -> None:
@@ -656,13 +666,13 @@ class ServerCore:
 
     # -- the promotion of a replica
 
-    def promote(self) -> None:
+    def promote(self, mark: str) -> None:
         """Begin from the journal of a replica: the next epoch is above those that the pair may have opened meanwhile.
 
-        The journal counts as a replica's until this server is active, or follows its peer.
+        The journal has a mark as a replica's until this server is active, or follows its peer.
         """
         epochs, state = self.pair.epochs, self._committed.state
-        self._promotes = True
+        self._mark = mark
         epochs.used = max(epochs.used, state.epoch + PROMOTED_EPOCHS)
         self.turn.effects.fact("promoted", "warning", number=describe(state.number), lost=LOST)
 

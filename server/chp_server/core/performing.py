@@ -153,7 +153,7 @@ def recover(core: ServerCore, journal: Journal, now: float, wall_s: float) -> Lo
         journal.drop_after(committed.state.number)
     journal.trim_messages(core.link.backfill.begin(journal.message_spans(NUMBER_MAX)))
     if config.promote and marked:
-        core.promote()
+        core.promote(replica_mark.REPLICA)
     # A backup that is started becomes another store than the one that it was made of.
     if journal.get_meta(COPY):
         committed.state.store = core.pair.server

@@ -14,10 +14,11 @@ that confirm, too, as long as enough of them are in sync. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chp.headers import REPLICATED
 
 from .pair.arbitration import Arbitration
-from .pair.pair_state import PairState
 from .questions.replicas import Replicas
 from .updates.acks import Acks, CountedAcks
 from .updates.turn import Frames, Turn
@@ -90,11 +91,22 @@ class AckRelease:
 class CopiesRelease(AckRelease):
     """The release of answers that wait for the passive, and for replicas that confirm."""
 
-    def __init__(self, acks: CountedAcks, pair: PairState, replicas: Replicas, stopped_s: float) -> None:
-        super().__init__(acks, pair.arbitration, stopped_s)
-        self._counted, self._pair, self._replicas = acks, pair, replicas
+    def __init__(
+        self,
+        acks: CountedAcks,
+        arbitration: Arbitration,
+        replicas: Replicas,
+        stopped_s: float,
+        *,
+        copies: int,
+        passive_has: Callable[[int], bool],
+    ) -> None:
+        super().__init__(acks, arbitration, stopped_s)
+        self._counted, self._replicas = acks, replicas
         # The replicas that have to confirm, beside the active and the passive.
-        self._needed = pair.config.copies - 2
+        self._needed = copies - 2
+        # Tells whether the passive has confirmed a number.
+        self._passive_has = passive_has
         acks.copies_of = self._copies_of
 
     def end_turn(self, turn: Turn, confirmed: int | None, number: int) -> None:
@@ -110,5 +122,4 @@ class CopiesRelease(AckRelease):
 
     def _copies_of(self, number: int) -> int:
         """Return how many servers have everything up to a number on disk."""
-        follower = self._pair.follower
-        return 1 + (follower is not None and follower.confirmed >= number) + self._replicas.copies_of(number)
+        return 1 + self._passive_has(number) + self._replicas.copies_of(number)

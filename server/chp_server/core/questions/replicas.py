@@ -84,8 +84,9 @@ class ReplicaStream:
     took: float = 0.0
     # What it has confirmed, if it is a replica that confirms; else None.
     confirmations: Confirmations | None = None
-    # The name of its journal.
+    # The name of its journal, and True while messages are read that it lacks.
     journal: bytes = b""
+    lacks: bool = False
 
     def idle_s(self, now: float) -> float:
         """Return for how long the replica has said nothing, or has left what is under way to it."""
@@ -196,8 +197,9 @@ class Replicas:
         """Take a confirmation, and a question for messages that the replica lacks."""
         if "confirmed" in options and stream.chunks is None:
             self._confirmed(stream, confirmations, Position.of(options["confirmed"]))
-        if type(options.get("lack")) is bytes:
+        if type(options.get("lack")) is bytes and not stream.lacks and stream.credit > 0:
             topic, first, end = asked(options["lack"])
+            stream.lacks = True
             read = ReadMessages(topic, first, self._committed.state.number, MESSAGES_BYTES)
             self._asked.setdefault(read, []).append((stream, end))
             self._turn.effects.reads.append(read)
@@ -217,8 +219,10 @@ class Replicas:
     def read(self, read: ReadMessages, found: list[LoggedMessages] | Exception) -> None:
         """Send messages that replicas lack, if the read was for them; a replica asks again if they can't be read."""
         for stream, end in self._asked.pop(read, ()):
+            stream.lacks = False
             if not isinstance(found, Exception) and self.streams.get(stream.identity) is stream:
-                self._say(stream, headers.Reply(stream.request_id, {"fill": answer(read.topic, end, found)[1]}))
+                facts = {"fill": answer(read.topic, end, found)[1]}
+                self._send_counted(stream, encode(headers.Reply(stream.request_id, facts)))
                 self.more = True
 
     def _watch(self, stream: ReplicaStream, confirmations: Confirmations) -> None:
@@ -392,8 +396,11 @@ class Replicas:
 
     def _chunk(self, stream: ReplicaStream, header: headers.Header, items: list[bytes]) -> None:
         stream.chunk += 1
+        self._send_counted(stream, encode(header, items))
+
+    def _send_counted(self, stream: ReplicaStream, body: bytes) -> None:
+        """Send what costs credit, and is under way until the replica grants as much."""
         stream.credit -= 1
-        body = encode(header, items)
         if not stream.sizes:
             stream.took = self._turn.now
         stream.sizes.append(len(body))
@@ -413,10 +420,14 @@ class Replicas:
         stream = self.streams.pop(identity, None)
         if stream is not None:
             self.under_way -= stream.under_way
+        if not self.streams:
+            # Nothing is read or sent for them any more.
+            self.reads = self.more = False
 
     def clear(self) -> None:
         """Drop all replicas: this server no longer serves."""
         self.streams.clear()
+        self.reads = self.more = False
         self._asked.clear()
         self.under_way = 0
 

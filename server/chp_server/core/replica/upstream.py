@@ -140,7 +140,7 @@ class Upstream:
         self._backfill, self._journal = backfill, journal
         # The number that was confirmed last.
         self.confirmed = 0
-        # A whole state that waits for the journal to say which messages it has, and the number up to which they stay.
+        # A whole state, until the journal has told its messages up to a number, which stay.
         self.taking: tuple[ReplicatedState, int] | None = None
         # Makes a GREETING of this moment.
         self._greeting, self._timeout_s = greeting, timeout_s
@@ -192,9 +192,8 @@ class Upstream:
         self.was_in_sync = False
         # The reason why this replica can't follow; the shell then ends it.
         self.ends = ""
-        self._said = ""
-        # True once the log says that upstream has no room for this replica.
-        self._said_full = False
+        # What the log says of it; and True once it says that upstream has no room for this replica.
+        self._said, self._said_full = "", False
 
     @property
     def _limits(self) -> Limits:
@@ -477,6 +476,8 @@ class Upstream:
         facts = header.facts if isinstance(header, headers.Reply) else {}
         if type(facts.get("fill")) is bytes and self._backfill is not None:
             self._backfill.on_fill(facts["fill"], self._turn.effects)
+            self._taken += 1
+            self._taken_bytes += len(facts["fill"])
             return
         number, hops, age = (facts.get(name) for name in ("number", "hops", "age"))
         if type(number) is not int or type(hops) is not int or type(age) is not int:
