@@ -694,7 +694,7 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (duplicates_applied, "more than once"),
         (acknowledged_before_the_disk, "does not hold it"),
         (replicated_without_confirmation, "does not hold it"),
-        (copies_are_not_waited_for, "as replicated, and is lost"),
+        (copies_are_not_waited_for, ", and is lost"),
         (passive_confirms_what_it_lacks, "does not hold it"),
         (passive_forgets_a_record, "was right"),
         (a_slice_of_a_commit_overwrites_a_later_set, "was right"),
