@@ -189,7 +189,8 @@ class ModelClient:
         server.active, server.epoch, server.heard = True, epoch, now
         if self.following == i and epoch >= self.at >> 48 and (self.live or self._request):
             return
-        if self.following < 0 or epoch >= self.servers[self.following].epoch:
+        # Two servers of one epoch are replicas. The client then stays with the one that it follows.
+        if self.following in (-1, i) or epoch > self.servers[self.following].epoch:
             if self.following != i:
                 self.following, self.live, self._request = i, False, None
             if not self.live and self._request is None and server.on_channel:
