@@ -431,7 +431,7 @@ READS = {
     "GET /ready", "GET /metrics", "GET /openapi.json", "GET /", "GET /console/",
     *(f"option {name}" for name in (
         "after", "at", "chp", "count", "credit", "facts", "feed", "from", "groups", "id", "inspect", "packed", "parts",
-        "prefix", "probe", "scheduled", "store", "topic", "topics", "until",
+        "prefix", "probe", "resume", "scheduled", "store", "topic", "topics", "until",
     )),
 }  # fmt: skip
 # Columns that no client may write. Servers refuse them for each user, whatever its rights.
@@ -451,6 +451,9 @@ ELSEWHERE: dict[str, Callable[..., object]] = {
     "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
     "option below": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option whole": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
+    "option confirms": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
+    "option confirmed": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
+    "option lack": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "admin vouch": test_replica_keys.test_clients_of_a_replica_are_judged_by_their_own_users,
     "port P+1": test_access.test_the_channel_of_another_s_session_is_not_to_be_heard,
     "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
