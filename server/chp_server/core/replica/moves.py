@@ -16,8 +16,9 @@ from ..updates.turn import Frames
 
 # A replica that uses this much of a core, in thousandths, is overloaded; so its clients say too.
 BUSY_CPU = 800
-# Readers that were asked are gone, or have decided to stay, after this time.
-ASK_S, ASK_S_MAX = 2.0, 60.0
+# Readers that were asked are gone, or have decided to stay, after the first time. The second is the longest wait: so
+# soon an empty replica is found, and 1,000 readers of a full one then ask each other replica 120 times a second.
+ASK_S, ASK_S_MAX = 2.0, 4.0
 # The part of its readers that has to go, or the next wait is longer.
 WENT = 0.05
 
