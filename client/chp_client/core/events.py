@@ -43,7 +43,10 @@ class Ack(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """How many servers have this set on disk, or in memory if they keep no journal; 0 if only memory has it."""
+        """Return how many servers have this set on disk, or in memory if they keep no journal.
+
+        0 says that only the memory of a server with a journal has it.
+        """
         return DURABILITY_NAMES.index(self.durability) if self.counted is None else self.counted
 
     @property
