@@ -85,7 +85,7 @@ class Config:
     confirms: bool = _setting(_PAIR, "yes|no", False, read.switch,
         "with --replica and --data: sync the journal before telling the active how far it is, as the passive does, so "
         "that --copies may count this replica")
-    copies: int = _setting(_PAIR, "N", 2, read.count,
+    copies: int = _setting(_PAIR, "N", 2, read.copies,
         "servers that have a set on disk before its acknowledgement says replicated: the active, the passive, and "
         "replicas that confirm; give both servers of the pair the same")
     promote: bool = _setting(_PAIR, "yes|no", False, read.switch,

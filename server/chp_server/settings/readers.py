@@ -215,6 +215,7 @@ def _parse_path(text: str) -> object:
 
 switch = Reader(_parse_switch, "yes, no")
 count = matching(r"[0-9]{1,15}", "give a number, such as 1000000; 0 is no bound", "at least 0", int)
+copies = matching(r"[0-9]{1,3}", "give 2 to 8: a pair has 2, and each replica that confirms is one more", "2 to 8", int)
 store, arbiter, metrics = Reader(_parse_store), Reader(_parse_arbiter), Reader(_parse_metrics)
 name = matching(r"[A-Za-z0-9_.-]{1,64}", "give 1 to 64 letters, digits, '_', '.' or '-'", "1 to 64 characters")
 audit = matching(r"(?s)(?=.*\S)[^\0]*[^\0/]", "give a file such as /var/log/chp/audit.jsonl, or - for standard error")
