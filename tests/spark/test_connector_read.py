@@ -179,8 +179,10 @@ def test_a_failover_between_plan_and_task(spark: Any) -> None:
         first.kill()
         clone.set("/b", b"2").wait(60)
         clone.set("/a", b"3").wait(60)
+        # A Spark that tells no filters plans each action anew.
+        kept = [("/a", b"1")] if spark_api.FILTERS else [("/a", b"3"), ("/b", b"2")]
         for _ in range(2):
-            assert [(row.key, bytes(row.value)) for row in frame.collect()] == [("/a", b"1")]
+            assert sorted((row.key, bytes(row.value)) for row in frame.collect()) == kept
         assert spark.read.format("chp").options(**options).load().count() == 2
 
 
