@@ -210,8 +210,9 @@ def _moves(quick: bool) -> dict[str, Any]:
         servers = [f"tcp://127.0.0.1:{port}" for port in ports]
 
         def start(port: int, *upstream: str) -> ChpServer:
-            made = ChpServer(port, replica="yes", upstream=",".join(upstream), readers_max=max(1, share * 11 // 10))
-            return keep(made)  # type: ignore[no-any-return]
+            most = max(1, share * 11 // 10)
+            made: ChpServer = keep(ChpServer(port, replica="yes", upstream=",".join(upstream), readers_max=most))
+            return made
 
         first = start(ports[0], *pair.addresses)
         # The other two listen, and follow nothing yet.

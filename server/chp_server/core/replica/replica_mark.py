@@ -21,8 +21,6 @@ OF_A_SERVER = (
     "{0} is the journal of a server of a pair, not of a replica: start it without --replica, or give an empty --data, "
     "which upstream fills"
 )
-
-
 NOTHING = "{0} is empty, so there is nothing to promote: give --data the directory of a replica"
 
 
