@@ -100,7 +100,7 @@ class Replicas:
         self, turn: CurrentTurn, committed: Committed, pages: FeedPages, config: CoreConfig, sets: SetShares
     ) -> None:
         self._turn, self._committed, self._pages, self._config, self._sets = turn, committed, pages, config, sets
-        # The reads of messages that confirming replicas lack, each with the replicas that asked and where their part ends.
+        # The reads of messages that replicas lack, each with the replicas that asked, and where the part of each ends.
         self._asked: dict[ReadMessages, list[tuple[ReplicaStream, int]]] = {}
         # The stream of each replica, by its connection.
         self.streams: dict[bytes, ReplicaStream] = {}
