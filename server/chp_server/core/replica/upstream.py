@@ -81,6 +81,7 @@ OTHER_STORE = (
     "the servers at --upstream hold the store {0}, and this replica's data are of the store {1}: give --upstream the "
     "servers of that pair, or an empty --data"
 )
+ANOTHER_PAIR = "it holds the store {0}, and this replica the store {1}: give --upstream the servers of one pair"
 NO_SOURCE = "the replica is looking for a server that serves, and the records are there alone: ask again"
 FULL = (
     "as many replicas follow upstream as it lets follow ({0}); this one is PASSIVE and asks again until there is room: "
@@ -169,6 +170,8 @@ class Upstream:
         self._listeners: dict[bytes, set[bytes]] = {}
         self._topics: dict[bytes, set[bytes]] = {}
         self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
+        # The servers that hold another store than this replica: they are of another pair.
+        self._foreign: set[int] = set()
         # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
         # beyond the bound sends its batch again, and gets the answer again.
         self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
@@ -233,9 +236,10 @@ class Upstream:
     # -- what is passed to upstream
 
     def pass_set(self, frames: list[bytes]) -> None:
-        """Pass a KVSET to each server, as its client would send it."""
+        """Pass a KVSET to each server of the pair that has greeted, as its client would send it."""
         sent = vouching(signer(frames), frames)
-        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in range(self.servers)]
+        places = [i for i in range(self.servers) if i not in self._foreign and (i == self.source or self._greeted[i])]
+        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in places]
 
     def pass_question(self, identity: bytes, user: str, request: list[bytes], request_id: int) -> None:
         """Pass a user's question to the active, by a connection for this client alone."""
@@ -403,11 +407,22 @@ class Upstream:
             return
         if isinstance(peeked[0], headers.Greeting):
             self._greeted[place].add(topic)
+            self._note_store(place, peeked[0].store)
             if place == self.source:
                 self._greet(topic)
         elif not isinstance(peeked[0], headers.Heartbeat):
             # A client counts on it that an answer comes behind the updates up to its number.
             self._answers.append((unpack(frames[1]), frames))
+
+    def _note_store(self, place: int, store: bytes | None) -> None:
+        """Note whether a server that greeted holds the store of this replica. A server of another pair gets no sets."""
+        ours = self._committed.state.store
+        if not store or not ours or store == ours:
+            self._foreign.discard(place)
+        elif place not in self._foreign:
+            self._foreign.add(place)
+            why = ANOTHER_PAIR.format(store.hex(), ours.hex())
+            self._turn.effects.fact("upstream does not fit", "warning", server=place, why=why)
 
     def _release_answers(self) -> None:
         """Publish the answers on own channels whose records were published here."""
