@@ -2,19 +2,22 @@
 
 covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
 command, route of the gateway, column that a WebSocket may use, and port has a row here, or is listed as one that leaves
-other users' things alone. One without a row fails `test_every_door_has_a_row`.
+other users' things alone. One without a row fails `test_every_door_has_a_row`. All clients and the gateway are at a
+server of the pair, and then at a replica of another pair (SPEC.md, section 39).
 
     alice      reads and writes /pub/ and all topics, and consumes by all groups; all things here are hers
     other      has the rights of alice
     mallory    has the rights of alice without consume
     reader     reads what alice reads, and has no other right
     root       has all rights
+    replica    has the right to vouch alone
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -37,7 +40,7 @@ from chp_client.gateway.routes import ROUTES
 from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt, member_of
 from chp_server.core.questions import topic_readers as questions
-from chp_server.testing import Pair
+from chp_server.testing import Pair, TestServer
 from tests.talk import WAIT_S, until
 from tests.unit.test_websocket import masked
 from tests.wire import keys, test_access, test_access_programs, test_gateway_access, test_replica_keys
@@ -46,8 +49,8 @@ from tests.wire.hand import at
 from tests.wire.test_gateway_websocket import Stranger
 
 NAMES = ("gate", "root", "alice", "other", "mallory", "reader")
-KEYS = {name: keys.new_pair() for name in NAMES}
-TOKENS = {name: f"chp_test-{name}" for name in NAMES}
+KEYS = {name: keys.new_pair() for name in (*NAMES, "replica")}
+TOKENS = {name: f"chp_test-{name}" for name in (*NAMES, "replica")}
 EVERYTHING: dict[str, Any] = {"read": [""], "write": [""], "consume": [""]}
 BOTH = ["/pub/", TOPICS]
 ALICE = {"read": BOTH, "write": BOTH, "consume": [TOPICS]}
@@ -58,6 +61,7 @@ USERS: dict[str, Any] = {
     "other": ALICE,
     "mallory": {"read": BOTH, "write": BOTH},
     "reader": {"read": BOTH},
+    "replica": {"admin": [access.VOUCH]},
 }
 USERS = {name: {**entry, "tokens": [token_hash(TOKENS[name])]} for name, entry in USERS.items()}
 # Alice comes last, so that her things exist until then.
@@ -120,13 +124,14 @@ class Speaker:
 
 
 class Stage:
-    """A pair with these users, and a gateway."""
+    """A pair with these users, and the door by which they and a gateway come: a server of the pair or a replica."""
 
-    def __init__(self, pair: Pair, base: Path, gateway: RunningGateway, file: Path, server: bytes) -> None:
-        self.pair, self.base, self.gateway, self.file = pair, base, gateway, file
+    def __init__(self, pair: Pair, gateway: RunningGateway, base: Path, door: tuple[str, bytes]) -> None:
+        self.pair, self.gateway, self.address = pair, gateway, door[0]
+        # The client files of the gateway and of root, which name the door, and that of root for the pair.
+        self.gate, self.file, self.direct = (base / f"{name}.toml" for name in ("gate", "root", "direct"))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        address = pair.primary.address
-        self.by = {name: Speaker(address, server, name, self.context) for name in NAMES[1:]}
+        self.by = {name: Speaker(*door, name, self.context) for name in NAMES[1:]}
         self._names = count()
 
     def unique(self) -> str:
@@ -163,18 +168,32 @@ class Stage:
         self.context.term()
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+@contextmanager
+def door_of(kind: str, pair: Pair, base: Path) -> Iterator[dict[str, bytes]]:
+    """Return the servers that clients name, with their keys: those of the pair, or a replica that follows it."""
+    if kind == "server":
+        yield keys.known(pair)
+    else:
+        folder = keys.of_replica(base / "r", KEYS["replica"], pair, *((name, KEYS[name]) for name in NAMES))
+        with TestServer(replica=True, upstream=",".join(pair.servers), keys=str(folder), name="R1") as replica:
+            core = replica.server.core  # type: ignore[union-attr]
+            until(lambda: core.active and core.state.access.changed, "the replica is in sync and has the rules")
+            yield {replica.address: KEYS["replica"].public}
+
+
+@pytest.fixture(scope="module", params=["server", "replica"])
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("matrix")
     with keys.pair_with_keys(base, *KEYS.items()) as pair:
-        known = keys.known(pair)
-        gate, root = (keys.client_file(base / f"{name}.toml", KEYS[name], known) for name in ("gate", "root"))
-        with Admin(ClientFile.read(root), WAIT_S) as admin:
+        direct = keys.client_file(base / "direct.toml", KEYS["root"], keys.known(pair))
+        with Admin(ClientFile.read(direct), WAIT_S) as admin:
             admin.ask_active("access", rules={"users": USERS, "roles": {}}, on=0)
-        with RunningGateway(pair.servers, "--client-file", str(gate)) as gateway:
-            made = Stage(pair, base, gateway, root, known[pair.primary.address])
-            yield made
-            made.close()
+        with door_of(request.param, pair, base) as door:
+            gate, _ = (keys.client_file(base / f"{name}.toml", KEYS[name], door) for name in ("gate", "root"))
+            with RunningGateway([*door], "--client-file", str(gate)) as gateway:
+                made = Stage(pair, gateway, base, next(iter(door.items())))
+                yield made
+                made.close()
 
 
 # -- the rows
@@ -486,7 +505,7 @@ def test_every_door_has_a_row() -> None:
 
 def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage) -> None:
     with Admin(ClientFile.read(stage.file), WAIT_S) as admin, pytest.raises(Exception, match="is not known") as refused:
-        admin.ask(stage.pair.primary.address, "nonsense")
+        admin.ask(stage.address, "nonsense")
     # The right to vouch is no command: a replica uses it with each message that it passes.
     assert ", ".join(sorted({*access.COMMANDS} - {access.VOUCH})) in str(refused.value)
 
@@ -578,11 +597,10 @@ def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage
 
 def test_a_member_is_the_same_after_a_failover_and_by_another_gateway(stage: Stage) -> None:
     u, receipt, _ = of_member(stage)
-    with Admin(ClientFile.read(stage.file), WAIT_S) as admin:
+    with Admin(ClientFile.read(stage.direct), WAIT_S) as admin:
         admin.ask(stage.pair.primary.address, "switch")
-    file = stage.base / "gate.toml"
     until(lambda: stage.pair.active is stage.pair.backup, "the other server serves")
-    with RunningGateway(stage.pair.servers, "--client-file", str(file)) as second, httpx.Client(
+    with RunningGateway(stage.gateway.servers, "--client-file", str(stage.gate)) as second, httpx.Client(
         base_url=second.url, timeout=WAIT_S, trust_env=False, verify=False,
         headers={"Authorization": f"Bearer {TOKENS['alice']}"},
     ) as client:  # fmt: skip
