@@ -12,7 +12,7 @@ the same turn. So one that subscribed to everything can drop the BATCHes by thei
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
