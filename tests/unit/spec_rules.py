@@ -57,6 +57,10 @@ HELD: dict[str, dict[str, str]] = {
     "tests/wire/test_replica_keys.py": {
         "test_clients_of_a_replica_are_judged_by_their_own_users": "D-17 D-19",
     },
+    "tests/wire/test_replica_revoked.py": {
+        "test_a_client_of_a_replica_speaks_for_nobody_else": "D-18",
+        "test_a_replica_whose_own_right_is_taken_away_serves_no_more": "D-19",
+    },
     "tests/wire/test_garbage.py": {
         "test_four_actives_of_garbage_do_not_pass_for_a_peer": "C-3",
         "test_a_malformed_set_is_counted_and_later_sets_are_published": "C-64",

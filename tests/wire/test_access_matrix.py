@@ -3,7 +3,7 @@
 covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
 command, route of the gateway, column that a WebSocket may use, and port has a row here, or is listed as one that leaves
 other users' things alone. One without a row fails `test_every_door_has_a_row`. All clients and the gateway are at a
-server of the pair, and then at a replica of another pair (SPEC.md, section 39).
+server of the pair, and then at a replica of another pair (SPEC.md, section 44).
 
     alice      reads and writes /pub/ and all topics, and consumes by all groups; all things here are hers
     other      has the rights of alice
@@ -27,11 +27,10 @@ import httpx
 import pytest
 import zmq
 
-from chp import access, columns, headers
+from chp import access, columns
 from chp.access import TOPICS, token_hash
-from chp.batch import Segment, decode, packb
-from chp.keys import ETX, RESERVED_KEY, STX, public_session, session_topic
-from chp.messages import ICANHAZ
+from chp.batch import Segment, packb
+from chp.keys import ETX, RESERVED_KEY, STX
 from chp.numbers import pack
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels import admission
@@ -45,7 +44,7 @@ from tests.talk import WAIT_S, until
 from tests.unit.test_websocket import masked
 from tests.wire import keys, test_access, test_access_programs, test_gateway_access, test_replica_keys
 from tests.wire.gateways import RunningGateway
-from tests.wire.hand import at
+from tests.wire.speaker import Speaker
 from tests.wire.test_gateway_websocket import Stranger
 
 NAMES = ("gate", "root", "alice", "other", "mallory", "reader")
@@ -71,58 +70,6 @@ NOT_DONE = {"access", "lease", "fenced", "member", "staged"}
 Request = tuple[str, str, dict[str, Any]]
 
 
-class Speaker:
-    """A user by CHP: a session, and answers to its batches and questions."""
-
-    def __init__(self, address: str, server: bytes, name: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.session, self._no, self._id = name.encode().ljust(12, b".") + bytes(4), 0, 0
-        # The text of the last refusal.
-        self.why = ""
-        self._sockets = [keys.socket(context, kind, KEYS[name], server) for kind in (zmq.DEALER, zmq.SUB, zmq.PUB)]
-        self._dealer, self._sub, self._pub = (each.__enter__() for each in self._sockets)
-        for offset, socket in enumerate((self._dealer, self._sub, self._pub)):
-            socket.connect(at(address, offset))
-        self._sub.subscribe(session_topic(public_session(self.session)))
-        self._sub.recv_multipart()
-
-    def set(self, extras: dict[str, Any], key: str = "") -> str:
-        """Send a batch with at most one key, and return the code of its refusal, or ""."""
-        self._no += 1
-        body = Segment([key] if key else [], [b"x"] if key else [], extras or None).encode()
-        frames = [RESERVED_KEY, pack(self._no), self.session, b"", body]
-        codes: list[str] = []
-
-        def answered() -> bool:
-            if not self._sub.poll(0):
-                self._pub.send_multipart(frames)
-            while not codes and self._sub.poll(300):
-                header, _ = decode(self._sub.recv_multipart()[4])
-                if isinstance(header, headers.Refused) and header.number == self._no:
-                    codes.append(header.code)
-                    self.why = str(header.detail)
-                elif isinstance(header, headers.Ack) and any(first <= self._no <= last for first, last, _ in header[0]):
-                    codes.append("")
-            return bool(codes)
-
-        until(answered, "an answer")
-        return codes[0]
-
-    def ask(self, subject: bytes = b"", **options: Any) -> str:
-        """Ask a question on P, and return the code of its refusal, or ""."""
-        self._id += 1
-        self._dealer.send_multipart([ICANHAZ, subject, packb({"chp": 4, "id": self._id, **options})])
-        while True:
-            assert self._dealer.poll(int(WAIT_S * 1000)), options
-            header, _ = decode(self._dealer.recv_multipart()[4])
-            if header[0] == self._id:
-                return header.code if isinstance(header, headers.Refused) else ""
-
-    def close(self) -> None:
-        """Close the sockets."""
-        for each in self._sockets:
-            each.__exit__(None, None, None)
-
-
 class Stage:
     """A pair with these users, and the door by which they and a gateway come: a server of the pair or a replica."""
 
@@ -131,7 +78,7 @@ class Stage:
         # The client files of the gateway and of root, which name the door, and that of root for the pair.
         self.gate, self.file, self.direct = (base / f"{name}.toml" for name in ("gate", "root", "direct"))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.by = {name: Speaker(*door, name, self.context) for name in NAMES[1:]}
+        self.by = {name: Speaker(*door, name, KEYS[name], self.context) for name in NAMES[1:]}
         self._names = count()
 
     def unique(self) -> str:
