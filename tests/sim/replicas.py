@@ -60,7 +60,7 @@ class ReplicaNode(ServerNode):
         settings = {name: value for name, value in self.world.server_settings.items() if name.endswith("_s")}
         config = CoreConfig(
             replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT,
-            confirms=self.confirms, **settings,
+            confirms=self.confirms, keyed=self.world.keyed, **settings,
         )  # fmt: skip
         return ReplicaCore(config, server, now, self.world.limits, upstream=len(self.upstream))
 
