@@ -7,6 +7,9 @@
 Its clients are checked as any others are: a complete copy is that of its number, its number never goes down, and its
 digests are those of the server. So a reader's history is a prefix of the one order, whichever servers it visited. A
 replica journals what it follows, so the checkers also compare each of its records with the active's.
+
+With keys, each replica is a user of its own name that may vouch. What it sends to a client is judged by the rules at
+its own number (access.py), or at the number of the answer if the active has answered.
 """
 
 from __future__ import annotations

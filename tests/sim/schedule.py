@@ -389,7 +389,8 @@ def with_replicas(made: Plan) -> Plan:
 def with_copies(made: Plan) -> Plan:
     """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
 
-    Plans with rules or an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas` leaves.
+    Plans with rules or an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas`
+    leaves.
     """
     words = {command.split()[0] for command in made.commands}
     followed = with_replicas(made)
