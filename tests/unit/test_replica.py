@@ -15,6 +15,7 @@ from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
 from chp.versions import VERSION
+from chp_server.core.performing import Step, steps
 from chp_server.core.replica.age import Age
 from chp_server.core.replica.upstream import CREDIT, SETS, UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
@@ -23,6 +24,7 @@ from chp_server.cores import STEP_S, Cores
 
 from .client_frames import n
 from .replicas import WithReplica
+from .test_performing import Recorder, full_turn
 
 SESSIONS = [bytes([i]) * 12 + bytes(4) for i in range(1, 4)]
 SUBTREES = ("", "/a/", "/b/")
@@ -491,6 +493,17 @@ def test_a_greeting_tells_the_load() -> None:
     told, plain = (expect(Greeting, unpackb(core.heartbeats.greeting(), "it")[0]) for core in (pair.r, pair.p))
     assert told.replica is not None and told.replica.keys() == {"hops", "age", "readers", "cpu"}
     assert plain.replica is None
+
+
+def test_a_replica_without_room_says_passive_until_there_is_some() -> None:
+    pair = WithReplica()
+    waits = steps(pair.r, full_turn(), Recorder(full=["write"]))
+    next(step for step in waits if step is Step.NO_ROOM)
+    told = expect(Greeting, unpackb(pair.r.heartbeats.greeting(), "it")[0])
+    assert told.state == State.PASSIVE and pair.r.status()["state"] == "passive"
+    list(waits)
+    pair.run(1.0)
+    assert pair.r.active
 
 
 def test_a_message_for_a_user_needs_the_right_to_vouch() -> None:

@@ -71,6 +71,21 @@ def test_a_passive_that_takes_over_the_store_is_used() -> None:
     assert [i for i, *_ in talk.sent] == [0, 1]
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_promoted_replica_takes_the_place_of_a_server_that_is_gone(gone: bool) -> None:
+    talk = Servers(servers=3, replicas=1).reading()
+    for server in (0, 1):
+        talk.up(server)
+        if gone:
+            talk.down(server)
+    talk.greet(ACTIVE, n(6, 2), 2, b"r" * 16)
+    assert bool(talk.core.misfit) is not gone
+    talk.wait(5.0)
+    talk.greet(ACTIVE, n(6, 2), 2, b"r" * 16)
+    talk.greet(PASSIVE, n(6, 2), 1, b"b" * 16)
+    assert (talk.core.epoch == 2) is gone and bool(talk.core.misfit) is not gone
+
+
 def test_replicas_of_two_pairs_are_not_followed() -> None:
     talk = Servers(servers=2, replicas=2)
     for i, store in enumerate((OURS, THEIRS)):

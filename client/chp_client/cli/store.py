@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # The time in which a failed command looks for the reason.
 EXPLAIN_S = 0.5
+A_MOMENT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,13 @@ class Store:
 
     def wait(self, ticket: Ticket) -> WriteResult:
         """Wait for a ticket's acknowledgement."""
-        ack = ticket.wait(timeout=self.settings.timeout_s)
+        try:
+            ack = ticket.wait(timeout=self.settings.timeout_s)
+        except TimeoutError:
+            # A list of servers that can't be right is the reason, if it is one.
+            with suppress(TimeoutError):
+                self.clone.wait_until_synced(A_MOMENT_S)
+            raise
         return WriteResult(ack.revision, ack.durability)
 
     def history(self, key: str, limit: int) -> list[Version]:

@@ -81,7 +81,8 @@ class ServerList:
         if link.replica is not None:
             self.pair = [each for each in self.pair if each is not link]
         elif link not in self.pair:
-            self.pair.append(link)
+            # A replica that was promoted takes the place of a server that is gone.
+            self.pair = [*(each for each in self.pair if len(self.pair) < PAIR or not each.gone), link]
         names = ", ".join(each.address for each in self.pair)
         self._too_many = TOO_MANY.format(names, len(self.pair)) if len(self.pair) > PAIR else ""
 

@@ -96,6 +96,11 @@ class ServerView:
         """Return True if a KVSET sent now will arrive, and its acknowledgement will be heard."""
         return self.collector_up and (self.protocol == 1 or own_topic in self.greeted)
 
+    @property
+    def gone(self) -> bool:
+        """True if the connection to its collector was up, and went down."""
+        return not self.collector_up and self.up_at > float("-inf")
+
     def introduce(self, header: Greeting) -> bool:
         """Take what a greeting says about the server. Return True if its process was restarted."""
         restarted = self.server not in {b"", header.server}

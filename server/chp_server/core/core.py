@@ -298,6 +298,9 @@ class ServerCore:
 
     # -- what comes in
 
+    def stand_still(self) -> None:
+        """Note that this turn waits for room in the journal, and that no other turn begins before there is some."""
+
     def _garbage(self, port: str, error: Exception) -> None:
         self.committer.counts[f"garbage_{port}"] += 1
         self.turn.effects.fact("garbage", "warning", port=port, error=str(error))

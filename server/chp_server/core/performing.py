@@ -263,6 +263,7 @@ def steps(core: ServerCore, turn: Turn, ports: Ports) -> Iterator[Step]:
             perform(core, turn, ports)
         except JournalFull as error:
             core.link.beat_timer.hush()
+            core.stand_still()
             ports.no_room(error)
             yield from _when_there_is_room(turn, ports)
     pair = core.pair

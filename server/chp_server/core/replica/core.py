@@ -194,6 +194,10 @@ class ReplicaCore(ServerCore):
             upstream.confirm(effects.confirm)
         return effects
 
+    def stand_still(self) -> None:
+        """Say PASSIVE while a turn waits for room: the pair goes on, and what this replica holds becomes old."""
+        self.pair.enter(PASSIVE)
+
     def _ask_to_move(self) -> None:
         """Ask readers to go to another replica, if there are too many here."""
         readers = self.committer.committed.channels.listeners.readers
