@@ -1,8 +1,8 @@
 """Raw readers: thousands of connections in one process that speak ZMTP by hand and hear the channel of everything.
 
 A SUB socket of libzmq has threads and queues of its own, so thousands of them would cost more than the servers. Readers
-of one server get the same bytes, so each chunk of bytes is read once. A reader counts records, follows their numbers,
-and sums up their bodies.
+of one server get the same bytes, so each chunk of bytes is read once. A reader counts messages and records, follows
+their numbers, and sums up their bodies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RawReader:
 
     def begin(self) -> None:
         """Count from here."""
-        self.records, self.holes, self.last, self.sum = 0, 0, 0, 0
+        self.messages, self.records, self.holes, self.last, self.sum = 0, 0, 0, 0, 0
 
 
 # The first number, the last number, and the body of each record.
@@ -56,7 +56,7 @@ class Parser:
     """What is in chunks of bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[bool, Found]] = {}
+        self._known: dict[bytes, tuple[int, Found]] = {}
 
     def take(self, reader: RawReader, chunk: bytes) -> None:
         """Let a reader take what its connection brought."""
@@ -71,7 +71,7 @@ class Parser:
                 return
             if len(self._known) > CHUNKS_MAX:
                 self._known.clear()
-            known = self._known[chunk] = bool(messages), records(messages)
+            known = self._known[chunk] = len(messages), records(messages)
         _note(reader, *known)
 
     def _slowly(self, reader: RawReader, chunk: bytes) -> None:
@@ -80,7 +80,7 @@ class Parser:
         reader.rest = got[used:]
         for pong in pongs:
             reader.socket.sendall(pong)
-        _note(reader, bool(messages), records(messages))
+        _note(reader, len(messages), records(messages))
 
 
 def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
@@ -121,8 +121,9 @@ def records(messages: list[list[bytes]]) -> Found:
     return found
 
 
-def _note(reader: RawReader, joined: bool, found: Found) -> None:
-    reader.joined |= joined
+def _note(reader: RawReader, messages: int, found: Found) -> None:
+    reader.joined |= messages > 0
+    reader.messages += messages
     for prev, last, body in found:
         reader.holes += bool(reader.last and prev and prev != reader.last)
         reader.records += 1
@@ -156,6 +157,7 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
                 for reader in readers.values():
                     reader.begin()
             pipe.say(
+                messages=sum(reader.messages for reader in readers.values()),
                 records=min(reader.records for reader in readers.values()),
                 most=max(reader.records for reader in readers.values()),
                 holes=sum(reader.holes for reader in readers.values()),

@@ -125,7 +125,7 @@ def _heard(pair: ChpPair, writer: Role, raw: Role, clones: Role | None, seconds:
 
 
 def setting(pipe: Pipe, addresses: list[str]) -> None:
-    """Set a key `RATE` times a second for as long as is asked for; tell how many sets were made, and the contents."""
+    """Set a key as often and as long as is asked for; tell how many sets were made, and the contents."""
     from chp_client import Clone
 
     clone = Clone(addresses)
@@ -133,12 +133,13 @@ def setting(pipe: Pipe, addresses: list[str]) -> None:
     pipe.say(up=True)
     made = 0
     while True:
-        seconds = pipe.hear()["seconds"]
+        asked = pipe.hear()
+        seconds, rate = asked["seconds"], asked.get("rate", RATE)
         begun, first = time.monotonic(), made
         while (late := time.monotonic() - begun) < seconds:
             clone.set(f"/bench/{made % 100}", b"%d" % made).wait(WAIT_S)
             made += 1
-            time.sleep(max(0.0, (made - first) / RATE - late))
+            time.sleep(max(0.0, (made - first) / rate - late))
         pipe.say(sets=made - first, contents=contents(clone))
 
 
