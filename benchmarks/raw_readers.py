@@ -10,10 +10,12 @@ from __future__ import annotations
 import select
 import socket
 import time
+from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 from chp.batch import peek
-from chp.headers import Batch, Commit, Epoch
+from chp.headers import Batch, Commit, Epoch, Greeting
 from chp.keys import channel_topic
 from chp.numbers import unpack
 
@@ -25,6 +27,8 @@ MORE, LONG, COMMAND = 1, 2, 4
 FRAMES = 5
 TURN_S = 0.02
 CHUNKS_MAX = 2000
+# Readers get the same bodies, in other chunks.
+known_peek = lru_cache(1000)(peek)
 
 
 class RawReader:
@@ -45,18 +49,23 @@ class RawReader:
 
     def begin(self) -> None:
         """Count from here."""
-        self.messages, self.records, self.holes, self.last, self.sum = 0, 0, 0, 0, 0
+        self.messages, self.greetings = 0, 0
+        self.records, self.holes, self.last, self.sum = 0, 0, 0, 0
 
 
-# The first number, the last number, and the body of each record.
-Found = list[tuple[int, int, bytes]]
+class Came(NamedTuple):
+    """What some messages of a channel are: for each record its previous number, its last number and its body."""
+
+    messages: int
+    greetings: int
+    records: list[tuple[int, int, bytes]]
 
 
 class Parser:
     """What is in chunks of bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, Found]] = {}
+        self._known: dict[bytes, Came] = {}
 
     def take(self, reader: RawReader, chunk: bytes) -> None:
         """Let a reader take what its connection brought."""
@@ -71,8 +80,8 @@ class Parser:
                 return
             if len(self._known) > CHUNKS_MAX:
                 self._known.clear()
-            known = self._known[chunk] = len(messages), records(messages)
-        _note(reader, *known)
+            known = self._known[chunk] = came(messages)
+        _note(reader, known)
 
     def _slowly(self, reader: RawReader, chunk: bytes) -> None:
         got = reader.rest + chunk
@@ -80,7 +89,7 @@ class Parser:
         reader.rest = got[used:]
         for pong in pongs:
             reader.socket.sendall(pong)
-        _note(reader, len(messages), records(messages))
+        _note(reader, came(messages))
 
 
 def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
@@ -111,20 +120,23 @@ def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
     return whole, messages, pongs
 
 
-def records(messages: list[list[bytes]]) -> Found:
-    """Return the records among messages of a channel."""
-    found: Found = []
+def came(messages: list[list[bytes]]) -> Came:
+    """Return what messages of a channel are."""
+    records, greetings = [], 0
     for frames in messages:
-        peeked = peek(frames[4]) if len(frames) == FRAMES else None
-        if peeked is not None and isinstance(peeked[0], Batch | Commit | Epoch):
-            found.append((peeked[0].prev if isinstance(peeked[0], Batch) else 0, unpack(frames[1]), frames[4]))
-    return found
+        peeked = known_peek(frames[4]) if len(frames) == FRAMES else None
+        header = None if peeked is None else peeked[0]
+        if isinstance(header, Batch | Commit | Epoch):
+            records.append((header.prev if isinstance(header, Batch) else 0, unpack(frames[1]), frames[4]))
+        greetings += isinstance(header, Greeting)
+    return Came(len(messages), greetings, records)
 
 
-def _note(reader: RawReader, messages: int, found: Found) -> None:
-    reader.joined |= messages > 0
-    reader.messages += messages
-    for prev, last, body in found:
+def _note(reader: RawReader, found: Came) -> None:
+    reader.joined |= found.messages > 0
+    reader.messages += found.messages
+    reader.greetings += found.greetings
+    for prev, last, body in found.records:
         reader.holes += bool(reader.last and prev and prev != reader.last)
         reader.records += 1
         reader.last, reader.sum = last, crc32(body, reader.sum)
@@ -158,6 +170,7 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
                     reader.begin()
             pipe.say(
                 messages=sum(reader.messages for reader in readers.values()),
+                greetings=sum(reader.greetings for reader in readers.values()),
                 records=min(reader.records for reader in readers.values()),
                 most=max(reader.records for reader in readers.values()),
                 holes=sum(reader.holes for reader in readers.values()),

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from .raw_readers import RawReader, parsed, raw_readers, records
+from .raw_readers import RawReader, came, parsed, raw_readers
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round, percentiles, ratio, summary
 from .servers import ChpPair, ChpServer, free_port, status, wait_in_sync
@@ -285,5 +285,5 @@ def hearing(pipe: Pipe, ports: list[int]) -> None:
             reader.rest = got[used:]
             for pong in pongs:
                 reader.socket.sendall(pong)
-            for _, number, _ in records(messages):
+            for _, number, _ in came(messages).records:
                 at[places[fd]].setdefault(number, now)
