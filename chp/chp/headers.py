@@ -41,7 +41,8 @@ class State(IntEnum):
 class Greeting(NamedTuple):
     """The answer of a server to a subscription: what it is; `server` is new each time it starts.
 
-    A replica adds what `replica` of `Heartbeat` says.
+    A replica adds what `replica` of `Heartbeat` says. `store` is the id of the store that the server holds, if it has
+    one: two servers with different stores are not of one pair.
     """
 
     version: int
@@ -51,6 +52,7 @@ class Greeting(NamedTuple):
     server: bytes
     name: str
     replica: dict[str, Any] | None = None
+    store: bytes | None = None
 
     def describe(self, what: str = "") -> str:
         """Return a line for logs, such as `GREETING ACTIVE 1.7`."""

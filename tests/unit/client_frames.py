@@ -133,9 +133,11 @@ class Talk:
         server: int = 0,
         uuid: bytes = b"S" * 16,
         replica: Mapping[str, int] | None = None,
+        *,
+        store: bytes | None = None,
     ) -> None:
         """Send a greeting on each topic to which the client subscribed."""
-        more = [] if replica is None else [replica]
+        more = [replica, store] if store else [] if replica is None else [replica]
         for where in sorted(self.topics[server] - {b"HUGZ"}):
             # The first greetings may make the client unsubscribe from the others.
             if where in self.topics[server]:

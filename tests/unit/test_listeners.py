@@ -59,7 +59,7 @@ def test_a_cancel_of_what_one_never_had_changes_nothing() -> None:
 
 def test_a_second_subscription_is_greeted_and_is_not_counted() -> None:
     server = Server()
-    assert server.hears(joins(A), joins(A)) == [(TOPIC, GREETING)] * 2
+    assert server.hears(joins(A)) == server.hears(joins(A)) == [(TOPIC, GREETING)]
     assert server.kept() == {"/a/": 1}
     server.hears(cancels(A), joins(B), cancels(B), cancels(B), joins(A))
     assert server.kept() == {"/a/": 1}
@@ -137,12 +137,18 @@ def test_those_who_listen_are_counted_over_all_topics() -> None:
     assert listeners.total == 1 == sum(listeners.counts.values())
 
 
+def test_all_that_subscribe_in_one_turn_hear_one_greeting() -> None:
+    server, own = Server(), session_topic(b"s" * 16)
+    assert server.hears(joins(A), joins(B), joins(A, own), joins(b"c")) == [(TOPIC, GREETING), (own, GREETING)]
+    assert server.hears(joins(b"d")) == [(TOPIC, GREETING)]
+
+
 BEAT_S = 0.25
 
 
-def gaps(pace: HeartbeatInterval, listening: list[int]) -> list[tuple[float, float]]:
+def gaps(pace: HeartbeatInterval, listening: list[int], channels: int = 7) -> list[tuple[float, float]]:
     """Return the gap before each HEARTBEAT except a channel's first, and the interval that the one before had told."""
-    topics = [channel_topic(f"/{i}/") for i in range(7)]
+    topics = [channel_topic(f"/{i}/") for i in range(channels)]
     heard: dict[bytes, tuple[float, float]] = {}
     out = []
     for beat, n in enumerate(listening):
@@ -165,6 +171,13 @@ def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
     found = gaps(HeartbeatInterval(BEAT_S), [100 * module.HEARTBEATS_A_SECOND] * 100)[-20:]
     assert all(told == module.PACE_S_MAX and gap <= module.PACE_S_MAX for gap, told in found)
     assert min(gap for gap, _ in found) > 1.0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("listening", "every_s"), [(100, BEAT_S), (600, 0.5), (1000, 1.0), (10_000, 2.0)])
+def test_the_listeners_of_one_channel_are_not_told_more_often(channels: int, listening: int, every_s: float) -> None:
+    found = gaps(HeartbeatInterval(BEAT_S), [listening] * 100, channels)[-5:]
+    assert {gap for gap, _ in found} == {every_s}
 
 
 def test_nobody_waits_for_much_longer_than_was_told_however_many_come_and_go() -> None:

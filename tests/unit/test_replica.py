@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from chp.access import VOUCH
-from chp.batch import Segment, decode, packb, unpackb
+from chp.batch import Segment, decode, encode, packb, unpackb
 from chp.headers import Ack, Batch, Greeting, Kthxbai, Records, Refused, Reply, State, Sync, expect, request_of
 from chp.keys import RESERVED_KEY, channel_topic, public_session, session_topic
 from chp.limits import DEFAULT
 from chp.messages import ICANHAZ
+from chp.versions import VERSION
 from chp_server.core.replica.age import Age
-from chp_server.core.replica.upstream import CREDIT, UPDATES
+from chp_server.core.replica.upstream import CREDIT, SETS, UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
+from chp_server.core.updates.turn import Frames
 from chp_server.cores import STEP_S, Cores
 
 from .client_frames import n
@@ -191,6 +193,27 @@ def test_a_set_and_its_acknowledgement_go_through() -> None:
     pair.run(1.0)
     acks = [frames for frames in pair.published["R"] if frames[0] == topic][len(greeted) :]
     assert len(acks) == 1 and pair.r.state.map.values == {"/k": b"1"}
+
+
+def test_a_server_of_another_pair_gets_no_sets() -> None:
+    pair = WithReplica()
+    topic = session_topic(public_session(SESSIONS[0]))
+    pair.r.subscription([b"c", b"\x01" + topic])
+    pair.run(0.3)
+    told = Greeting(VERSION, State.PASSIVE, n(1), 250, b"s" * 16, "b", None, pair.p.state.store)
+    kvset = [RESERVED_KEY, (1).to_bytes(8), SESSIONS[0], b"", b"\x93\x91\xa2/k\x91\xc4\x011\xc0"]
+
+    def sent_after(store: bytes) -> list[Frames]:
+        other = [topic, n(1).to_bytes(8), b"", b"", encode(told._replace(store=store))]
+        pair.give_lines("R", [(UPDATES + b"\1", other)])
+        pair.replica_turn("R")
+        pair.sent_up.clear()
+        pair.r.collect(kvset)
+        pair.replica_turn("R")
+        return [frames for frames in pair.sent_up if frames[0][:1] == SETS]
+
+    assert [frames[0] for frames in sent_after(b"x" * 16)] == [SETS + b"\0"]
+    assert [frames[0] for frames in sent_after(pair.p.state.store)] == [SETS + b"\0", SETS + b"\1"]
 
 
 def test_an_acknowledgement_comes_behind_the_record_of_its_batch() -> None:

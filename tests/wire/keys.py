@@ -71,6 +71,16 @@ def pair_with_keys(base: Path, *users: tuple[str, KeyPair], **settings: Any) -> 
     return pair
 
 
+def of_replica(folder: Path, own: KeyPair, pair: Pair, *users: tuple[str, KeyPair]) -> Path:
+    """Write and return the `--keys` directory of a replica that follows a pair and knows these users."""
+    write(folder, "server", own)
+    for user, key in users:
+        admit(folder, user, key)
+    for place, public in enumerate(known(pair).values(), 1):
+        (folder / f"upstream{place}.pub").write_text(keyfiles.public_text("server", public))
+    return folder
+
+
 def public_of(directory: Path) -> bytes:
     """Return a server's public key."""
     return keyfiles.read_public((directory / "server.pub").read_text())

@@ -2,19 +2,22 @@
 
 covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
 command, route of the gateway, column that a WebSocket may use, and port has a row here, or is listed as one that leaves
-other users' things alone. One without a row fails `test_every_door_has_a_row`.
+other users' things alone. One without a row fails `test_every_door_has_a_row`. All clients and the gateway are at a
+server of the pair, and then at a replica of another pair (SPEC.md, section 44).
 
     alice      reads and writes /pub/ and all topics, and consumes by all groups; all things here are hers
     other      has the rights of alice
     mallory    has the rights of alice without consume
     reader     reads what alice reads, and has no other right
     root       has all rights
+    replica    has the right to vouch alone
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -24,11 +27,10 @@ import httpx
 import pytest
 import zmq
 
-from chp import access, columns, headers
+from chp import access, columns
 from chp.access import TOPICS, token_hash
-from chp.batch import Segment, decode, packb
-from chp.keys import ETX, RESERVED_KEY, STX, public_session, session_topic
-from chp.messages import ICANHAZ
+from chp.batch import Segment, packb
+from chp.keys import ETX, RESERVED_KEY, STX
 from chp.numbers import pack
 from chp_client.clientfile import ClientFile
 from chp_client.gateway.channels import admission
@@ -37,17 +39,17 @@ from chp_client.gateway.routes import ROUTES
 from chp_client.port.admin import Admin
 from chp_client.topics.stateless_member import Receipt, member_of
 from chp_server.core.questions import topic_readers as questions
-from chp_server.testing import Pair
+from chp_server.testing import Pair, TestServer
 from tests.talk import WAIT_S, until
 from tests.unit.test_websocket import masked
 from tests.wire import keys, test_access, test_access_programs, test_gateway_access, test_replica_keys
 from tests.wire.gateways import RunningGateway
-from tests.wire.hand import at
+from tests.wire.speaker import Speaker
 from tests.wire.test_gateway_websocket import Stranger
 
 NAMES = ("gate", "root", "alice", "other", "mallory", "reader")
-KEYS = {name: keys.new_pair() for name in NAMES}
-TOKENS = {name: f"chp_test-{name}" for name in NAMES}
+KEYS = {name: keys.new_pair() for name in (*NAMES, "replica")}
+TOKENS = {name: f"chp_test-{name}" for name in (*NAMES, "replica")}
 EVERYTHING: dict[str, Any] = {"read": [""], "write": [""], "consume": [""]}
 BOTH = ["/pub/", TOPICS]
 ALICE = {"read": BOTH, "write": BOTH, "consume": [TOPICS]}
@@ -58,6 +60,7 @@ USERS: dict[str, Any] = {
     "other": ALICE,
     "mallory": {"read": BOTH, "write": BOTH},
     "reader": {"read": BOTH},
+    "replica": {"admin": [access.VOUCH]},
 }
 USERS = {name: {**entry, "tokens": [token_hash(TOKENS[name])]} for name, entry in USERS.items()}
 # Alice comes last, so that her things exist until then.
@@ -67,66 +70,15 @@ NOT_DONE = {"access", "lease", "fenced", "member", "staged"}
 Request = tuple[str, str, dict[str, Any]]
 
 
-class Speaker:
-    """A user by CHP: a session, and answers to its batches and questions."""
-
-    def __init__(self, address: str, server: bytes, name: str, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.session, self._no, self._id = name.encode().ljust(12, b".") + bytes(4), 0, 0
-        # The text of the last refusal.
-        self.why = ""
-        self._sockets = [keys.socket(context, kind, KEYS[name], server) for kind in (zmq.DEALER, zmq.SUB, zmq.PUB)]
-        self._dealer, self._sub, self._pub = (each.__enter__() for each in self._sockets)
-        for offset, socket in enumerate((self._dealer, self._sub, self._pub)):
-            socket.connect(at(address, offset))
-        self._sub.subscribe(session_topic(public_session(self.session)))
-        self._sub.recv_multipart()
-
-    def set(self, extras: dict[str, Any], key: str = "") -> str:
-        """Send a batch with at most one key, and return the code of its refusal, or ""."""
-        self._no += 1
-        body = Segment([key] if key else [], [b"x"] if key else [], extras or None).encode()
-        frames = [RESERVED_KEY, pack(self._no), self.session, b"", body]
-        codes: list[str] = []
-
-        def answered() -> bool:
-            if not self._sub.poll(0):
-                self._pub.send_multipart(frames)
-            while not codes and self._sub.poll(300):
-                header, _ = decode(self._sub.recv_multipart()[4])
-                if isinstance(header, headers.Refused) and header.number == self._no:
-                    codes.append(header.code)
-                    self.why = str(header.detail)
-                elif isinstance(header, headers.Ack) and any(first <= self._no <= last for first, last, _ in header[0]):
-                    codes.append("")
-            return bool(codes)
-
-        until(answered, "an answer")
-        return codes[0]
-
-    def ask(self, subject: bytes = b"", **options: Any) -> str:
-        """Ask a question on P, and return the code of its refusal, or ""."""
-        self._id += 1
-        self._dealer.send_multipart([ICANHAZ, subject, packb({"chp": 4, "id": self._id, **options})])
-        while True:
-            assert self._dealer.poll(int(WAIT_S * 1000)), options
-            header, _ = decode(self._dealer.recv_multipart()[4])
-            if header[0] == self._id:
-                return header.code if isinstance(header, headers.Refused) else ""
-
-    def close(self) -> None:
-        """Close the sockets."""
-        for each in self._sockets:
-            each.__exit__(None, None, None)
-
-
 class Stage:
-    """A pair with these users, and a gateway."""
+    """A pair with these users, and the door by which they and a gateway come: a server of the pair or a replica."""
 
-    def __init__(self, pair: Pair, base: Path, gateway: RunningGateway, file: Path, server: bytes) -> None:
-        self.pair, self.base, self.gateway, self.file = pair, base, gateway, file
+    def __init__(self, pair: Pair, gateway: RunningGateway, base: Path, door: tuple[str, bytes]) -> None:
+        self.pair, self.gateway, self.address = pair, gateway, door[0]
+        # The client files of the gateway and of root, which name the door, and that of root for the pair.
+        self.gate, self.file, self.direct = (base / f"{name}.toml" for name in ("gate", "root", "direct"))
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        address = pair.primary.address
-        self.by = {name: Speaker(address, server, name, self.context) for name in NAMES[1:]}
+        self.by = {name: Speaker(*door, name, KEYS[name], self.context) for name in NAMES[1:]}
         self._names = count()
 
     def unique(self) -> str:
@@ -163,18 +115,32 @@ class Stage:
         self.context.term()
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+@contextmanager
+def door_of(kind: str, pair: Pair, base: Path) -> Iterator[dict[str, bytes]]:
+    """Return the servers that clients name, with their keys: those of the pair, or a replica that follows it."""
+    if kind == "server":
+        yield keys.known(pair)
+    else:
+        folder = keys.of_replica(base / "r", KEYS["replica"], pair, *((name, KEYS[name]) for name in NAMES))
+        with TestServer(replica=True, upstream=",".join(pair.servers), keys=str(folder), name="R1") as replica:
+            core = replica.server.core  # type: ignore[union-attr]
+            until(lambda: core.active and core.state.access.changed, "the replica is in sync and has the rules")
+            yield {replica.address: KEYS["replica"].public}
+
+
+@pytest.fixture(scope="module", params=["server", "replica"])
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("matrix")
     with keys.pair_with_keys(base, *KEYS.items()) as pair:
-        known = keys.known(pair)
-        gate, root = (keys.client_file(base / f"{name}.toml", KEYS[name], known) for name in ("gate", "root"))
-        with Admin(ClientFile.read(root), WAIT_S) as admin:
+        direct = keys.client_file(base / "direct.toml", KEYS["root"], keys.known(pair))
+        with Admin(ClientFile.read(direct), WAIT_S) as admin:
             admin.ask_active("access", rules={"users": USERS, "roles": {}}, on=0)
-        with RunningGateway(pair.servers, "--client-file", str(gate)) as gateway:
-            made = Stage(pair, base, gateway, root, known[pair.primary.address])
-            yield made
-            made.close()
+        with door_of(request.param, pair, base) as door:
+            gate, _ = (keys.client_file(base / f"{name}.toml", KEYS[name], door) for name in ("gate", "root"))
+            with RunningGateway([*door], "--client-file", str(gate)) as gateway:
+                made = Stage(pair, gateway, base, next(iter(door.items())))
+                yield made
+                made.close()
 
 
 # -- the rows
@@ -486,7 +452,7 @@ def test_every_door_has_a_row() -> None:
 
 def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage) -> None:
     with Admin(ClientFile.read(stage.file), WAIT_S) as admin, pytest.raises(Exception, match="is not known") as refused:
-        admin.ask(stage.pair.primary.address, "nonsense")
+        admin.ask(stage.address, "nonsense")
     # The right to vouch is no command: a replica uses it with each message that it passes.
     assert ", ".join(sorted({*access.COMMANDS} - {access.VOUCH})) in str(refused.value)
 
@@ -578,11 +544,10 @@ def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage
 
 def test_a_member_is_the_same_after_a_failover_and_by_another_gateway(stage: Stage) -> None:
     u, receipt, _ = of_member(stage)
-    with Admin(ClientFile.read(stage.file), WAIT_S) as admin:
+    with Admin(ClientFile.read(stage.direct), WAIT_S) as admin:
         admin.ask(stage.pair.primary.address, "switch")
-    file = stage.base / "gate.toml"
     until(lambda: stage.pair.active is stage.pair.backup, "the other server serves")
-    with RunningGateway(stage.pair.servers, "--client-file", str(file)) as second, httpx.Client(
+    with RunningGateway(stage.gateway.servers, "--client-file", str(stage.gate)) as second, httpx.Client(
         base_url=second.url, timeout=WAIT_S, trust_env=False, verify=False,
         headers={"Authorization": f"Bearer {TOKENS['alice']}"},
     ) as client:  # fmt: skip

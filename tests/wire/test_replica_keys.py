@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from chp import keyfiles
 from chp_client import Clone, Refused
 from chp_client.clientfile import ClientFile
 from chp_client.port.admin import Admin
@@ -25,12 +24,7 @@ class Keyed:
 
     def __init__(self, base: Path, pair: Pair, rules: dict[str, Any]) -> None:
         self.base, self.pair, known = base, pair, keys.known(pair)
-        folder = base / "r"
-        keys.write(folder, "server", OWN)
-        for user, key in (("root", ROOT), ("bob", BOB)):
-            keys.admit(folder, user, key)
-        for place, address in enumerate(pair.servers, 1):
-            (folder / f"upstream{place}.pub").write_text(keyfiles.public_text("server", known[address]))
+        folder = keys.of_replica(base / "r", OWN, pair, ("root", ROOT), ("bob", BOB))
         self.replica = TestServer(replica=True, upstream=",".join(pair.servers), keys=str(folder), name="R1")
         at = {self.replica.address: OWN.public}
         self.files = {

@@ -69,10 +69,20 @@ def test_clones_spread_over_replicas_and_move_without_a_snapshot(pair: Pair) -> 
 
 
 def test_a_list_of_two_pairs_is_an_error(pair: Pair) -> None:
-    why = "are 3 servers of pairs; name the two of one pair, and its replicas"
+    why = "are 3 servers of pairs; name the two of one pair, and its replicas|they are of two pairs"
     with TestServer() as alone, Clone([*pair.servers, alone.address]) as clone, pytest.raises(BadInput, match=why):
         # A server that greets late is seen when another one is followed already.
         until(lambda: clone.wait_until_synced(WAIT_S))
+
+
+def test_two_servers_of_two_pairs_do_not_both_get_a_set() -> None:
+    with TestServer() as one, TestServer() as two, Clone([one.address, two.address]) as clone:
+        clone.set("/k", b"1").wait(WAIT_S)
+        with pytest.raises(BadInput, match="of two pairs: name the servers of one pair"):
+            until(lambda: clone.wait_until_synced(WAIT_S))
+        clone.set("/k", b"2").wait(WAIT_S)
+        found = [server.server.core.state.map.values for server in (one, two) if server.server]
+        assert sorted(map(len, found)) == [0, 1]
 
 
 def test_an_operator_sees_replicas_and_their_clients(pair: Pair) -> None:

@@ -47,9 +47,9 @@ def test_every_new_subscription_of_a_channel_is_greeted(hand: Hand) -> None:
         header = parts_of(receive(each))[0]
         while header[0] == HEARTBEAT:
             header = parts_of(receive(each))[0]
-        kind, version, state, number, heartbeat_ms, server, name = header
+        kind, version, state, number, heartbeat_ms, server, name, replica, store = header
         assert (kind, version, state, number, heartbeat_ms) == (GREETING, VERSION, ACTIVE, EPOCH_1 + 1, 100), n
-        assert len(server) == 16 and type(name) is str
+        assert (len(server), type(name), replica, len(store)) == (16, str, None, 16)
 
 
 def test_what_is_no_channel_is_not_greeted(hand: Hand) -> None:

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from chp.headers import Move, State
 
 from .leadership import Leadership
+from .server_list import PAIR, ServerList
 from .server_view import ServerView
 from .timing import NEVER, Chance
 
-PAIR = 2
 # Once a server that may be followed has answered, the others have this long to answer too.
 CHOOSE_S = 0.25
 # A look ends after this time, whoever has answered. While the client has no server, the next one follows at once, and
@@ -61,10 +61,8 @@ class ServerChoice:
         self.broken = False
         # Until this time the copy counts as current, although it is completed at another server.
         self.settles_until = 0.0
-        # The servers of the pair, in the order in which they greeted.
-        self.pair: list[ServerView] = []
-        # The reason why the list of servers can't be right, or "".
-        self.misfit = ""
+        # What is known of the list of servers as a whole.
+        self.list = ServerList(links, lead)
         self._links, self._lead, self._chance = list(links), lead, chance
         # The server that was followed last.
         self._last: ServerView | None = None
@@ -137,7 +135,7 @@ class ServerChoice:
         found = [link for link in found if link.epoch == newest]
         must = self.lost(now) or newest > self._lead.epoch
         replicas = [link for link in found if link.replica is not None]
-        if self.misfit and self._lead.epoch == 0:
+        if self.list.misfit and self._lead.epoch == 0:
             return None
         if replicas:
             picked = self._lighter(replicas)
@@ -214,21 +212,6 @@ class ServerChoice:
         looked = self._lost_at is not None and now - self._lost_at >= LOOK_S
         return looked and link.replica is None and not self.waits_for_replicas(now)
 
-    def note_pair(self, link: ServerView) -> str:
-        """Note whether a server that greeted is of the pair. Return what is wrong if it is a third one."""
-        if link.replica is not None:
-            self.pair = [each for each in self.pair if each is not link]
-        elif link not in self.pair:
-            self.pair.append(link)
-        if len(self.pair) <= PAIR:
-            self.misfit = ""
-            return ""
-        news, names = not self.misfit, ", ".join(each.address for each in self.pair)
-        self.misfit = f"{names} are {len(self.pair)} servers of pairs; name the two of one pair, and its replicas"
-        if link in self.pair[PAIR:]:
-            link.unspoken = self.misfit
-        return self.misfit if news else ""
-
     # -- what the caller did
 
     def followed(self, link: ServerView, now: float) -> None:
@@ -250,7 +233,7 @@ class ServerChoice:
         """Return what a report to a replica says of the others: how many a MOVE may send this client to."""
         if active.replica is None:
             return {}
-        others = [link for link in self._links if link is not active and link not in self.pair]
+        others = [link for link in self._links if link is not active and link not in self.list.pair]
         return {"moves": len(others)}
 
     def next_deadline(self) -> float:

@@ -27,7 +27,7 @@ from chp.messages import HUGZ
 from chp.numbers import epoch_of, unpack
 from chp.versions import spoken, unspoken
 
-from .choice import PAIR, ServerChoice
+from .choice import ServerChoice
 from .chp1 import Chp1Follower
 from .client_report import ClientReport
 from .copy.channel import CopyChannel
@@ -38,6 +38,7 @@ from .freshness import Freshness
 from .leadership import Leadership, Move
 from .leases import LeaseRefresher
 from .own_sets import OwnSets
+from .server_list import PAIR
 from .server_view import AWAY, SPEAKS, ServerView
 from .session import Session
 from .timing import NEVER, Chance, Timing
@@ -205,7 +206,7 @@ class ClientCore:
     @property
     def misfit(self) -> str:
         """The reason why the list of servers can't be followed: it has more than one pair; "" if there is none."""
-        return self.choice.misfit
+        return self.choice.list.misfit
 
     def denied(self) -> list[tuple[str, str]]:
         """Return the servers that give this client nothing, and why.
@@ -356,7 +357,7 @@ class ClientCore:
         self._speaks_chp2(link)
         news = link.has(topic)
         self._look_if_replica(link, now)
-        self._check_list(link)
+        self._check_list(link, header.state, now)
         self._learned(link, header.state, header.number, now, restarted)
         self._join_if_greeted(link, now)
         channel = self.copy_channels.by_topic.get(topic)
@@ -399,6 +400,7 @@ class ClientCore:
     # -- whom to follow
 
     def _learned(self, link: ServerView, state: int, number: int, now: float, restarted: bool = False) -> None:
+        self.choice.list.lift(link, now)
         move = self.leadership.learned(link, state, number, now, restarted)
         if self.choice.on:
             move = self._weighed(link, move, now)
@@ -522,7 +524,7 @@ class ClientCore:
         """Use the followed server and no other; of the pair use both servers, as clients of a pair do."""
         choice = self.choice
         self._end_look()
-        pair = choice.pair if followed.replica is None else []
+        pair = choice.list.pair if followed.replica is None else []
         for link in self.links:
             if link is followed or link in pair:
                 self._use(link)
@@ -571,11 +573,11 @@ class ClientCore:
             choice.on = True
             self._look(now)
 
-    def _check_list(self, link: ServerView) -> None:
-        """Follow no third server of a pair."""
-        why = self.choice.note_pair(link)
+    def _check_list(self, link: ServerView, state: int, now: float) -> None:
+        """Use no third server of a pair, and no server of another pair."""
+        why = self.choice.list.check(link, state, now)
         if why:
-            self.out.effects.warnings.append(f"{link.address} is not followed: {why}")
+            self.out.effects.warnings.append(f"{link.address} is not used: {why}")
 
     def _on_choice_timer(self, now: float) -> None:
         choice = self.choice

@@ -42,6 +42,11 @@ class ServerView:
     heard_at: float = float("-inf")
     heartbeat_s: float = 1.0
     server: bytes = b""
+    # The id of the store that it told last; b"" if it has none yet, or is of an older version.
+    store: bytes = b""
+    # Its store, if that is of another pair (see `server_list`), and when this was suspected first.
+    foreign: bytes = b""
+    suspected_at: float = 0.0
     name: str = ""
     greeted: set[bytes] = field(default_factory=set)
     # Topics that the server refused since this client last subscribed to them.
@@ -96,7 +101,7 @@ class ServerView:
         restarted = self.server not in {b"", header.server}
         self.unspoken = ""
         self.told_pace(header.heartbeat_ms)
-        self.server, self.name = header.server, header.name[:200]
+        self.server, self.name, self.store = header.server, header.name[:200], header.store or b""
         if restarted:
             self.greeted.clear()
             self.turned_down.clear()

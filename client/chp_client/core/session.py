@@ -96,7 +96,7 @@ class Session:
             return
         first = outbox.first
         for link in self._links:
-            if link.protocol != 2 or not link.used or not link.ready(self.topic):
+            if link.protocol != 2 or not link.used or link.unspoken or not link.ready(self.topic):
                 continue
             start = max(link.sent + 1, first)
             for no in range(start, min(outbox.last, first + PIPELINE_BATCHES) + 1):

@@ -309,7 +309,7 @@ class ServerCore:
             if subscriptions.begins(frames):
                 self.committer.commit(turn)
             greeting = self.heartbeats.greeting
-            turn.effects.publish += subscriptions.hear(frames, self._committed, turn.now, greeting)
+            turn.effects.publish += subscriptions.hear(frames, self._committed, turn, greeting)
         except BadInput as error:
             self._garbage("updates", error)
 

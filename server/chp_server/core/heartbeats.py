@@ -105,8 +105,8 @@ class HeartbeatTimer:
     def greeting(self) -> bytes:
         """Return a GREETING for this moment."""
         pair, beat_ms = self._pair, round(self._pace.told_s * 1000)
-        number = self._committed.state.number
-        said = number, beat_ms, pair.server, pair.config.name, self._pair.load()
+        state = self._committed.state
+        said = state.number, beat_ms, pair.server, pair.config.name, self._pair.load(), state.store or None
         return encode(headers.Greeting(VERSION, pair.bstate, *said))
 
     def greet_all(self) -> None:

@@ -15,7 +15,7 @@ from chp.keys import STX, topic_subtree
 
 from .updates.channels import greeting, is_session_topic
 from .updates.committed import Committed
-from .updates.turn import Frames
+from .updates.turn import CurrentTurn, Frames
 
 NO_ROOM = "too many channels, of this connection or of all; subscribe to fewer"
 
@@ -25,18 +25,18 @@ def begins(frames: list[bytes]) -> bool:
     return len(frames) > 1 and frames[1][:1] == b"\x01"
 
 
-def hear(frames: list[bytes], committed: Committed, now: float, greet: Callable[[], bytes]) -> list[Frames]:
+def hear(frames: list[bytes], committed: Committed, turn: CurrentTurn, greet: Callable[[], bytes]) -> list[Frames]:
     """Take the name of a connection and its XPUB event, which is 1 or 0 and a topic; return what to publish.
 
     Without an event, the connection has ended. libzmq then cancels its subscriptions without the connection's name;
     these cancellations change nothing, as the end of the connection was told before.
     """
     who, *events = frames
-    listeners, topic = committed.channels.listeners, events[0][1:] if events else b""
+    listeners, topic, now = committed.channels.listeners, events[0][1:] if events else b"", turn.now
     if not events:
         listeners.gone(who, now)
     elif events[0][:1] == b"\x01":
-        return _subscribe(committed, topic, who, now, greet)
+        return _subscribe(committed, topic, who, turn, greet)
     elif events[0][:1] == b"\x00":
         listeners.leave(who, topic, now)
     else:
@@ -44,12 +44,14 @@ def hear(frames: list[bytes], committed: Committed, now: float, greet: Callable[
     return []
 
 
-def _subscribe(committed: Committed, topic: bytes, who: bytes, now: float, greet: Callable[[], bytes]) -> list[Frames]:
+def _subscribe(
+    committed: Committed, topic: bytes, who: bytes, turn: CurrentTurn, greet: Callable[[], bytes]
+) -> list[Frames]:
     channels, state = committed.channels, committed.state
     if topic[:1] != STX:
         channels.subscribe_chp1(topic, who)
-    elif is_session_topic(topic) or channels.subscribe(topic, state, who, now) is not None:
-        return [greeting(topic, state.number, greet())]
+    elif is_session_topic(topic) or channels.subscribe(topic, state, who, turn.now) is not None:
+        return [greeting(topic, state.number, greet())] if turn.greets(topic) else []
     elif topic_subtree(topic) is not None:
         channels.listeners.refuse(who, topic)
         return [_refused(topic, state.number)]

@@ -198,7 +198,7 @@ class ReplicaCore(ServerCore):
         """Ask readers to go to another replica, if there are too many here."""
         readers = self.committer.committed.channels.listeners.readers
         if self._moves.due(self.turn.now, readers, self.cpu):
-            asked = self._moves.ask(readers, self.upstream.own_channels(), self.state.number)
+            asked = self._moves.ask(readers, self.upstream.own.topics(), self.state.number)
             self.turn.effects.publish += asked
             self.committer.counts["moves_asked"] += len(asked)
             self.turn.effects.fact("asks readers to move", readers=readers, asked=len(asked), cpu=self.cpu)

@@ -15,7 +15,6 @@ what its journal has, and nothing while messages are missing. Pure.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -40,17 +39,15 @@ from ..state.history import Position
 from ..state.missing_messages import Spans
 from ..state.state import ReplicatedState
 from ..updates.authorizer import VOUCHED, Signed, signer
-from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn, DropAfter, Frames, ReadSpans, Replace
 from .age import Age
+from .own_channels import OwnChannels
 from .passed_reads import PassedRead, PassedReads
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
 HUGZ = b"HUGZ"
 LONG_AGO = float("-inf")
-# So many answers may wait for their records, which nearly always come within milliseconds.
-ANSWERS_MAX = 10_000
 # Chunks that may be under way; more are granted when half of them have come.
 CREDIT = 32
 # A server that was heard so long ago may still be active: HUGZ comes once a second.
@@ -142,9 +139,7 @@ class Upstream:
         self.confirmed = 0
         # A whole state, until the journal has told its messages up to a number, which stay.
         self.taking: tuple[ReplicatedState, int] | None = None
-        # Makes a GREETING of this moment.
-        self._greeting, self._timeout_s = greeting, timeout_s
-        self.servers = servers
+        self._timeout_s, self.servers = timeout_s, servers
         # The server that answers `follow`; None while none does.
         self.source: int | None = None
         # The last question: to which server, its id, when it was sent, and the next chunk of its answer.
@@ -165,13 +160,7 @@ class Upstream:
         self._hugz = [(LONG_AGO, 0)] * servers
         # Chunks that came since credit was granted, their bytes, and the time of the next report.
         self._taken, self._taken_bytes, self._report_at = 0, 0, LONG_AGO
-        # Own channels of clients: the connections that listen to each, and the servers that have greeted it.
-        self._listeners: dict[bytes, set[bytes]] = {}
-        self._topics: dict[bytes, set[bytes]] = {}
-        self._greeted: list[set[bytes]] = [set() for _ in range(servers)]
-        # Answers on own channels, with their numbers, until this replica has the record. A client whose answer is lost
-        # beyond the bound sends its batch again, and gets the answer again.
-        self._answers: deque[tuple[int, list[bytes]]] = deque(maxlen=ANSWERS_MAX)
+        self.own = OwnChannels(turn, committed, greeting, self._subscribe, servers)
         # The clients that have a connection of their own to a server.
         self._passed: dict[bytes, PassedClient] = {}
         # Their reads of records that are not here.
@@ -233,9 +222,10 @@ class Upstream:
     # -- what is passed to upstream
 
     def pass_set(self, frames: list[bytes]) -> None:
-        """Pass a KVSET to each server, as its client would send it."""
+        """Pass a KVSET to each server of the pair that has greeted, as its client would send it."""
         sent = vouching(signer(frames), frames)
-        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in range(self.servers)]
+        places = [i for i in range(self.servers) if self.own.takes_sets(i, self.source)]
+        self._turn.effects.to_peer += [[line(SETS, i), *sent] for i in places]
 
     def pass_question(self, identity: bytes, user: str, request: list[bytes], request_id: int) -> None:
         """Pass a user's question to the active, by a connection for this client alone."""
@@ -326,50 +316,12 @@ class Upstream:
 
     # -- own channels
 
-    def own_channels(self) -> list[bytes]:
-        """Return the own channels of the clients that listen here."""
-        return list(self._listeners)
-
     def subscription(self, frames: list[bytes]) -> bool:
         """Take an event of P+1; return True if it is of an own channel, which upstream has."""
-        who, *events = frames
-        if not events:
-            for topic in sorted(self._topics.pop(who, ())):
-                self._leave(topic, who)
-            return False
-        topic = events[0][1:]
-        if not is_session_topic(topic):
-            return False
-        if events[0][:1] == b"\x01":
-            self._join(topic, who)
-        elif who in self._listeners.get(topic, ()):
-            self._topics[who].discard(topic)
-            self._leave(topic, who)
-        return True
-
-    def _join(self, topic: bytes, who: bytes) -> None:
-        listeners = self._listeners.setdefault(topic, set())
-        if not listeners:
-            self._subscribe(topic, b"\x01")
-        elif self.source is not None and topic in self._greeted[self.source]:
-            self._greet(topic)
-        listeners.add(who)
-        self._topics.setdefault(who, set()).add(topic)
-
-    def _leave(self, topic: bytes, who: bytes) -> None:
-        listeners = self._listeners[topic]
-        listeners.discard(who)
-        if not listeners:
-            del self._listeners[topic]
-            self._subscribe(topic, b"\x00")
-            for greeted in self._greeted:
-                greeted.discard(topic)
+        return self.own.event(frames, self.source)
 
     def _subscribe(self, topic: bytes, what: bytes) -> None:
         self._turn.effects.to_peer += [[line(UPDATES, i), what + topic] for i in range(self.servers)]
-
-    def _greet(self, topic: bytes) -> None:
-        self._turn.effects.publish.append(greeting(topic, self._committed.state.number, self._greeting()))
 
     # -- what comes from upstream
 
@@ -396,24 +348,7 @@ class Upstream:
         if topic == HUGZ:
             self._hugz[place] = self._turn.now, unpack(frames[1])
             return
-        if topic not in self._listeners:
-            return
-        peeked = peek(frames[4])
-        if peeked is None:
-            return
-        if isinstance(peeked[0], headers.Greeting):
-            self._greeted[place].add(topic)
-            if place == self.source:
-                self._greet(topic)
-        elif not isinstance(peeked[0], headers.Heartbeat):
-            # A client counts on it that an answer comes behind the updates up to its number.
-            self._answers.append((unpack(frames[1]), frames))
-
-    def _release_answers(self) -> None:
-        """Publish the answers on own channels whose records were published here."""
-        answers, number = self._answers, self._committed.followed
-        while answers and answers[0][0] <= number:
-            self._turn.effects.publish.append(answers.popleft()[1])
+        self.own.heard(place, frames, self.source)
 
     def _on_answer(self, place: int, body: bytes) -> None:
         peeked = peek(body)
@@ -495,8 +430,7 @@ class Upstream:
         elif self.source is None:
             self.source, self._goal, self._said_full = place, number, False
             self._turn.effects.fact("follows", server=place, number=describe(number), hops=self.hops)
-            for topic in sorted(self._listeners.keys() & self._greeted[place]):
-                self._greet(topic)
+            self.own.followed(place)
             for identity in [each for each, client in self._passed.items() if client.place != place]:
                 # The client asks again, as it does after any failover.
                 self._close(identity)
@@ -568,8 +502,7 @@ class Upstream:
     def end_turn(self, server: bytes, name: str, readers: int) -> None:
         """Ask a server to be followed if none answers, or another one is active; grant credit, and report."""
         turn, now = self._turn, self._turn.now
-        if self._answers:
-            self._release_answers()
+        self.own.release()
         self.was_in_sync = self.was_in_sync or self.in_sync
         self._close_passed()
         if self.source is not None and self.silent_s > self._timeout_s * ASK_AGAIN:

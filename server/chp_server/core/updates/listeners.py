@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable
-from math import ceil
 
 from chp.keys import channel_topic
 from chp.limits import Limits
@@ -34,6 +33,8 @@ LINGERING_MAX = 1000
 HEARTBEATS_A_SECOND = 1000
 # The longest interval; a client waits for four of them before it gives up a server that was stopped.
 PACE_S_MAX = 2.0
+# Floats are compared with this tolerance.
+A_LITTLE = 1e-9
 
 
 class Listeners:
@@ -148,21 +149,23 @@ class HeartbeatInterval:
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
         self.told_s = heartbeat_s
-        # The topics that are left of the round, in reverse order.
-        self._left: list[bytes] = []
-        self._share = 0
+        # The topics of this round, its beats, and how many of them there were.
+        self._topics: list[bytes] = []
+        self._beats = self._done = 0
 
     def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int) -> list[bytes]:
         """Return the topics of this beat, without those that are no longer `there`.
 
-        `topics` are all topics: the next round takes them when this one is over.
+        `topics` are all topics: the next round takes them when this one is over. A round of few topics has beats
+        without one.
         """
-        if not self._left:
+        if self._done >= self._beats:
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)
             wanted_s = max(self._heartbeat_s, wanted_s)
             round_s, self.told_s = min(self.told_s, wanted_s), wanted_s
-            self._left = list(reversed(list(topics)))
-            self._share = ceil(len(self._left) * self._heartbeat_s / round_s)
-        due = self._left[: -self._share - 1 : -1]
-        del self._left[len(self._left) - len(due) :]
+            self._topics, self._done = list(topics), 0
+            self._beats = max(1, int(round_s / self._heartbeat_s + A_LITTLE))
+        n, start = len(self._topics), self._done
+        self._done += 1
+        due = self._topics[n * start // self._beats : n * self._done // self._beats]
         return [topic for topic in due if topic in there]

@@ -206,6 +206,20 @@ class CurrentTurn:
     # The number that the journal had when the turn began.
     written: int = 0
     effects: Turn = field(default_factory=Turn)
+    # The channels that are greeted with `_greets_with`, which are the effects of one turn.
+    _greeted: set[bytes] = field(default_factory=set)
+    _greets_with: Turn | None = None
+
+    def greets(self, topic: bytes) -> bool:
+        """Note that a channel is greeted with this turn. Return False if it is already.
+
+        All that subscribe in one turn hear the same greeting. Otherwise n readers that come at once would each hear n.
+        """
+        if self._greets_with is not self.effects:
+            self._greets_with, self._greeted = self.effects, set()
+        news = topic not in self._greeted
+        self._greeted.add(topic)
+        return news
 
     def arrived(self, now: float) -> None:
         """Note the time by which the next messages have arrived; it may be after the turn began."""
