@@ -44,9 +44,8 @@ Servers = dict[str, list[ChpServer]]
 class Costs(NamedTuple):
     """What was measured: microseconds of processor time, and shares of a core at 20 sets a second."""
 
-    # A message to a reader that has all before it; a greeting, of which each reader gets one for each that joins.
+    # A message to a reader that has all before it.
     message_us: float
-    greeting_us: float
     # The question of a reader that joins, with its answer.
     answer_us: float
     # The servers of a pair without replicas, a replica without readers, and the active's work for a replica.
@@ -113,7 +112,7 @@ def _end(step: Round, seconds: float) -> str:
 
 
 def _join(keep: Any, replicas: list[ChpServer], roles: list[Role], before: int, after: int) -> Round:
-    """Let raw readers join those that are there, and return what they got, and the processor time of the replicas."""
+    """Let raw readers join those that are there, and return the greetings and the processor time that this took."""
     for role in roles:
         role.ask(begin=True)
     used, begun = -sum(server.cpu_s() for server in replicas), time.monotonic()
@@ -125,9 +124,8 @@ def _join(keep: Any, replicas: list[ChpServer], roles: list[Role], before: int, 
     while last < (got := _told(roles, "greetings")):
         last = got
         time.sleep(SETTLED_S)
-    others = _told(roles, "messages") - got
     used += sum(server.cpu_s() for server in replicas)
-    return {"join_s": time.monotonic() - begun, "join_cpu_s": used, "greetings": got, "others": others}
+    return {"join_s": time.monotonic() - begun, "join_cpu_s": used, "greetings": got}
 
 
 def _told(roles: list[Role], what: str) -> int:
@@ -195,7 +193,6 @@ def _costs(alone: Round, steps: list[Round], answer_us: float) -> Costs:
     message_us = (many["replicas"] - few["replicas"]) / (many["messages_a_s"] - few["messages_a_s"]) * 1e6
     return Costs(
         message_us=message_us,
-        greeting_us=(many["join_cpu_s"] * 1e6 - many["others"] * message_us) / many["greetings"],
         answer_us=answer_us,
         active=alone["active"],
         passive=alone["passive"],
@@ -216,7 +213,7 @@ def simulated(replicas: int, readers: int, costs: Costs) -> Round:
         return float(getattr(costs, role) + more * steady[f"{role}_to_readers_a_s"] * costs.message_us / 1e6)
 
     def seconds(joined: dict[str, int], used: float) -> float | None:
-        work_us = joined["greetings_each"] * costs.greeting_us + joined["answers_each"] * costs.answer_us
+        work_us = joined["greetings_each"] * costs.message_us + joined["answers_each"] * costs.answer_us
         return work_us / 1e6 / (1 - used) if used < 1 else None
 
     shares = {"active": share("active") + replicas * costs.feed, "passive": share("passive")}
@@ -241,8 +238,7 @@ def markdown(cases: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|---|---|",
         *(_virtual_row(name, found) for name, found in virtual["contenders"].items()),
         "",
-        f"A message costs {cost['message_us']:.1f} us, a greeting {cost['greeting_us']:.1f} us, and a question "
-        f"with its answer {cost['answer_us']:.0f} us.",
+        f"A message costs {cost['message_us']:.1f} us, and a question with its answer {cost['answer_us']:.0f} us.",
         "",
         "| for real | messages/s | us a message | share of a core: active, passive, ten replicas, readers | behind |",
         "|---|---|---|---|---|",

@@ -24,7 +24,7 @@ EVERYTHING = channel_topic("")
 WRITER = "w"
 KEYS, CREDIT = 100, 4
 # Readers come and go in so many equal steps, in so many seconds together.
-STEPS, STEPS_S = 1000, 10.0
+STEPS, STEPS_S = 100, 1.0
 SETTLED_S = 4.0
 
 
