@@ -36,16 +36,20 @@ class RawReader:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        topic = b"\x01" + channel_topic("")
         # libzmq takes the rest only after its own greeting.
         self.socket.sendall(GREETING)
         greeting = b""
         while len(greeting) < len(GREETING):
             greeting += self.socket.recv(len(GREETING) - len(greeting))
-        self.socket.sendall(READY + bytes([0, len(topic)]) + topic)
+        self.socket.sendall(READY)
         self.rest = b""
         self.joined = False
         self.begin()
+
+    def subscribe(self) -> None:
+        """Ask for the channel of everything."""
+        topic = b"\x01" + channel_topic("")
+        self.socket.sendall(bytes([0, len(topic)]) + topic)
 
     def begin(self) -> None:
         """Count from here."""
@@ -151,6 +155,9 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
             reader = RawReader(port)
             readers[reader.socket.fileno()] = reader
             poll.register(reader.socket.fileno(), select.EPOLLIN)
+    # All at once, as each subscription may bring a greeting to all readers of its server.
+    for reader in readers.values():
+        reader.subscribe()
     up = False
     while True:
         for fd, _ in poll.poll(TURN_S, 4096):

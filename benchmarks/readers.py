@@ -24,8 +24,10 @@ from .virtual_readers import VirtualReaders
 REPLICAS = 10
 # The readers at all replicas together, and the sets a second. The first step is the load of a server without readers.
 RATE, SLOW = 20, 2
-STEPS = ((10, RATE), (300, SLOW), (1000, SLOW), (3000, SLOW), (6000, SLOW), (10_000, SLOW), (10_000, 5), (10_000, 10),
-         (10_000, RATE))  # fmt: skip
+STEPS = (
+    (10, RATE), (300, SLOW), (1000, SLOW), (3000, SLOW), (6000, SLOW), (10_000, SLOW), (10_000, 10), (10_000, RATE),
+    (10_000, 50), (10_000, 100),
+)  # fmt: skip
 QUICK = ((10, RATE), (300, SLOW), (1000, SLOW), (1000, RATE))
 SECONDS = (5.0, 3.0)
 ASKERS = 300
@@ -255,7 +257,8 @@ def _virtual_row(name: str, found: Round) -> str:
     by_replicas = found["start_snapshots"] if role == "replica" else 0
     if role == "replica":
         resumes, snapshots = found["loss_resumes"], found["loss_snapshots"]
-        moved = f"{found['loss_moved']:,} readers: {resumes:,} resumes, {snapshots:,} snapshots"
+        after = _percent(found["replica_after_a_loss"])
+        moved = f"{found['loss_moved']:,} readers: {resumes:,} resumes, {snapshots:,} snapshots; then {after}"
         again = _seconds(found["loss_s"])
     each = f"{found['readers_each']:,}, {found[f'{role}_to_readers_a_s']:,.0f}"
     start = _seconds(found["start_s"])

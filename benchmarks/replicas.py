@@ -264,8 +264,9 @@ def hearing(pipe: Pipe, ports: list[int]) -> None:
     """Hear everything from each port; tell how much later each record came than from the port before."""
     readers = {reader.socket.fileno(): reader for reader in map(RawReader, ports)}
     poll = select.epoll()
-    for fd in readers:
+    for fd, reader in readers.items():
         poll.register(fd, select.EPOLLIN)
+        reader.subscribe()
     poll.register(0, select.EPOLLIN)
     at: list[dict[int, float]] = [{} for _ in ports]
     places = {fd: i for i, fd in enumerate(readers)}

@@ -1,5 +1,6 @@
 """The benchmarks' own arithmetic: what a watcher's copy is compared with, medians, ratios, percentiles, the table."""
 
+import json
 import subprocess
 import sys
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import against, plots
-from benchmarks.__main__ import LOAD_MAX, NAMES, too_busy
+from benchmarks.__main__ import LOAD_MAX, NAMES, RESULTS, too_busy
 from benchmarks.report import table
 from benchmarks.roles import ROOT, Process, programs_of
 from benchmarks.rounds import in_turn, percentiles, ratio, summary
@@ -154,6 +155,12 @@ def test_each_benchmark_says_what_it_was_measured_on_and_its_words_are_a_strange
 def test_a_busy_machine_is_refused_with_the_remedy() -> None:
     assert too_busy(LOAD_MAX) == ""
     assert "--busy" in too_busy(LOAD_MAX + 0.5)
+
+
+def test_the_page_of_growing_shows_the_tables_of_the_result() -> None:
+    result = json.loads((RESULTS / "readers.json").read_text())
+    page = (ROOT / "docs/operations/growing.md").read_text()
+    assert "\n".join(result["markdown"]) in page, "copy `markdown` of results/readers.json into the page"
 
 
 def test_virtual_readers_miss_nothing_and_a_lost_replica_costs_no_snapshot() -> None:
