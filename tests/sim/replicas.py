@@ -7,6 +7,9 @@
 Its clients are checked as any others are: a complete copy is that of its number, its number never goes down, and its
 digests are those of the server. So a reader's history is a prefix of the one order, whichever servers it visited. A
 replica journals what it follows, so the checkers also compare each of its records with the active's.
+
+With keys, each replica is a user of its own name that may vouch. What it sends to a client is judged by the rules at
+its own number (access.py), or at the number of the answer if the active has answered.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class ReplicaNode(ServerNode):
         settings = {name: value for name, value in self.world.server_settings.items() if name.endswith("_s")}
         config = CoreConfig(
             replica=True, name=self.name, durability=self.disk.durability, disk_free_min=KEPT,
-            confirms=self.confirms, **settings,
+            confirms=self.confirms, keyed=self.world.keyed, **settings,
         )  # fmt: skip
         return ReplicaCore(config, server, now, self.world.limits, upstream=len(self.upstream))
 

@@ -338,17 +338,19 @@ def with_schedules(made: Plan) -> Plan:
 def with_replicas(made: Plan) -> Plan:
     """Return the plan with replicas, which some clients have in place of the pair, or beside a server of it.
 
-    Plans with rules, mistakes or splits stay as they are.
+    Plans with mistakes or splits stay as they are, and those that remove keys.
     """
-    begin = made.commands[0]
-    if begin == "keyed" or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):
+    keyed = made.commands[0] == "keyed"
+    removes_keys = any(command.startswith("unkey ") for command in made.commands)
+    if removes_keys or _has_mistakes(made) or any(command.startswith("split") for command in made.commands):
         return made
     rng = random.Random(made.seed * 104_729 + 131)
     lines = ["replica R1", "replica R2", *rng.choice(([], ["replica R3 R1"], ["replica R3 R2 R1"]))]
     names = [line.split()[1] for line in lines]
-    out = [*lines, *(f"start {name}" for name in names)]
+    # A replica has its keys from the beginning.
+    out = [*made.commands[:keyed], *lines, *(f"start {name}" for name in names)]
     moved: set[str] = set()
-    for command in made.commands:
+    for command in made.commands[keyed:]:
         # A client that is at replicas has no connections to the pair.
         if command.startswith("reset ") and command.split()[1].partition("-")[0] in moved:
             continue
@@ -387,11 +389,12 @@ def with_replicas(made: Plan) -> Plan:
 def with_copies(made: Plan) -> Plan:
     """Return the plan with replicas of which some are further copies, and with losses of two disks of three.
 
-    Plans with an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas` leaves.
+    Plans with rules or an arbiter stay as they are, and those that lose disks in other ways, or that `with_replicas`
+    leaves.
     """
     words = {command.split()[0] for command in made.commands}
     followed = with_replicas(made)
-    if followed is made or words & {"arbiter", "shorten", "renew", "wipe", "feed", "images"}:
+    if followed is made or words & {"keyed", "arbiter", "shorten", "renew", "wipe", "feed", "images"}:
         return made
     rng = random.Random(made.seed * 104_729 + 137)
     copies = rng.choice((["R1"], ["R1", "R2"]))

@@ -26,7 +26,8 @@ def test_seeds_run_clean(start: int) -> None:
         assert not result.error, f"seed {seed} ({result.temper}): {result.error}; see the transcript above"
 
 
-@pytest.mark.parametrize("seed", [2, 13, 17, 105])
+# The last two have keys and rules.
+@pytest.mark.parametrize("seed", [2, 13, 17, 105, 131, 319])
 def test_seeds_with_replicas_run_clean(seed: int) -> None:
     result = run_plan(with_replicas(plan(seed)))
     assert not result.error, f"python -m tests.sim --replicas --from {seed} --seeds 1: {result.error}"

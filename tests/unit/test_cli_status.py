@@ -90,6 +90,8 @@ def test_a_default_address_that_nobody_uses_does_not_count() -> None:
         (says(A, "active"), says(B, "backup"), 1, f"{B} is STARTING"),
         (says(A, "active", in_sync=False), says(B, "passive"), 1, "catching up"),
         (says(A, "active"), says(B, "active"), 1, "both are active"),
+        (says(A, "active", store="aa"), says(B, "active", store="bb"), 1, f"{A} and {B} hold different stores"),
+        (says(A, "active", store="aa"), says(B, "active", store="aa"), 1, "both are active"),
         (says(A, "passive"), says(B, "passive"), 2, f"{A} is PASSIVE, {B} is PASSIVE"),
         (says(A, "passive"), gone(B), 2, f"{A} is PASSIVE"),
         (gone(A), gone(B), 3, f"{A}, {B}: nobody listens there"),

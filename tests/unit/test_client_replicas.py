@@ -12,6 +12,7 @@ import pytest
 
 from chp.errors import BadFrame
 from chp.headers import replica_facts
+from chp.versions import VERSION
 from chp_client.core.choice import CHOOSE_S, HOME_S, JOIN_S, LOOK_S, PATIENCE_S
 from chp_client.core.events import State
 from tests.unit.client_frames import ACTIVE, PASSIVE, WHOSE, Talk, message, n, own_topic, segment, topic
@@ -134,6 +135,39 @@ def test_two_addresses_of_replicas_are_seen_as_such_and_one_is_left() -> None:
     assert talk.requests == [], "the other one may have fewer readers"
     talk.greet(server=1, told=n(5), uuid=b"\1" * 16, replica=load(2))
     assert talk.topics == [set(), EVERYTHING] and talk.core.active_address == "tcp://server1:5556"
+
+
+def test_a_client_that_all_replicas_refuse_asks_one_of_them_again() -> None:
+    """A right that is granted later reaches the client, as it does at a pair."""
+    talk = Servers(servers=2, replicas=2)
+    for at in (0, 1):
+        talk.update(message(topic("") + bytes(8), n(5), [7, 0, "access", "may not read"]), at)
+
+    def tell(at: int, *topics: bytes) -> None:
+        told = [0, VERSION, ACTIVE, n(5), 250, bytes([at]) * 16, f"server{at}", load()]
+        for where in topics:
+            talk.update(message(where, n(5), told), at)
+
+    tell(0, own_topic(), PULSE)
+    tell(1, own_topic(), PULSE)
+    assert talk.core.active is not None and talk.core.denied(), "the caller learns why"
+    at = talk.core.active.index
+    for _ in range(40):
+        talk.wait(0.25)
+        tell(at, own_topic())
+    assert talk.stats["subscribed_again"] and talk.core.active is talk.core.links[at]
+    tell(at, topic(""))
+    talk.snapshot(n(5), {"/a": (b"1", n(5))}, server=at)
+    assert talk.map == {"/a": b"1"} and talk.core.state is State.SYNCED and not talk.core.denied()
+
+
+def test_a_replica_that_refuses_is_left_for_one_that_does_not() -> None:
+    talk = Servers(servers=2, replicas=2)
+    talk.update(message(topic("") + bytes(8), n(5), [7, 0, "access", "may not read"]), 0)
+    told = [0, VERSION, ACTIVE, n(5), 250, bytes(16), "server0", load()]
+    talk.update(message(own_topic(), n(5), told), 0)
+    talk.greet(told=n(5), server=1, uuid=b"\1" * 16, replica=load(99))
+    assert talk.core.active is talk.core.links[1]
 
 
 def test_a_client_of_a_pair_subscribes_and_sends_as_ever() -> None:

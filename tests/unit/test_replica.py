@@ -77,6 +77,22 @@ def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
     assert pair.r.state.proof() == pair.p.state.proof()
 
 
+def test_a_reader_of_chp_1_at_a_replica_hears_what_one_at_the_active_hears() -> None:
+    """A staged update is not heard before its commit, and takes no number from those beside it."""
+    pair, transaction = WithReplica(), b"t" * 16
+    for core in (pair.p, pair.r):
+        core.subscription([b"reader", b"\x01"])
+    pair.put("P", SESSIONS[0], 1, {"/staged": b"1"}, stage=[transaction, "0.0"])
+    pair.p.collect([b"/plain", bytes(8), b"u" * 16, b"", b"2"])
+    pair.run(0.5)
+    heard = {at: [frames for frames in pair.published[at] if frames[0][:1] == b"/"] for at in ("P", "R")}
+    assert heard["R"] == heard["P"] and [frames[0] for frames in heard["R"]] == [b"/plain"]
+    pair.put("P", SESSIONS[0], 2, {}, commit=[transaction, "app", 1, [["0.0", 1]], None])
+    pair.run(0.5)
+    heard = {at: [frames for frames in pair.published[at] if frames[0][:1] == b"/"] for at in ("P", "R")}
+    assert heard["R"] == heard["P"] and [frames[0] for frames in heard["R"]] == [b"/plain", b"/staged"]
+
+
 def test_a_record_of_several_parts_is_published_in_the_same_parts() -> None:
     pair = WithReplica(replace(DEFAULT, part_bytes=1000))
     for subtree in SUBTREES:

@@ -207,6 +207,14 @@ def _names(seen: list[ServerStatus]) -> str:
     return ", ".join(v.server for v in seen)
 
 
+def _of_two_pairs(active: list[ServerStatus]) -> str:
+    """Return why these servers are not of one pair, or ""."""
+    stores = {v.fact("store"): v.server for v in active if v.fact("store")}
+    if len(stores) < 2:
+        return ""
+    return f"{' and '.join(stores.values())} hold different stores, so they are of two pairs: name the servers of one"
+
+
 def _verdict(seen: list[ServerStatus]) -> PairVerdict:
     active = [v for v in seen if v.active]
     away = [v for v in seen if not v.reachable]
@@ -218,7 +226,7 @@ def _verdict(seen: list[ServerStatus]) -> PairVerdict:
         trouble = next((v.trouble for v in seen if v.trouble), "")
         return PairVerdict(NOBODY_ACTIVE, "nobody active", f"{found}; {trouble or _remedy(seen)}")
     if len(active) > 1:
-        why = active[0].trouble or active[1].trouble
+        why = active[0].trouble or active[1].trouble or _of_two_pairs(active)
         return PairVerdict(DEGRADED, "degraded", why or "both are active: the link between them (P+3) is cut; mend it")
     if active[0].trouble:
         return PairVerdict(DEGRADED, "degraded", active[0].trouble)

@@ -131,6 +131,8 @@ class ServerChoice:
     def pick(self, now: float) -> ServerView | None:
         """Return the server to follow after this look, or None to stay with what there is."""
         found = [link for link in self._links if self._may_follow(link, now)]
+        # The rules are those of the pair. So if all servers forbid a subtree, the client asks one of them again.
+        found = [link for link in found if not link.forbidden] or found
         newest = max((link.epoch for link in found), default=0)
         found = [link for link in found if link.epoch == newest]
         must = self.lost(now) or newest > self._lead.epoch
@@ -139,7 +141,7 @@ class ServerChoice:
             return None
         if replicas:
             picked = self._lighter(replicas)
-            return picked if must or self._gains_by(picked) else None
+            return picked if must or (not picked.forbidden and self._gains_by(picked)) else None
         return found[0] if found and must and not self.waits_for_replicas(now) else None
 
     def _gains_by(self, picked: ServerView) -> bool:
@@ -156,7 +158,7 @@ class ServerChoice:
         self.look_at = now + HOME_S * (0.5 + self._chance()) if self.on and at_home else NEVER
 
     def _may_follow(self, link: ServerView, now: float) -> bool:
-        if link is self._lead.active or not link.answered or link.state != State.ACTIVE or link.closed or link.unspoken:
+        if link is self._lead.active or not link.answered or link.state != State.ACTIVE or link.denied or link.unspoken:
             return False
         return self._is_ahead(link, self._floor) or self.is_anew(link, now)
 

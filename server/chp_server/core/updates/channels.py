@@ -12,7 +12,7 @@ the same turn. So one that subscribed to everything can drop the BATCHes by thei
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
@@ -433,7 +433,7 @@ class PublishedChannels:
                 self._later[topic] = waiting
         return out
 
-    def kvpubs(self, segments: Sequence[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
+    def kvpubs(self, segments: Iterable[Segment | StagedBatch], first: int, last: int) -> list[Frames]:
         """Return a KVPUB for each update of first..last that a CHP/1 subscriber may want, in order.
 
         Where the number moves on without an update, a HUGZ tells it. A subscriber to everything can then drop the

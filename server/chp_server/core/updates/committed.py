@@ -274,7 +274,9 @@ class Committed:
 
     def _published(self, record: WholeRecord, last: Batch, body: bytes) -> list[Frames]:
         """Return what the active published of a record that was just applied; `body` is that of its `last` part."""
-        out = self.channels.kvpubs(record.segments, record.first, record.last)
+        # A staged segment has no numbers, and readers may not see it before its commit.
+        done = (each for each in record.segments if not (each.extras and columns.STAGE in each.extras))
+        out = self.channels.kvpubs(done, record.first, record.last)
         if last.first == record.first:
             return out + self.channels.publish(last, body, crc32(body), len(record.segments))
         return out + self.channels.publish_parts(record.first, record.last, record.wall_ms, record.origins)
