@@ -35,6 +35,7 @@ NAMES = (
     "fairness",
     "mounts",
     "replicas",
+    "readers",
     "gateway",
     "topics",
     "recording",

@@ -57,6 +57,7 @@ MEASURED = {
     "fairness": ("sets", ONE),
     "mounts": ("sets", "four pairs without journals, one Clone over all of them"),
     "replicas": ("records", "a pair without journals, and replicas of it, on the same two cores"),
+    "readers": ("messages", "a pair without journals, and ten replicas of it, on the same two cores"),
     "security": ("sets", f"{ONE}, with keys and without"),
     "memory": ("keys", f"{ONE}, and one client"),
     "sync": ("keys", f"{ONE}, while 10,000 updates a second go on; Redis without persistence"),

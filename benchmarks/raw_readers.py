@@ -1,8 +1,8 @@
 """Raw readers: thousands of connections in one process that speak ZMTP by hand and hear the channel of everything.
 
 A SUB socket of libzmq has threads and queues of its own, so thousands of them would cost more than the servers. Readers
-of one server get the same bytes, so each chunk of bytes is read once. A reader counts records, follows their numbers,
-and sums up their bodies.
+of one server get the same bytes, so each chunk of bytes is read once. A reader counts messages and records, follows
+their numbers, and sums up their bodies.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import select
 import socket
 import time
+from functools import lru_cache
+from typing import NamedTuple
 from zlib import crc32
 
 from chp.batch import peek
-from chp.headers import Batch, Commit, Epoch
+from chp.headers import Batch, Commit, Epoch, Greeting
 from chp.keys import channel_topic
 from chp.numbers import unpack
 
@@ -25,6 +27,8 @@ MORE, LONG, COMMAND = 1, 2, 4
 FRAMES = 5
 TURN_S = 0.02
 CHUNKS_MAX = 2000
+# Readers get the same bodies, in other chunks.
+known_peek = lru_cache(1000)(peek)
 
 
 class RawReader:
@@ -32,31 +36,40 @@ class RawReader:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        topic = b"\x01" + channel_topic("")
         # libzmq takes the rest only after its own greeting.
         self.socket.sendall(GREETING)
         greeting = b""
         while len(greeting) < len(GREETING):
             greeting += self.socket.recv(len(GREETING) - len(greeting))
-        self.socket.sendall(READY + bytes([0, len(topic)]) + topic)
+        self.socket.sendall(READY)
         self.rest = b""
         self.joined = False
         self.begin()
 
+    def subscribe(self) -> None:
+        """Ask for the channel of everything."""
+        topic = b"\x01" + channel_topic("")
+        self.socket.sendall(bytes([0, len(topic)]) + topic)
+
     def begin(self) -> None:
         """Count from here."""
+        self.messages, self.greetings = 0, 0
         self.records, self.holes, self.last, self.sum = 0, 0, 0, 0
 
 
-# The first number, the last number, and the body of each record.
-Found = list[tuple[int, int, bytes]]
+class Came(NamedTuple):
+    """What some messages of a channel are: for each record its previous number, its last number and its body."""
+
+    messages: int
+    greetings: int
+    records: list[tuple[int, int, bytes]]
 
 
 class Parser:
     """What is in chunks of bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[bool, Found]] = {}
+        self._known: dict[bytes, Came] = {}
 
     def take(self, reader: RawReader, chunk: bytes) -> None:
         """Let a reader take what its connection brought."""
@@ -71,8 +84,8 @@ class Parser:
                 return
             if len(self._known) > CHUNKS_MAX:
                 self._known.clear()
-            known = self._known[chunk] = bool(messages), records(messages)
-        _note(reader, *known)
+            known = self._known[chunk] = came(messages)
+        _note(reader, known)
 
     def _slowly(self, reader: RawReader, chunk: bytes) -> None:
         got = reader.rest + chunk
@@ -80,7 +93,7 @@ class Parser:
         reader.rest = got[used:]
         for pong in pongs:
             reader.socket.sendall(pong)
-        _note(reader, bool(messages), records(messages))
+        _note(reader, came(messages))
 
 
 def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
@@ -111,19 +124,23 @@ def parsed(got: bytes) -> tuple[int, list[list[bytes]], list[bytes]]:
     return whole, messages, pongs
 
 
-def records(messages: list[list[bytes]]) -> Found:
-    """Return the records among messages of a channel."""
-    found: Found = []
+def came(messages: list[list[bytes]]) -> Came:
+    """Return what messages of a channel are."""
+    records, greetings = [], 0
     for frames in messages:
-        peeked = peek(frames[4]) if len(frames) == FRAMES else None
-        if peeked is not None and isinstance(peeked[0], Batch | Commit | Epoch):
-            found.append((peeked[0].prev if isinstance(peeked[0], Batch) else 0, unpack(frames[1]), frames[4]))
-    return found
+        peeked = known_peek(frames[4]) if len(frames) == FRAMES else None
+        header = None if peeked is None else peeked[0]
+        if isinstance(header, Batch | Commit | Epoch):
+            records.append((header.prev if isinstance(header, Batch) else 0, unpack(frames[1]), frames[4]))
+        greetings += isinstance(header, Greeting)
+    return Came(len(messages), greetings, records)
 
 
-def _note(reader: RawReader, joined: bool, found: Found) -> None:
-    reader.joined |= joined
-    for prev, last, body in found:
+def _note(reader: RawReader, found: Came) -> None:
+    reader.joined |= found.messages > 0
+    reader.messages += found.messages
+    reader.greetings += found.greetings
+    for prev, last, body in found.records:
         reader.holes += bool(reader.last and prev and prev != reader.last)
         reader.records += 1
         reader.last, reader.sum = last, crc32(body, reader.sum)
@@ -138,6 +155,9 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
             reader = RawReader(port)
             readers[reader.socket.fileno()] = reader
             poll.register(reader.socket.fileno(), select.EPOLLIN)
+    # All at once, as each subscription may bring a greeting to all readers of its server.
+    for reader in readers.values():
+        reader.subscribe()
     up = False
     while True:
         for fd, _ in poll.poll(TURN_S, 4096):
@@ -156,6 +176,8 @@ def raw_readers(pipe: Pipe, ports: list[int], each: int) -> None:
                 for reader in readers.values():
                     reader.begin()
             pipe.say(
+                messages=sum(reader.messages for reader in readers.values()),
+                greetings=sum(reader.greetings for reader in readers.values()),
                 records=min(reader.records for reader in readers.values()),
                 most=max(reader.records for reader in readers.values()),
                 holes=sum(reader.holes for reader in readers.values()),

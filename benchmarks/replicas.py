@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from .raw_readers import RawReader, parsed, raw_readers, records
+from .raw_readers import RawReader, came, parsed, raw_readers
 from .roles import Meter, Pipe, Role, closing_all
 from .rounds import Round, percentiles, ratio, summary
 from .servers import ChpPair, ChpServer, free_port, status, wait_in_sync
@@ -125,7 +125,7 @@ def _heard(pair: ChpPair, writer: Role, raw: Role, clones: Role | None, seconds:
 
 
 def setting(pipe: Pipe, addresses: list[str]) -> None:
-    """Set a key `RATE` times a second for as long as is asked for; tell how many sets were made, and the contents."""
+    """Set a key as often and as long as is asked for; tell how many sets were made, and the contents."""
     from chp_client import Clone
 
     clone = Clone(addresses)
@@ -133,12 +133,13 @@ def setting(pipe: Pipe, addresses: list[str]) -> None:
     pipe.say(up=True)
     made = 0
     while True:
-        seconds = pipe.hear()["seconds"]
+        asked = pipe.hear()
+        seconds, rate = asked["seconds"], asked.get("rate", RATE)
         begun, first = time.monotonic(), made
         while (late := time.monotonic() - begun) < seconds:
             clone.set(f"/bench/{made % 100}", b"%d" % made).wait(WAIT_S)
             made += 1
-            time.sleep(max(0.0, (made - first) / RATE - late))
+            time.sleep(max(0.0, (made - first) / rate - late))
         pipe.say(sets=made - first, contents=contents(clone))
 
 
@@ -263,8 +264,9 @@ def hearing(pipe: Pipe, ports: list[int]) -> None:
     """Hear everything from each port; tell how much later each record came than from the port before."""
     readers = {reader.socket.fileno(): reader for reader in map(RawReader, ports)}
     poll = select.epoll()
-    for fd in readers:
+    for fd, reader in readers.items():
         poll.register(fd, select.EPOLLIN)
+        reader.subscribe()
     poll.register(0, select.EPOLLIN)
     at: list[dict[int, float]] = [{} for _ in ports]
     places = {fd: i for i, fd in enumerate(readers)}
@@ -284,5 +286,5 @@ def hearing(pipe: Pipe, ports: list[int]) -> None:
             reader.rest = got[used:]
             for pong in pongs:
                 reader.socket.sendall(pong)
-            for _, number, _ in records(messages):
+            for _, number, _ in came(messages).records:
                 at[places[fd]].setdefault(number, now)

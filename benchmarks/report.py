@@ -21,6 +21,7 @@ def table(result: dict[str, Any]) -> str:
         ratios = [f"{key.replace('_', ' ')} {value:.2f}" for key, value in case.items() if key.startswith("ratio")]
         if ratios:
             lines.append(f"    {', '.join(ratios)}")
+    lines += result.get("markdown", [])
     return "\n".join(lines)
 
 

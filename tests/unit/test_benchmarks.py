@@ -1,5 +1,6 @@
 """The benchmarks' own arithmetic: what a watcher's copy is compared with, medians, ratios, percentiles, the table."""
 
+import json
 import subprocess
 import sys
 from functools import partial
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import against, plots
-from benchmarks.__main__ import LOAD_MAX, NAMES, too_busy
+from benchmarks.__main__ import LOAD_MAX, NAMES, RESULTS, too_busy
 from benchmarks.report import table
 from benchmarks.roles import ROOT, Process, programs_of
 from benchmarks.rounds import in_turn, percentiles, ratio, summary
 from benchmarks.topic_roles import in_order
 from benchmarks.topics import figures
+from benchmarks.virtual_readers import VirtualReaders
 from benchmarks.workload import BATCH, KEYS, batches, expected
 
 
@@ -153,3 +155,34 @@ def test_each_benchmark_says_what_it_was_measured_on_and_its_words_are_a_strange
 def test_a_busy_machine_is_refused_with_the_remedy() -> None:
     assert too_busy(LOAD_MAX) == ""
     assert "--busy" in too_busy(LOAD_MAX + 0.5)
+
+
+def test_the_page_of_growing_shows_the_tables_of_the_result() -> None:
+    result = json.loads((RESULTS / "readers.json").read_text())
+    page = (ROOT / "docs/operations/growing.md").read_text()
+    assert "\n".join(result["markdown"]) in page, "copy `markdown` of results/readers.json into the page"
+
+
+def test_virtual_readers_miss_nothing_and_a_lost_replica_costs_no_snapshot() -> None:
+    virtual = VirtualReaders(2, 20, 10)
+    start = virtual.start()
+    assert (start["snapshots_by_the_pair"], start["snapshots"], start["resumes"], start["holes"]) == (2, 20, 0, 0)
+    # Ten readers join each replica. A reader gets a greeting for itself, one for each later reader, and one of its own.
+    assert 20 <= start["greetings_each"] <= 65
+    steady = virtual.steady(2.0)
+    beats = steady["heartbeats_a_reader_a_s"]
+    assert (steady["readers_each"], steady["holes"]) == (10, 0)
+    assert 3.5 <= beats <= 8
+    # HUGZ is for all subscribers of its own topic only.
+    assert steady["replica_to_readers_a_s"] == pytest.approx(10 * (10 + beats), rel=0.2)
+    assert (steady["active_to_readers_a_s"], steady["passive_to_readers_a_s"]) == (0, 0)
+    lost = virtual.lose()
+    assert (lost["moved"], lost["resumes"], lost["snapshots"], lost["holes"]) == (10, 10, 0, 0)
+
+
+def test_a_message_that_a_virtual_reader_lacks_is_counted() -> None:
+    virtual = VirtualReaders(0, 3, 10)
+    virtual.start()
+    assert virtual.steady(1.0)["holes"] == 0
+    virtual.world.do("drop P>P's.upd 1")
+    assert virtual.steady(1.0)["holes"] > 0
