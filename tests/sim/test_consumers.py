@@ -32,7 +32,7 @@ SEEDS = (
 )
 TRIED = 100
 # Seeds in which full disks refuse the acknowledgements of a member.
-REFUSED_SEEDS = (12, 14, 22, 27)
+REFUSED_SEEDS = (0, 6, 12, 21)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -127,10 +127,10 @@ def closing_counts(mp: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "word", "seeds"),
     [
-        (given_together, "is good, and was put aside", (0, 13, 17)),
+        (given_together, "is good, and was put aside", (12, 21, 33)),
         (put_nowhere, "never put", (0, 14, 15)),
         (never_put_aside, "group p of t is at", (14, 15)),
-        (closing_counts, "is good, and was put aside", (10, 21, 38)),
+        (closing_counts, "is good, and was put aside", (0, 2, 20)),
     ],
 )
 def test_a_planted_bug_of_deaths_is_found(

@@ -4,6 +4,7 @@ covers: listeners.py, the subscriptions of channels.py and core.py.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -152,7 +153,7 @@ def gaps(pace: HeartbeatInterval, listening: list[int], channels: int = 7) -> li
     heard: dict[bytes, tuple[float, float]] = {}
     out = []
     for beat, n in enumerate(listening):
-        for topic in pace.share(topics, topics, n):
+        for topic in pace.share(topics, topics, n, beat * BEAT_S):
             if topic in heard:
                 out.append((beat * BEAT_S - heard[topic][0], heard[topic][1]))
             heard[topic] = beat * BEAT_S, pace.told_s
@@ -178,6 +179,12 @@ def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
 def test_the_listeners_of_one_channel_are_not_told_more_often(channels: int, listening: int, every_s: float) -> None:
     found = gaps(HeartbeatInterval(BEAT_S), [listening] * 100, channels)[-5:]
     assert {gap for gap, _ in found} == {every_s}
+
+
+def test_beats_out_of_turn_tell_the_listeners_of_one_channel_no_more() -> None:
+    pace, topics = HeartbeatInterval(BEAT_S), [channel_topic("")]
+    told = [at for at in range(1000) if pace.share(topics, topics, 10_000, at / 10)][1:]
+    assert {after - before for before, after in pairwise(told)} <= {18, 19, 20}
 
 
 def test_nobody_waits_for_much_longer_than_was_told_however_many_come_and_go() -> None:

@@ -87,7 +87,7 @@ class HeartbeatTimer:
         """Send a heartbeat on each channel that is due; measure unknown fingerprints for the next time."""
         turn, committed, pace = self._turn, self._committed, self._pace
         channels = committed.channels
-        topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total)
+        topics = pace.share(channels.by_topic, channels.by_topic, channels.listeners.total, turn.now)
         at, beat_ms = committed.state.number, round(pace.told_s * 1000)
         wall_ms = self._pair.wall_ms or round(turn.wall_s * 1000)
         load = self._pair.load()

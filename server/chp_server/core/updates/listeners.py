@@ -149,23 +149,24 @@ class HeartbeatInterval:
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
         self.told_s = heartbeat_s
-        # The topics of this round, its beats, and how many of them there were.
+        # The topics of this round, how many were told, when it began, and how long it is to take.
         self._topics: list[bytes] = []
-        self._beats = self._done = 0
+        self._told = 0
+        self._began = self._round_s = 0.0
 
-    def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int) -> list[bytes]:
+    def share(self, topics: Iterable[bytes], there: Container[bytes], listening: int, now: float) -> list[bytes]:
         """Return the topics of this beat, without those that are no longer `there`.
 
         `topics` are all topics: the next round takes them when this one is over. A round of few topics has beats
         without one.
         """
-        if self._done >= self._beats:
+        if self._told == len(self._topics):
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)
             wanted_s = max(self._heartbeat_s, wanted_s)
-            round_s, self.told_s = min(self.told_s, wanted_s), wanted_s
-            self._topics, self._done = list(topics), 0
-            self._beats = max(1, int(round_s / self._heartbeat_s + A_LITTLE))
-        n, start = len(self._topics), self._done
-        self._done += 1
-        due = self._topics[n * start // self._beats : n * self._done // self._beats]
-        return [topic for topic in due if topic in there]
+            beats = int(min(self.told_s, wanted_s) / self._heartbeat_s + A_LITTLE)
+            self._began = min(now, self._began + self._round_s)
+            self._round_s, self.told_s = beats * self._heartbeat_s, wanted_s
+            self._topics, self._told = list(topics), 0
+        part = min(1.0, (now - self._began + self._heartbeat_s) / self._round_s + A_LITTLE)
+        start, self._told = self._told, int(len(self._topics) * part)
+        return [topic for topic in self._topics[start : self._told] if topic in there]
