@@ -153,7 +153,7 @@ GIVEN_MAX = 8
 CORE_NAMES = {
     "begin_turn", "subscription", "collect", "request", "peer_message", "page", "measured", "end_turn", "next_deadline",
     "begin_short_turn", "end_short_turn", "do", "status", "state", "active",
-    "promote",
+    "promote", "stand_still",
     "turn", "committer", "pair", "link", "requests", "heartbeats", "release",
 }  # fmt: skip
 
