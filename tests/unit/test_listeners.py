@@ -145,6 +145,8 @@ def test_all_that_subscribe_in_one_turn_hear_one_greeting() -> None:
 
 
 BEAT_S = 0.25
+# A monotonic clock begins with the machine.
+UPTIME_S = 1e6
 
 
 def gaps(pace: HeartbeatInterval, listening: list[int], channels: int = 7) -> list[tuple[float, float]]:
@@ -153,7 +155,7 @@ def gaps(pace: HeartbeatInterval, listening: list[int], channels: int = 7) -> li
     heard: dict[bytes, tuple[float, float]] = {}
     out = []
     for beat, n in enumerate(listening):
-        for topic in pace.share(topics, topics, n, beat * BEAT_S):
+        for topic in pace.share(topics, topics, n, UPTIME_S + beat * BEAT_S):
             if topic in heard:
                 out.append((beat * BEAT_S - heard[topic][0], heard[topic][1]))
             heard[topic] = beat * BEAT_S, pace.told_s
@@ -183,7 +185,7 @@ def test_the_listeners_of_one_channel_are_not_told_more_often(channels: int, lis
 
 def test_beats_out_of_turn_tell_the_listeners_of_one_channel_no_more() -> None:
     pace, topics = HeartbeatInterval(BEAT_S), [channel_topic("")]
-    told = [at for at in range(1000) if pace.share(topics, topics, 10_000, at / 10)][1:]
+    told = [at for at in range(1000) if pace.share(topics, topics, 10_000, UPTIME_S + at / 10)][1:]
     assert {after - before for before, after in pairwise(told)} <= {18, 19, 20}
 
 

@@ -164,7 +164,7 @@ class HeartbeatInterval:
             wanted_s = min(PACE_S_MAX, listening / HEARTBEATS_A_SECOND)
             wanted_s = max(self._heartbeat_s, wanted_s)
             beats = int(min(self.told_s, wanted_s) / self._heartbeat_s + A_LITTLE)
-            self._began = min(now, self._began + self._round_s)
+            self._began = max(now - self._heartbeat_s, min(now, self._began + self._round_s))
             self._round_s, self.told_s = beats * self._heartbeat_s, wanted_s
             self._topics, self._told = list(topics), 0
         part = min(1.0, (now - self._began + self._heartbeat_s) / self._round_s + A_LITTLE)
