@@ -412,7 +412,7 @@ def test_what_is_no_subscription_takes_nobody_s_place(told: Who, frames: list[by
     def sends() -> None:
         while not done.is_set():
             with told.socket(zmq.XSUB, 1) as bob:
-                for _ in range(100):
+                for _ in range(30):
                     for frame in frames:
                         bob.send(frame)
                 hearings.extend(heard(bob, 0.1))
