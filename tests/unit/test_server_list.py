@@ -64,6 +64,14 @@ def test_a_pair_that_was_started_anew_is_followed() -> None:
     assert talk.core.active_address == "tcp://server1:5556" and not talk.core.misfit
 
 
+def test_a_followed_server_that_was_started_again_may_hold_another_store() -> None:
+    talk = two()
+    talk.down(0)
+    talk.greet(ACTIVE, n(7), 1, UUID[1], store=THEIRS)
+    talk.greet(ACTIVE, n(8), 0, b"r" * 16, store=THEIRS)
+    assert not talk.core.misfit and not talk.core.links[1].foreign and not talk.core.links[1].unspoken
+
+
 def test_a_passive_that_takes_over_the_store_is_used() -> None:
     talk = two(PASSIVE)
     talk.greet(PASSIVE, n(5), 1, UUID[1], store=OURS)

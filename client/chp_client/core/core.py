@@ -188,6 +188,9 @@ class ClientCore:
         link = self.links[i]
         link.collector_up, link.up_at = up, now
         link.sent = 0
+        if not up:
+            # A server that was started again may hold another store.
+            link.store = b""
         if link is self.active and self.choice.on:
             self._broken(not up, now)
         if up:

@@ -51,6 +51,13 @@ class ServerList:
     def check(self, link: ServerView, state: int, now: float) -> str:
         """Check the list after a server has greeted. Return the reason not to use this server, if that is news."""
         before = self.misfit, link.foreign
+        if link is self._lead.active:
+            for each in self._links:
+                if each.foreign and each.foreign == link.store:
+                    # The followed server was known by a store that it no longer holds.
+                    self._clear(each)
+                    self._other_pair.pop(each.index, None)
+                    each.unspoken = ""
         self._count(link)
         if self._too_many and link in self.pair[PAIR:]:
             link.unspoken = self._too_many
