@@ -72,6 +72,14 @@ def test_a_followed_server_that_was_started_again_may_hold_another_store() -> No
     assert not talk.core.misfit and not talk.core.links[1].foreign and not talk.core.links[1].unspoken
 
 
+def test_a_store_is_known_as_long_as_the_connection_lives() -> None:
+    talk = two(PASSIVE, OURS)
+    talk.down(0)
+    talk.up(0)
+    talk.greet(PASSIVE, n(5), 1, b"b" * 16, store=THEIRS)
+    assert not talk.core.links[1].foreign, "server 0 may hold that store too by now"
+
+
 def test_a_passive_that_takes_over_the_store_is_used() -> None:
     talk = two(PASSIVE)
     talk.greet(PASSIVE, n(5), 1, UUID[1], store=OURS)
