@@ -8,7 +8,7 @@ Two mistakes show in what servers greet with:
 The stores of one pair may follow one another, as after a restart of servers with memory stores. A late message can
 make two such stores look as if they were served at once. So a server is only *suspected* at first. The suspicion stays
 if the server with the other store is heard for longer than a silence after that. It is lifted if that server falls
-silent before. A server that tells the store of the followed one is of its pair.
+silent before. It ends at any time when both tell one store. A store is known as long as the connection lives.
 """
 
 from __future__ import annotations

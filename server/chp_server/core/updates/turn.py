@@ -206,7 +206,7 @@ class CurrentTurn:
     # The number that the journal had when the turn began.
     written: int = 0
     effects: Turn = field(default_factory=Turn)
-    # The channels that are greeted with `_greets_with`, which are the effects of one turn.
+    # The channels that a turn has greeted, and the effects of that turn: other effects are of a new turn.
     _greeted: set[bytes] = field(default_factory=set)
     _greets_with: Turn | None = None
 
