@@ -453,7 +453,7 @@ export class Core {
       const first = this.#outbox.keys().next().value;
       if (first === undefined) return;
       const wanted = code === "session" ? 1 : Number(detail);
-      if (first > wanted) { this.#skip(link, first, now); return; }
+      if (first > wanted) { this.#skip(link, no, first, now); return; }
       if (link.wanted === wanted && now - link.wantedAt < RESEND_MS) return;
       link.wanted = wanted;
       link.wantedAt = now;
@@ -467,9 +467,10 @@ export class Core {
   }
 
   // Another server answered batches that this one lacks. Mark the oldest batch that is held, so that this server skips them.
-  #skip(link, first, now) {
+  // A refusal of a later batch does not count: it may have waited since before the mark.
+  #skip(link, no, first, now) {
     if (link.skipsTo === first && now - link.wantedAt < RESEND_MS) return;
-    link.skips = link.skipsTo === first ? link.skips + 1 : 1;
+    link.skips = link.skipsTo === first ? link.skips + (no === first ? 1 : 0) : 1;
     link.skipsTo = first;
     link.wantedAt = now;
     if (link.skips > SKIPS_MAX) { this.#newSession(now); return; }

@@ -347,22 +347,22 @@ class ModelClient:
         oldest = min(self.unacked, default=0)
         if detail < oldest:
             if i == self.following or code == "expected":
-                self._skip(i, oldest, now)
+                self._skip(i, no, oldest, now)
             return
         told = self._told.get(i, (0, float("-inf")))
         if detail != told[0] or now - told[1] > 0.5:
             self._told[i] = (detail, now)
             self._resend(i, detail)
 
-    def _skip(self, i: int, oldest: int, now: float) -> None:
+    def _skip(self, i: int, no: int, oldest: int, now: float) -> None:
         """Tell a server that lacks answered batches which batch is the oldest.
 
-        If the server still lacks them after `SKIPS_MAX` times, begin a new session.
+        If the server refuses that batch `SKIPS_MAX` times, begin a new session. Batch `no` is the refused one.
         """
         server = self.servers[i]
         if server.skips_to == oldest and now - server.skipped_at < RESEND_S:
             return
-        server.tries = server.tries + 1 if server.skips_to == oldest else 0
+        server.tries = server.tries + (no == oldest) if server.skips_to == oldest else 0
         server.skips_to, server.skipped_at = oldest, now
         if server.tries < SKIPS_MAX:
             self._resend(i, oldest)

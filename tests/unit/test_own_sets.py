@@ -286,6 +286,17 @@ class TestAnswered:
         talk.ack(1, 2, n(9))
         assert [handle for handle, _ in talk.settled] == ["ticket 0", "ticket 1", "ticket 2"]
 
+    def test_refusals_of_later_batches_do_not_end_the_session(self) -> None:
+        """They may have waited at a passive since before the client told it the oldest batch."""
+        talk = Talk().joined()
+        for i in range(3):
+            talk.set({f"/{i}": b"mine"})
+        talk.ack(1, 1, n(1))
+        for _ in range(SKIPS_MAX + 2):
+            talk.refuse(3, "expected", 1)
+            talk.now += 2.1
+        assert talk.core.outbox.public == SESSION and talk.oldest[-1] == 2
+
     def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
         """The end of a snapshot tells of the session that asked, so the client asks again in the new session."""
         talk = Talk().joined()

@@ -93,11 +93,11 @@ class OwnSets:
         """Take a REFUSED on the channel of our answers."""
         no, code, detail = header
         if code == "expected":
-            self._expected(link, detail, now)
+            self._expected(link, no, detail, now)
         elif code == "session":
             if link is self._leadership.active and self._session.outbox.batches:
                 # Send again from number 1. If number 1 is settled already, a new session is opened.
-                self._expected(link, 1, now)
+                self._expected(link, no, 1, now)
         elif (batch := self._session.refused(no, now)) is not None:
             self._refuse(batch, code, detail, now)
             self.pump(now)
@@ -124,8 +124,8 @@ class OwnSets:
             later = keys_of(self._session.shown_after(batch.no))
             self._channels.undo(batch, later, self._leadership.active, now)
 
-    def _expected(self, link: ServerView, wanted: object, now: float) -> None:
-        if not self._session.expected(link, wanted, now):
+    def _expected(self, link: ServerView, no: int, wanted: object, now: float) -> None:
+        if not self._session.expected(link, no, wanted, now):
             return
         self._out.effects.notes.append(f"{link.address} does not know this session; opening a new one")
         self._session.reopen()

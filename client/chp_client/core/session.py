@@ -151,12 +151,17 @@ class Session:
         if oldest not in self.outbox.batches:
             self.progress_at = now
 
-    def expected(self, link: ServerView, wanted: object, now: float) -> bool:
+    def expected(self, link: ServerView, no: int, wanted: object, now: float) -> bool:
         """Send again from the number that a REFUSED `expected` names. Return True if a new session is needed.
+
+        `no` is the number of the batch that the server refused.
 
         A server may want a batch that another server answered and that this client no longer holds. The server lost
         that batch, or both servers were active at that time. The client then tells it the oldest batch it holds, and
         stays in this session. So nothing that the other server did is done twice when the two servers meet.
+
+        Only a refusal of that oldest batch counts against the session. A later batch may have waited at a passive
+        server since before the client told it the oldest one.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
@@ -164,7 +169,7 @@ class Session:
         if 0 < wanted < first and self.outbox.batches:
             if link.skips_to == first and now - link.wanted_at < self._timing.resend_s:
                 return False
-            link.skips = link.skips + 1 if link.skips_to == first else 1
+            link.skips = link.skips + (no == first) if link.skips_to == first else 1
             link.skips_to, link.wanted_at = first, now
             if link.skips > SKIPS_MAX:
                 return True
