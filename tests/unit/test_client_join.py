@@ -207,6 +207,21 @@ class TestFailover:
         talk.wait(3600)
         assert len(talk.requests) > 10_000, "there is no limit on retries"
 
+    def test_a_vote_names_the_highest_number_of_the_subtrees_that_the_server_allows(self) -> None:
+        talk = Talk("/a/", "/b/", "/c/", servers=2)
+        talk.joined()
+        talk.greet(PASSIVE, server=1)
+        talk.up(1)
+        talk.batch(n(0), n(4), {"/b/1": b"1"}, on="/b/")
+        talk.batch(n(0), n(2), {"/c/1": b"1"}, on="/c/")
+        talk.wait(1.5)
+        _, subtree, vote = talk.requests[-1]
+        assert (subtree, vote["from"]) == ("/b/", n(4))
+        talk.reply(n(0), [7, vote["id"], "access", "user 'x' may not read '/b/'"], server=1)
+        talk.wait(0.25)
+        _, subtree, vote = talk.requests[-1]
+        assert (subtree, vote["from"]) == ("/c/", n(2))
+
     def test_the_new_active_is_asked_from_where_we_are(self) -> None:
         talk = self.pair()
         talk.batch(n(0), n(1), {"/a": b"1"})

@@ -734,7 +734,7 @@ class ClientCore:
         if now >= self.leadership.vote_at:
             for link in self.leadership.electorate(now):
                 if self.choice.may_vote(link, now):
-                    self.copy_channels.vote(link.index)
+                    self.copy_channels.vote(link)
         for link in self.leadership.deaf(now):
             self.stats["reconnects"] += 1
             self.out.effects.reconnect.append(link.index)

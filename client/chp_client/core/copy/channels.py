@@ -157,12 +157,16 @@ class CopyChannels:
         }  # fmt: skip
         self._out.effects.request.append((server, [ICANHAZ, channel.subtree.encode(), packb(body)]))
 
-    def vote(self, server: int) -> None:
-        """Ask this server for the first channel. A passive takes the request as a vote."""
-        channel = self.all[0]
-        self._requests.pop(self._votes.get(server, 0), None)
-        self._votes[server] = self._next_id(channel)
-        self._send_request(server, channel, channel.at, 1)
+    def vote(self, server: ServerView) -> None:
+        """Ask this server for a channel. A passive takes the request as a vote.
+
+        Of the channels that the server has not forbidden, it is the one with the highest number. A server takes no
+        vote from a client that may not read the channel, and its next epoch is above that number.
+        """
+        channel = max(self.all, key=lambda each: (each.topic not in server.forbidden, each.at))
+        self._requests.pop(self._votes.get(server.index, 0), None)
+        self._votes[server.index] = self._next_id(channel)
+        self._send_request(server.index, channel, channel.at, 1)
         self._stats["votes"] += 1
 
     def refetch(self, server: ServerView, now: float) -> None:
