@@ -13,14 +13,15 @@ from chp.headers import State
 from chp.keys import RESERVED_KEY
 from chp.limits import DEFAULT
 from chp.numbers import pack
-from chp_server.core.asks import Vote
+from chp.topics import pack_messages
+from chp_server.core.asks import RiseAbove, Vote
 from chp_server.core.core import CoreConfig, ServerCore
 from chp_server.core.pair import follow
 from chp_server.core.pair.binary_star import PairEvent
 from chp_server.core.performing import recover, steps
 from chp_server.core.snapshots import Snapshotter
 from chp_server.core.state.journal import Journal, JournalFull
-from chp_server.core.updates.turn import Frames, JournalOp
+from chp_server.core.updates.turn import Frames, JournalOp, ReadSpans
 from chp_server.store.store_url import open_journal
 
 LIMITS = replace(DEFAULT, sync_chunk_items=10, gather_items_max=16_384)
@@ -46,15 +47,20 @@ class Passive:
     def open(path: Path) -> Journal:
         return open_journal(f"sqlite:{path}")
 
-    def turn(self, now: float, heard: list[Frames]) -> list[Frames]:
+    def turn(self, now: float, heard: list[Frames], sets: list[Frames] | None = None) -> list[Frames]:
         """Take a turn, and return its messages to the peer."""
         self.told = []
         self.core.begin_turn(now, now)
         for frames in heard:
             self.core.peer_message(frames)
+        for frames in sets or []:
+            self.core.collect(frames)
         for _ in steps(self.core, self.core.end_turn(), self):  # type: ignore[arg-type]
             pass
         return self.told
+
+    def now(self) -> float:
+        return self.core.turn.now
 
     def to_peer(self, messages: list[Frames]) -> None:
         self.told += messages
@@ -83,10 +89,10 @@ class Pair:
         self.active.committer.committed.log.clear()
         self._mail = [self.active.link.state_message()]
 
-    def put(self, keys: list[str]) -> None:
+    def put(self, keys: list[str], **extras: object) -> None:
         """Set keys at the active."""
         self._no += 1
-        body = Segment(keys, [b"%d" % self._no] * len(keys)).encode()
+        body = Segment(keys, [b"%d" % self._no] * len(keys), extras or None).encode()
         self.active.collect([RESERVED_KEY, pack(self._no), b"c" * 16, b"", body])
         self._mail += self.active.end_turn().to_peer
 
@@ -199,3 +205,38 @@ def test_a_disk_that_is_full_in_the_middle_gets_it_from_the_beginning_later(
         pass
     assert confirmed(pair.step())
     assert pair.restarted().state.map.values == dict.fromkeys(KEYS, b"1")
+
+
+def test_a_second_state_in_one_turn_takes_no_message_of_another_history_for_shared(tmp_path: Path) -> None:
+    """Until the first state has replaced it, the journal has the messages that the passive placed as an active."""
+    pair = Pair(tmp_path)
+    pair.until_taken_over()
+    core = pair.passive.core
+    while not pair.passive.snapshotter.step(core):
+        pass
+    pair.step()
+    common = core.state.number
+    # Both are active: the passive publishes a message, and the active opens an epoch above.
+    core.begin_turn(pair.now, pair.now)
+    core.do(PairEvent.FORCED)
+    pair.passive.turn(pair.now, [])
+    publish = {"publish": [["t", 1, pack_messages(None, [b"one"])]]}
+    body = Segment([], [], publish).encode()
+    pair.passive.turn(pair.now, [], [[RESERVED_KEY, pack(1), b"d" * 16, b"", body]])
+    assert core.state.number > common and core.state.topics.by_name
+    pair.active.begin_turn(pair.now, pair.now)
+    pair.active.do(RiseAbove(core.state.epoch))
+    pair.put([], **publish)
+    pair._mail = [pair.active.link.state_message()]
+    reads: list[ReadSpans] = []
+    pair.passive.read = lambda read: reads.append(read) or {}  # type: ignore[attr-defined]
+    answer: list[Frames] = []
+    while not any(frames[0] == follow.END for frames in pair._mail):
+        answer += [frames for frames in pair._mail if frames[0] == b"SYNC"]
+        pair.step()
+        assert pair.now < 5
+    # The whole answer comes twice.
+    pair._mail += [*answer, *pair._mail]
+    pair.step()
+    pair.step()
+    assert [read.number for read in reads] == [common, common]

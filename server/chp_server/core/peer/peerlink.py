@@ -452,11 +452,16 @@ class PeerLink:
             self._want()
             return
         common = after.common_number(commits.state.history)
-        shared = common if pair.replacing is None else min(common, pair.replacing)
+        shared = min([common, *self._replacing()])
         spans = (yield ReadSpans(shared)) if commits.state.topics.by_name else {}
         messages = (yield from self.replay.read_suffix(common)) if commits.state.number > common else []
         if self.loader is loader:
             self._take_over(after, common, shared, spans, messages)
+
+    def _replacing(self) -> list[int]:
+        """Return the numbers up to which our journal has messages of this history, if it still tells of another one."""
+        numbers = [op.shared for op in self._turn.effects.journal if isinstance(op, Replace)]
+        return numbers if self._pair.replacing is None else [*numbers, self._pair.replacing]
 
     def _take_over(
         self, after: ReplicatedState, common: int, shared: int, spans: Spans, messages: list[LoggedMessages]
