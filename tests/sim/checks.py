@@ -96,8 +96,8 @@ class Checks:
         self.excused: dict[str, float] = {}
         # server -> the time when a message last came that may be of the peer, and is no stranger's
         self.spoken: dict[str, float] = {}
-        # server -> the time when a STATE last proved to be of its peer
-        self.proven: dict[str, float] = {}
+        # server -> the time and the connection's identity of the last STATE that it took for its peer's
+        self.taken: dict[str, tuple[float, bytes]] = {}
         # server -> the highest epoch that a client has told this run of the server
         self.seen: dict[str, int] = {}
         # Values that a server wrote to a file of its suffix.
@@ -122,8 +122,8 @@ class Checks:
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
-        times = (self.stops, self.words, self.excused, self.spoken, self.proven)
-        for told in (self.fenced, self.warned, *times, self.seen):
+        times = (self.stops, self.words, self.excused, self.spoken)
+        for told in (self.fenced, self.warned, *times, self.taken, self.seen):
             told.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
             del self.last_published[key]
@@ -163,13 +163,14 @@ class Checks:
             said = msgpack.unpackb(frames[1])
             known = said["store"] == node.core.state.store
             proves = self._proves(node, said)
+            another = not proves and self._hears_another(node, conn)
             higher = said["state"] == ACTIVE and said["epoch"] > self.fenced.get(node.name, (0, 0.0))[0]
-            if higher and (proves or not self._hears_another(node, conn)):
+            if higher and not another:
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
             elif higher and known and self.spoken.get(node.name, 0.0) <= self.stops.get(node.name, -1.0):
                 self.warned[node.name] = (said["epoch"], self.world.time.now)
-            if proves:
-                self.proven[node.name] = self.world.time.now
+            if known and not another:
+                self.taken[node.name] = (self.world.time.now, conn.identity)
         if proves:
             self.spoken[node.name] = self.world.time.now
         if known and self.world.net.conns.get((conn.kind, conn.a, conn.b)) is conn:
@@ -184,16 +185,19 @@ class Checks:
     def _hears_another(self, node: ServerNode, conn: Conn) -> bool:
         """Return True if a server still counts an earlier run of its peer as living.
 
-        Until that run is silent, a STATE without a proof is a stranger's and fences nobody. Otherwise any program that
-        connects to P+3 could stop the active. A successor says STATE again and again, so it is believed soon. If it
-        dies before that, the server that was stopped goes on alone, and the two histories meet later as after a split.
-        After a stop, the earlier run gets its full time again. Meanwhile the server is warned, as long as nothing of
-        that run has come since the stop: it acknowledges nothing for a `peer_timeout_s` after each such STATE.
+        Until that run is silent, a STATE by another connection, without a proof, is a stranger's and fences nobody.
+        Otherwise any program that connects to P+3 could stop the active. A successor says STATE again and again, so it
+        is believed soon. If it dies before that, the server that was stopped goes on alone, and the two histories meet
+        later as after a split. After a stop, the earlier run gets its full time again. Meanwhile the server is warned,
+        as long as nothing of that run has come since the stop: it acknowledges nothing for a `peer_timeout_s` after
+        each such STATE.
         """
-        since = max(self.proven.get(node.name, float("-inf")), self.pauses.get(node.name, float("-inf")))
+        if node.name not in self.taken or self.taken[node.name][1] == conn.identity:
+            return False
+        since = max(self.taken[node.name][0], self.pauses.get(node.name, float("-inf")))
         back = self.world.net.conns.get(("peer", conn.b, conn.a))
         stands = back is not None and back.up and back.up_at < since
-        return node.name in self.proven and self.world.time.now - since < (3 * GONE_S if stands else GONE_S)
+        return self.world.time.now - since < (3 * GONE_S if stands else GONE_S)
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""

@@ -130,7 +130,7 @@ class Member:
         """Check that the last question was answered, unless a fault has kept the server from it."""
         node, world = self.node, self.node.world
         server, found = world.nodes[node.servers[self._server]], len(self._in_hand())
-        runs = server.running and not server.paused and not server.recovering
+        runs = server.running and not server.paused and not server.recovering and server.listens_at < self._asked_at
         admitted = node.key not in world.key_files.removed
         # A replica passes the question on, and the answer is lost if the active is another one by then.
         if server.is_replica:

@@ -626,7 +626,8 @@ class World:
         for node in self.nodes.values():
             if not node.running:
                 node.start()
-        end = self.time.now + float(seconds)
+        # A turn that takes long can't be healed: it comes to its end first.
+        end = max(self.time.now, self.fault_at) + float(seconds)
         while self.time.now < end:
             self._run(min(end, self.time.now + 0.25))
             self._start_again()
