@@ -5,6 +5,7 @@ import pytest
 from chp.batch import decode, packb
 from chp.errors import BadFrame
 from chp.headers import Header, Refused, State
+from chp_server.core.asks import Vote
 from chp_server.core.pair.beat import BEAT, STUCK_S, BeatMessage, BeatTimer
 from chp_server.core.state.history import Position
 from chp_server.testing import Cores
@@ -122,3 +123,18 @@ def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     pair.b.peer_message(BeatMessage(pair.p.pair.server, 2, State.ACTIVE, AT).frames())
     assert not pair.b.pair.peer_lives(), "what it said before it left came by another connection"
     assert BEAT == b"BEAT"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_beat_of_another_run_with_our_store_puts_a_vote_off(own: bool) -> None:
+    """It may be of the peer's next run, which is in a long turn and has not said STATE here yet."""
+    pair = Cores()
+    pair.now += 5
+    pair.b.begin_turn(pair.now, 0.0)
+    assert not pair.b.pair.peer_lives()
+    at = AT._replace(store=pair.b.state.store if own else b"another store...")
+    pair.b.peer_message(BeatMessage(b"next run" * 2, 1, State.ACTIVE, at).frames())
+    assert pair.b.do(Vote()) is not own
+    pair.now += 5
+    pair.b.begin_turn(pair.now, 0.0)
+    assert pair.b.do(Vote()), "that run is silent too"

@@ -227,12 +227,18 @@ class PairState:
         server was stopped, this server acknowledges nothing either.
         """
         now = self._turn.now
-        if isinstance(who, Peer) and who.at.store == self._committed.state.store:
-            self.possible_successor_at = now
+        if isinstance(who, Peer) and self.note_possible_run(who.at.store):
             self.epochs.hear(who.epoch)
             silent = self.peer is None or self.peer.heard <= self.listens_since
             if self.active and who.state is ACTIVE and who.epoch > self._committed.state.epoch and silent:
                 self.hold_until = now + self.config.peer_timeout_s
+
+    def note_possible_run(self, store: bytes) -> bool:
+        """Note a message of a run that is not the peer's. Return True if the run has our store, so it may be the next."""
+        same = store == self._committed.state.store
+        if same:
+            self.possible_successor_at = self._turn.now
+        return same
 
     def is_stale(self, number: int) -> bool:
         """Return True if this server and the peer are both past a number."""

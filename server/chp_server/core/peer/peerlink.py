@@ -259,11 +259,15 @@ class PeerLink:
         self._want_if_behind()
 
     def _on_beat(self, body: bytes) -> None:
-        beat, peer = BeatMessage.of(body), self._pair.peer
+        beat, pair = BeatMessage.of(body), self._pair
+        peer = pair.peer
         if peer is None:
             # The peer was in a long turn when this server started. Its STATE comes when that turn is done.
-            self._pair.liveness.word(self._turn.now)
-        elif (peer.secret or peer.server) == beat.server and not peer.left:
+            pair.liveness.word(self._turn.now)
+        elif (peer.secret or peer.server) != beat.server:
+            # It may be of the peer's next run, in a long turn before its first STATE got here.
+            pair.note_possible_run(beat.at.store)
+        elif not peer.left:
             peer.turn_ms = beat.turn_ms
             self._hear()
 
