@@ -55,8 +55,8 @@ GONE_S = 1.2
 PATIENCE_S = 3 * WORD_S
 # A server believes a client that tells of up to this many epochs above the server's own.
 BELIEVED = 64
-# The longest pause, by clocks that run slow, that a server does not notice.
-PAUSE_S = 0.6
+# The longest pause, by clocks that run slow, that a server does not notice; and the shortest that it notices.
+PAUSE_S, SHORT_PAUSE_S = 0.6, 0.45
 # A STATE leaves before the sync of its turn, which takes up to this long.
 SYNC_S = 0.05
 DURABILITY = ("applied", "journaled", "replicated")
@@ -94,6 +94,8 @@ class Checks:
         self.words: dict[str, float] = {}
         # server -> the end of its first noticed pause since a word of its peer
         self.excused: dict[str, float] = {}
+        # server -> the end of its first pause since a word of its peer that it may have noticed
+        self.perhaps: dict[str, float] = {}
         # server -> the time when a message last came that may be of the peer, and is no stranger's
         self.spoken: dict[str, float] = {}
         # server -> the time and the connection's identity of the last STATE that it took for its peer's
@@ -122,7 +124,7 @@ class Checks:
         if node.foreign:
             return
         self.last_number[node.name] = node.core.state.number
-        times = (self.stops, self.words, self.excused, self.spoken)
+        times = (self.stops, self.words, self.excused, self.perhaps, self.spoken)
         for told in (self.fenced, self.warned, *times, self.taken, self.seen):
             told.pop(node.name, None)
         for key in [key for key in self.last_published if key[0] == node.name]:
@@ -217,7 +219,8 @@ class Checks:
         if {True} & {one.foreign or one.misplaced for one in (node, other)} or self.roles_mixed_up or word is None:
             return ""
         stands = conn is not None and conn.up and conn.up_at < word
-        counts = max(word, self.excused.get(node.name, word)) if stands else word
+        excused, perhaps = self.excused.get(node.name, word), self.perhaps.get(node.name, word)
+        counts = max(word, min(excused, perhaps) if perhaps > word else excused) if stands else word
         if now - counts < (PATIENCE_S if stands else WORD_S):
             return f"{other.name} was heard {now - word:.1f} s ago{' by a connection that stands' * stands}"
         return ""
@@ -254,8 +257,11 @@ class Checks:
 
     def begins(self, node: ServerNode) -> None:
         """Note the time when a server begins a turn, perhaps after a long one, such as a turn that waited for room."""
-        if self.world.time.now - self.began.get(node.name, self.world.time.now) > PAUSE_S:
+        paused = self.world.time.now - self.began.get(node.name, self.world.time.now)
+        if paused > PAUSE_S:
             self._excuse(node)
+        elif paused > SHORT_PAUSE_S and self.words.get(node.name, 0.0) >= self.perhaps.get(node.name, 0.0):
+            self.perhaps[node.name] = self.world.time.now
         self.began[node.name] = self.world.time.now
 
     def saves(self, node: ServerNode, save: Save) -> None:
