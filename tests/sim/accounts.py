@@ -189,7 +189,8 @@ class Accounts:
 
     def _lease_known(self, op: Op, record: Node, end: int) -> None:
         """Check that the surviving history knows a lease whose record was discarded."""
-        if any(not file.complete and self._oracle.on_path(record.last, file.end) for file in self._files):
+        files = [file for file in self._files if self._oracle.on_path(record.last, file.end)]
+        if any(file.died or not file.complete for file in files):
             return
         said = [word for node in self._branch(record.last, end) for word, lease in node.leases if lease == op.lease]
         if op.kind == "refresh" and not said and not self._was_ended(op.lease, record):
