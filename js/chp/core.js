@@ -165,8 +165,11 @@ export class Core {
       const [, prev, first, last, , , more] = header;
       if (epochOf(BigInt(last)) > this.#epoch) this.#told(link, ACTIVE, BigInt(last), false, now);
       if (link === this.#active) this.#hear(link, now, { kind, prev: BigInt(prev), first: BigInt(first), last: BigInt(last), more: more === true, items: segments(items), body });
-    } else if (own && kind === ACK && epochOf(number) >= this.#epoch) this.#acked(header, number, now);
-    else if (own && kind === REFUSED && epochOf(number) >= this.#epoch) this.#refused(link, header, number, now);
+    } else if (own && kind === ACK && epochOf(number) >= this.#epoch) {
+      // Only an active acknowledges, and a server of a lower epoch lacks what it acknowledges.
+      if (epochOf(number) > this.#epoch) this.#told(link, ACTIVE, number, false, now);
+      this.#acked(header, number, now);
+    } else if (own && kind === REFUSED && epochOf(number) >= this.#epoch) this.#refused(link, header, number, now);
     else if (kind === REFUSED && channel) this.#askAt = Math.min(this.#askAt, now + REFUSED_MS);
   }
 

@@ -241,6 +241,15 @@ class TestFailover:
         talk.reply(n(0, 2), [5, talk.last_id(), n(0, 2), 0, 0, None, True, 0, 0, WHOSE], server=1)
         assert talk.core.active is talk.core.links[1]
 
+    def test_an_acknowledgement_of_a_higher_epoch_is_a_sign_of_an_active(self) -> None:
+        """A server of a lower epoch lacks what was acknowledged, so it must not be followed after that."""
+        talk = self.pair()
+        talk.set({"/a": b"1"})
+        talk.update(message(own_topic(), n(9, 3), [6, [[1, 1, n(9, 3)]], 1]), server=1)
+        assert talk.core.active is talk.core.links[1] and talk.core.epoch == 3
+        talk.greet(ACTIVE, n(7, 2), server=0)
+        assert talk.core.active is talk.core.links[1]
+
     def test_a_stale_active_is_not_believed(self) -> None:
         talk = self.pair()
         talk.greet(ACTIVE, n(0, 2), server=1)

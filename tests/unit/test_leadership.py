@@ -50,6 +50,17 @@ def test_each_cell_of_the_table(event: FollowEvent, standing: FollowState) -> No
     assert move is TABLE[event][standing.value]
 
 
+def test_a_server_of_a_lower_epoch_has_time_to_rise_above_ours_before_it_counts_as_late() -> None:
+    """The vote tells it of our epoch. It could not be asked while the link to it was down."""
+    lead, _, other, now = place(FollowState.SILENT, late=True)
+    other.protocol, other.up_at = 2, now
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now + 3) is Move.STAY
+    other.voted(now + 3)
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now + 3.1) is Move.STAY
+    other.voted(now + 3.9)
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now + 4.1) is Move.ANEW
+
+
 def test_who_is_not_active_and_not_followed_changes_nothing() -> None:
     lead, _, other, now = place(FollowState.HEARD, late=False)
     assert lead.learned(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5

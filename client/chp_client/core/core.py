@@ -286,6 +286,9 @@ class ClientCore:
         elif isinstance(header, headers.Move):
             self._asked_to_move(link, header, now)
         elif topic == self.session.topic and epoch_of(number) >= self.leadership.epoch:
+            if isinstance(header, headers.Ack) and epoch_of(number) > self.leadership.epoch:
+                # Only an active acknowledges. A server of a lower epoch lacks what it acknowledges.
+                self._learned(link, headers.State.ACTIVE, number, now)
             self._answered(link, header, number, now)
 
     def _answered(self, link: ServerView, header: headers.Header, number: int, now: float) -> None:
@@ -735,6 +738,7 @@ class ClientCore:
             for link in self.leadership.electorate(now):
                 if self.choice.may_vote(link, now):
                     self.copy_channels.vote(link)
+                    link.voted(now)
         for link in self.leadership.deaf(now):
             self.stats["reconnects"] += 1
             self.out.effects.reconnect.append(link.index)

@@ -98,7 +98,7 @@ class Leadership:
             return FollowEvent.AGAIN if restarted else FollowEvent.SAME
         if link.epoch == self.epoch:
             return FollowEvent.EQUAL
-        return FollowEvent.LATE if self.is_history_over(now) else FollowEvent.LOWER
+        return FollowEvent.LATE if self.is_history_over(now) and self._was_told(link, now) else FollowEvent.LOWER
 
     def is_history_over(self, now: float) -> bool:
         """Return True if no server of our epoch was heard for long.
@@ -107,6 +107,14 @@ class Leadership:
         """
         heard = max((link.heard_at for link in self._links if link.epoch >= self.epoch), default=float("-inf"))
         return now - heard > 3 * self.silence_s()
+
+    def _was_told(self, link: ServerView, now: float) -> bool:
+        """Return True if a server of a lower epoch has had the time to rise above ours, which a vote tells it.
+
+        A server of CHP/1 and a replica take no vote.
+        """
+        voted = link.up_at <= link.voted_at < now - self._timing.silence_s
+        return voted or link.protocol == 1 or link.replica is not None
 
     def follow(self, link: ServerView) -> None:
         """Follow this server, as `learned` said."""

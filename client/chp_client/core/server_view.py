@@ -56,6 +56,8 @@ class ServerView:
     collector_up: bool = False
     # The time when the link to the collector last came up or went down.
     up_at: float = float("-inf")
+    # The time of the first vote over this link to the collector.
+    voted_at: float = float("-inf")
     # The time of the last message on P+1, or of the last new connection to it.
     update_at: float = float("-inf")
     # The highest batch number sent to this collector since its link came up.
@@ -100,6 +102,11 @@ class ServerView:
     def gone(self) -> bool:
         """True if the connection to its collector was up, and went down."""
         return not self.collector_up and self.up_at > float("-inf")
+
+    def voted(self, now: float) -> None:
+        """Note a vote at this server."""
+        if self.voted_at < self.up_at:
+            self.voted_at = now
 
     def introduce(self, header: Greeting) -> bool:
         """Take what a greeting says about the server. Return True if its process was restarted."""
