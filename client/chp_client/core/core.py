@@ -286,13 +286,13 @@ class ClientCore:
         elif isinstance(header, headers.Move):
             self._asked_to_move(link, header, now)
         elif topic == self.session.topic and epoch_of(number) >= self.leadership.epoch:
-            if isinstance(header, headers.Ack) and epoch_of(number) > self.leadership.epoch:
-                # Only an active acknowledges. A server of a lower epoch lacks what it acknowledges.
-                self._learned(link, headers.State.ACTIVE, number, now)
             self._answered(link, header, number, now)
 
     def _answered(self, link: ServerView, header: headers.Header, number: int, now: float) -> None:
         if isinstance(header, headers.Ack):
+            if epoch_of(number) > self.leadership.epoch:
+                # Only an active acknowledges. A server of a lower epoch lacks what it acknowledges.
+                self._learned(link, headers.State.ACTIVE, number, now)
             self.own.acked(header, number, now)
         elif isinstance(header, headers.Refused):
             self.own.refused(link, header, now)
