@@ -234,7 +234,7 @@ class PairState:
                 self.hold_until = now + self.config.peer_timeout_s
 
     def note_possible_run(self, store: bytes) -> bool:
-        """Note a message of another run than the peer's. Return True if it has our store, and may be the peer's next run."""
+        """Note a message of another run than the peer's. Return True if that may be the peer's next run."""
         same = store == self._committed.state.store
         if same:
             self.possible_successor_at = self._turn.now
