@@ -212,6 +212,22 @@ def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
 
 
+def test_no_version_is_counted_of_an_application_that_another_user_has_at_the_active() -> None:
+    """Otherwise the active would take that user's next versions for done (seed 13023)."""
+    pair = Cores()
+    part(pair)
+    pair.put("P", X, 1, {"/a": b"1"}, once=["app", 1000, False])
+    pair.run(0.1)
+    take_over(pair)
+    pair.put("B", Y, 1, {"/b": b"1"}, once=["app", 1, False])
+    pair.run(0.1)
+    pair.p.state.staging.own("app", "mallory")
+    pair.b.state.staging.own("app", "alice")
+    meet(pair)
+    assert pair.outcomes()["/a"] == CONFLICT
+    assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1}
+
+
 def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back() -> None:
     """The states tell of the key alone: without the lease that it was to end with, it would stay for ever."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))

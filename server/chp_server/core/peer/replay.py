@@ -195,7 +195,9 @@ class Replay:
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
         handed = ReplayedMessages(suffix, before.topics, messages)
-        updates, pieces = account(suffix, common, committed.state, handed.back)
+        theirs = committed.state.staging.owner_of
+        foreign = {name for name, user in before.staging.owned() if theirs(name) not in (None, user)}
+        updates, pieces = account(suffix, common, committed.state, handed.back, foreign)
         if not complete:
             seen = {update.key for update in updates}
             older, unknown = account_by_state(before, common, committed.state, turn.now, seen=seen, upto=start)

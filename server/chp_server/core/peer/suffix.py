@@ -29,7 +29,7 @@ Pure: records go in; an outcome for each update comes out, with the pieces to re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -118,16 +118,21 @@ class SuffixPart:
 
 
 def account(
-    suffix: list[Record], common: int, after: ReplicatedState, back: Callable[[Segment], Segment] = lambda each: each
+    suffix: list[Record],
+    common: int,
+    after: ReplicatedState,
+    back: Callable[[Segment], Segment] = lambda each: each,
+    foreign: Container[str] = (),
 ) -> tuple[list[Update], list[SuffixPart]]:
     """Return what becomes of each key of a suffix, and the pieces to replay.
 
     `common` is the last number that both histories share, and `after` is the state that replaced ours. `back` returns a
-    segment with the messages that its client sent (`ReplayedMessages.back`).
+    segment with the messages that its client sent (`ReplayedMessages.back`). `foreign` are the applications that
+    another user has at the active: no version of them is counted.
     """
     latest: dict[str, Update] = {}
     pieces: list[SuffixPart] = []
-    ledger = Ledger(common)
+    ledger = Ledger(common, foreign)
     for number, piece in _batches(suffix, back):
         taken, updates = ledger.judge(piece, after, lambda _key: False, number)
         latest |= {update.key: update for update in updates}
@@ -289,8 +294,9 @@ class Ledger:
     rules. So the active can only find more conflicts, with keys that were written in between.
     """
 
-    def __init__(self, common: int) -> None:
+    def __init__(self, common: int, foreign: Container[str] = ()) -> None:
         self.common = common
+        self._foreign = foreign
         # The revision at the active of the suffix's last update of each key, or SET_AGAIN, or LOST.
         self._left: dict[str, int] = {}
         # True if the batch goes on with the next piece, and a piece before had a conflict.
@@ -383,6 +389,8 @@ class Ledger:
         if piece.version is None:
             return ""
         application, version, strict = piece.version
+        if application in self._foreign:
+            return CONFLICT
         last, revision, _ = state.staging.versions.get(application, NO_VERSION)
         if version == last and revision > self.common:
             return ALREADY
