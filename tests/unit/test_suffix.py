@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+from chp.access import Rules
 from chp.batch import Segment
 from chp.keys import public_session
 from chp.limits import DEFAULT
@@ -223,6 +224,8 @@ def test_no_version_is_counted_of_an_application_that_another_user_has_at_the_ac
     pair.run(0.1)
     pair.p.state.staging.own("app", "mallory")
     pair.b.state.staging.own("app", "alice")
+    # Owners count while there are rules.
+    pair.b.state.access.rules = Rules.of({"users": {}})
     meet(pair)
     assert pair.outcomes()["/a"] == CONFLICT
     assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1}
