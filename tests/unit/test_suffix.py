@@ -8,6 +8,7 @@ from chp.batch import Segment
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
+from chp_server.core.pair import follow
 from chp_server.core.peer.suffix import CONFLICT, REPLAYED, Ledger, SuffixPart
 from chp_server.testing import Cores
 
@@ -211,6 +212,21 @@ def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_
     taken, updates = Ledger(common).judge(SuffixPart([[X, 1]], True, [batch]), state, lambda _key: False)
     assert [update.outcome for update in updates] == [REPLAYED, CONFLICT]
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
+
+
+def test_an_answer_that_comes_twice_stands_for_one_message() -> None:
+    """An active that was stopped answers a message and its repetition; the next message was once dropped (13656)."""
+    pair = Cores(limits=replace(DEFAULT, part_bytes=1))
+    part(pair)
+    for no in range(1, 6):
+        pair.put("P", X, no, {f"/{no}": b"1"})
+        pair.run(0.1)
+    take_over(pair)
+    pair.stopped, pair.linked = "", True
+    for _ in range(60):
+        pair.run(0.05)
+        pair._mail["P"] += [frames for frames in pair._mail["P"] if frames[0] == follow.REPLAYED]
+    assert pair.b.active and pair.b.state.map.values == {f"/{no}": b"1" for no in range(1, 6)}
 
 
 def test_no_version_is_counted_of_an_application_that_another_user_has_at_the_active() -> None:

@@ -233,9 +233,12 @@ class Replay:
             turn.effects.to_peer.append([follow.REPLAY, packb(said)])
 
     def on_replayed(self, body: bytes) -> None:
-        """Take the active's answer: it has done the message again, except for the keys in conflict."""
+        """Take the active's answer: it has done the message again, except for the keys in conflict.
+
+        The same answer may come twice, as a message that was not answered in time is sent again.
+        """
         suffix_id, refused, number = unpackb(body, "REPLAYED")
-        if self._waiting and suffix_id == self._id:
+        if self._waiting and suffix_id == self._id and self._sent_at != LONG_AGO:
             self._answered_at.append((number, self._waiting.popleft()))
             self._sent_at = LONG_AGO
             self._late(refused)
