@@ -26,7 +26,7 @@ LINGER_S = 3.0
 # The number of topics that are refused again with each beat.
 REFUSED_AGAIN = 100
 # The number of times that a refusal is repeated.
-REFUSED_TIMES = 3
+REFUSED_TIMES = 5
 # The number of topics that may linger; each costs as much as one that has listeners.
 LINGERING_MAX = 1000
 # The number of heartbeats to all listeners together; each takes some 20 us of a core, on this side alone.
