@@ -125,13 +125,16 @@ def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
     assert BEAT == b"BEAT"
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_a_beat_of_another_run_with_our_store_puts_a_vote_off(own: bool) -> None:
+def test_a_beat_of_another_run_with_our_store_puts_a_vote_off(own: bool, known: bool) -> None:
     """It may be of the peer's next run, which is in a long turn and has not said STATE here yet."""
     pair = Cores()
     pair.now += 5
     pair.b.begin_turn(pair.now, 0.0)
     assert not pair.b.pair.peer_lives()
+    if not known:
+        pair.b.pair.peer = None
     at = AT._replace(store=pair.b.state.store if own else b"another store...")
     pair.b.peer_message(BeatMessage(b"next run" * 2, 1, State.ACTIVE, at).frames())
     assert pair.b.do(Vote()) is not own

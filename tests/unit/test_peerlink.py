@@ -75,6 +75,21 @@ def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cor
     assert pair.p.pair.peer is not None and pair.p.pair.peer.server == b"f" * 16
 
 
+def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks(pair: Cores) -> None:
+    """An operator starts it as a third server. The passive took it for the active, and became active beside it."""
+    pair.connection(True)
+    for _ in range(20):
+        pair.run(0.1)
+        pair.b.peer_message(forged(pair.p, echo=b"", state=int(State.PRIMARY)), LINE)
+        pair.turn("B")
+    assert not pair.b.active and pair.b.pair.in_sync() and pair.b.committer.counts["strangers"] == 20
+    pair.stopped = "P"
+    pair.connection(False)
+    pair.turn("B")
+    pair.b.peer_message(forged(pair.p, echo=b""), NEW_LINE)
+    assert pair.b.pair.peer is not None and pair.b.pair.peer.server == b"f" * 16, "its next run has the same proof"
+
+
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
     """The peer's next run may have served alone while this server was stopped (seed 70053)."""
     pair.stopped = "P"

@@ -264,7 +264,7 @@ class PeerLink:
         if peer is None:
             # The peer was in a long turn when this server started. Its STATE comes when that turn is done.
             pair.liveness.word(self._turn.now)
-        elif (peer.secret or peer.server) != beat.server:
+        if peer is None or (peer.secret or peer.server) != beat.server:
             # It may be of the peer's next run, in a long turn before its first STATE got here.
             pair.note_possible_run(beat.at.store)
         elif not peer.left:
@@ -274,14 +274,18 @@ class PeerLink:
     def _is_stranger(self, who: Peer | IncompatiblePeer) -> bool:
         """Return True if the peer is alive, and `who` speaks by another connection without a proof to be the peer.
 
-        A peer whose connection broke, or that was started again, has a proof. It repeats the secret that only the
-        server at --peer is told, or it names a position of our history with the right digest.
+        A peer whose connection broke repeats the secret that only the server at --peer is told. One that was started
+        again names a position of our history with the right digest. A copy of its data directory has such a position
+        too. So that is no proof while the peer itself speaks, by a connection that stands.
         """
-        if not self._pair.peer_lives() or self._speaks == self.line:
+        pair = self._pair
+        if not pair.peer_lives() or self._speaks == self.line:
             return False
         if isinstance(who, IncompatiblePeer):
             return True
-        return who.echo != self._pair.config.secret and not self._committed.proves(who.at)
+        if who.echo == pair.config.secret:
+            return False
+        return pair.peer_speaks() or not self._committed.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """Begin with a new run of the peer: what its earlier run had confirmed, or was asked for, may be gone."""
