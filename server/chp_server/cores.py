@@ -77,6 +77,7 @@ class Cores:
             self._mail["B" if name == "P" else "P"] += [*turn.to_peer, *turn.opened, *turn.confirm]
         self.turns[name].append(turn)
         self.write(name, turn)
+        core.pair.replacing = None
         for read in turn.reads:
             if isinstance(read, ReadMessages | ReadSpans):
                 core.page(read, self.read(name, read))

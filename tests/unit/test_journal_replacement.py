@@ -237,6 +237,13 @@ def test_a_second_state_in_one_turn_takes_no_message_of_another_history_for_shar
         assert pair.now < 5
     # The whole answer comes twice.
     pair._mail += [*answer, *pair._mail]
-    pair.step()
-    pair.step()
+    said = [*pair.step(), *pair.step()]
     assert [read.number for read in reads] == [common, common]
+    assert core.pair.replacing == common
+    assert follow.REPLAY not in {frames[0] for frames in said}, "a start would hand its suffix over once more"
+    said = []
+    while follow.REPLAY not in {frames[0] for frames in said}:
+        said = pair.step()
+        assert core.pair.replacing is None or follow.REPLAY not in {frames[0] for frames in said}
+        pair.passive.snapshotter.step(core)
+        assert pair.now < 5

@@ -460,16 +460,11 @@ class PeerLink:
             self._want()
             return
         common = after.common_number(commits.state.history)
-        shared = min([common, *self._replacing()])
+        shared = common if pair.replacing is None else min(common, pair.replacing)
         spans = (yield ReadSpans(shared)) if commits.state.topics.by_name else {}
         messages = (yield from self.replay.read_suffix(common)) if commits.state.number > common else []
         if self.loader is loader:
             self._take_over(after, common, shared, spans, messages)
-
-    def _replacing(self) -> list[int]:
-        """Return the numbers up to which our journal has messages of this history, if it still tells of another one."""
-        numbers = [op.shared for op in self._turn.effects.journal if isinstance(op, Replace)]
-        return numbers if self._pair.replacing is None else [*numbers, self._pair.replacing]
 
     def _take_over(
         self, after: ReplicatedState, common: int, shared: int, spans: Spans, messages: list[LoggedMessages]
@@ -489,6 +484,8 @@ class PeerLink:
         commits.begin_anew(before)
         self.pending.skip_rules(before, after)
         turn.effects.journal.append(Replace(commits.state.number, shared))
+        # From now on the journal tells of the state before, until the shell has written this one.
+        self._pair.replacing = shared
         self.backfill.replaced(spans)
         self._pair.confirmed = 0
         turn.effects.fact(
@@ -694,9 +691,12 @@ class PeerLink:
         self._late_at = min(silent_at, follower.overdue_at(timeout_s) if follower.in_sync else silent_at)
 
     def _confirm(self) -> None:
-        """Confirm to the active what our journal has, unless a new state is on its way."""
+        """Confirm to the active what our journal has, unless a new state is on its way.
+
+        While the journal still tells of another state, the confirmation does not leave (performing.py).
+        """
         pair, committed = self._pair, self._committed
-        if self.loader is None and pair.replacing is None:
+        if self.loader is None:
             pair.confirmed = committed.state.number
             self._turn.effects.confirm.append(follow.confirm(committed.state.proof()))
 
