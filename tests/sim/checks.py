@@ -171,7 +171,7 @@ class Checks:
                 self.fenced[node.name] = (said["epoch"], self.world.time.now)
             elif higher and known and self.spoken.get(node.name, 0.0) <= self.stops.get(node.name, -1.0):
                 self.warned[node.name] = (said["epoch"], self.world.time.now)
-            if known and not another:
+            if proves or (known and not another):
                 self.taken[node.name] = (self.world.time.now, conn.identity)
         if proves:
             self.spoken[node.name] = self.world.time.now
@@ -182,6 +182,10 @@ class Checks:
         """Return True if a STATE proves to be of the peer: by the receiver's secret, or a position of its history."""
         state = node.core.state
         here = said["store"] == state.store and self.oracle.on_path(said["number"], state.number)
+        # A server can check only what its log has, and the last number of each epoch.
+        tenure = state.history.get(epoch_of(said["number"]))
+        last = tenure is not None and tenure.last == said["number"]
+        here &= last or node.core.committer.committed.log.digest_at(said["number"]) is not None
         return said["echo"] == node.core.pair.config.secret or here
 
     def _hears_another(self, node: ServerNode, conn: Conn) -> bool:
@@ -196,10 +200,13 @@ class Checks:
         """
         if node.name not in self.taken or self.taken[node.name][1] == conn.identity:
             return False
+        began, now = self.began.get(node.name, 0.0), self.world.time.now
+        # A stopped server gives the run before its full time again, and then reads what lies in its socket.
+        now = began if node.paused or now - began > SHORT_PAUSE_S else now
         since = max(self.taken[node.name][0], self.pauses.get(node.name, float("-inf")))
         back = self.world.net.conns.get(("peer", conn.b, conn.a))
         stands = back is not None and back.up and back.up_at < since
-        return self.world.time.now - since < (3 * GONE_S if stands else GONE_S)
+        return now - since < (3 * GONE_S if stands else GONE_S)
 
     def asked(self, node: ServerNode, frames: list[bytes]) -> None:
         """Note the epoch that a client has seen and tells with its question."""

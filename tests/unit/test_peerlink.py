@@ -9,7 +9,7 @@ import pytest
 
 from chp.headers import State
 from chp_server import logs
-from chp_server.core.asks import Vote
+from chp_server.core.asks import RiseAbove, Vote
 from chp_server.core.core import ServerCore
 from chp_server.core.updates.turn import Fact
 from chp_server.shell import reactor as facts
@@ -164,3 +164,11 @@ def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, cap
     assert len(caplog.records) <= 5
     log.flush(everything=True)
     assert caplog.records[-1].facts["more"] >= 90  # type: ignore[attr-defined]
+
+
+def test_an_active_that_opens_a_higher_epoch_tells_it_in_the_same_turn(pair: Cores) -> None:
+    """The other server may be active too, in an epoch below, and goes on until it hears of it (seed 15751)."""
+    pair.p.begin_turn(pair.now + 0.01, 0.0)
+    pair.p.do(RiseAbove(pair.p.state.epoch + 2))
+    turn = pair.p.end_turn()
+    assert b"STATE" in {frames[0] for frames in [*turn.to_peer, *turn.opened]}

@@ -572,6 +572,8 @@ class ServerCore:
             self._open_epoch(f"epoch {epoch} was heard of")
             turn.effects.publish.append(alive(state.number))
             self.heartbeats.greet_all()
+            # An active of a lower epoch has to hear of it soon.
+            self.heartbeats.beat_now()
             turn.effects.fact("epoch opened", "warning", epoch=state.epoch, above=epoch)
 
     def _go_on_with_pending(self) -> None:
