@@ -337,6 +337,8 @@ HELD: dict[str, dict[str, str]] = {
         "test_a_write_only_client_asks_for_nothing_and_hears_the_pulse": "W-19",
         "test_a_stale_active_is_not_believed": "P-2",
         "test_a_vote_that_is_answered_is_a_sign_of_an_active": "P-3 P-13",
+        "test_a_vote_names_the_highest_number_of_the_subtrees_that_the_server_allows": "P-11",
+        "test_an_acknowledgement_of_a_higher_epoch_is_a_sign_of_an_active": "P-3",
         "test_silence_makes_it_stale_and_vote_at_the_other_again_and_again": "P-4 P-11",
         "test_the_new_active_is_asked_from_where_we_are": "P-7",
         "test_a_server_that_restarts_with_a_lower_history_is_followed_all_the_same": "P-8",
@@ -429,6 +431,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_own_sets.py": {
         "test_nothing_is_sent_before_the_link_is_up_and_the_own_channel_greeted": "W-1 W-16 W-17",
         "test_a_session_that_stays_unknown_is_opened_anew_and_what_is_left_renumbered": "W-3 W-34 W-35",
+        "test_refusals_of_later_batches_do_not_end_the_session": "W-34",
         "test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns": "W-7 W-30",
         "test_the_window_is_full_by_batches_or_by_bytes": "W-8",
         "test_the_pipeline_is_bounded": "W-9",
@@ -729,12 +732,14 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_peerlink.py": {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-47 A-49",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-48",
+        "test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks": "A-48",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-50 A-51",
         "test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor": "A-56",
     },
     "tests/unit/test_beat.py": {
         "test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck": "A-52 A-55",
         "test_a_beat_is_of_the_run_that_was_heard_and_has_not_left": "A-53",
+        "test_a_beat_of_another_run_with_our_store_puts_a_vote_off": "A-51 A-53",
         "test_who_takes_no_processor_time_is_not_busy": "A-54",
         "test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say": "A-57",
     },
