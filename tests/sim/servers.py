@@ -303,7 +303,8 @@ class ServerNode:
             return
         # A turn that takes sets of a pending list has something to do, although they may wait for their turn then.
         pending, self._pending = self._pending, len(core._pending.taken)
-        if self._took or turn.deliveries or turn.replies or turn.to_peer or turn.publish or self._pending < pending:
+        said = turn.deliveries or turn.replies or turn.to_peer or turn.publish or turn.acks
+        if self._took or said or self._pending < pending:
             self._spins = 0
         else:
             self._spins += 1
