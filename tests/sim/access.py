@@ -342,8 +342,12 @@ class AccessChecks:
     def promised(self, node: ServerNode, number: int) -> None:
         """Check that the rules which the operator was promised are on the disks."""
         self._world.checks.not_fenced(node)
-        servers = self._world.servers if node.core.pair.in_sync() else [node]
         oracle = self._world.checks.oracle
+        # A promise that is made before the passive is in sync may leave after that: it needs this server's disk alone.
+        age = self._world.time.now - oracle.nodes[number].at
+        since = node.core.link.in_sync_since if node.core.link._was_in_sync else float("inf")
+        together = node.core.pair.in_sync() and age * 1.1 < node.clock.mono() - since
+        servers = self._world.servers if together else [node]
         for server in servers:
             disks = [server.own_disk or server.disk, *filter(None, [server.lost_disk])]
             ends = [max(disk.number, disk.mark) for disk in disks]
