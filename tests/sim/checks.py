@@ -88,6 +88,8 @@ class Checks:
         self.warned: dict[str, tuple[int, float]] = {}
         self.began: dict[str, float] = {}
         self.pauses: dict[str, float] = {}
+        # server -> the end of its last turn that was so long that its peer may take over
+        self.woke: dict[str, float] = {}
         # server -> the end of its last pause that it noticed
         self.stops: dict[str, float] = {}
         # server -> the time when its peer was last heard at its P+3
@@ -240,6 +242,8 @@ class Checks:
         whole = max(self.world.whole_since(other.name, node.name), *(n.started_at for n in self.world.servers))
         ran = max(self.pauses.get(other.name, 0.0), self.pauses.get(node.name, 0.0), whole) < now - WELL_S
         well = other.running and not other.paused and not other.foreign and not other.misplaced
+        # What it says after a turn that was too long may come a moment too late.
+        well &= now - self.woke.get(other.name, 0.0) > FENCE_S
         if ran and well and not (other.lacked_room or other.waits) and now - self.began[other.name] < WELL_S:
             self.fail(
                 f"{node.name} takes over, and {other.name} was busy for {now - self.began[other.name]:.1f} s only"
@@ -265,6 +269,8 @@ class Checks:
     def begins(self, node: ServerNode) -> None:
         """Note the time when a server begins a turn, perhaps after a long one, such as a turn that waited for room."""
         paused = self.world.time.now - self.began.get(node.name, self.world.time.now)
+        if paused > WELL_S:
+            self.woke[node.name] = self.world.time.now
         if paused > PAUSE_S:
             self._excuse(node)
         elif paused > SHORT_PAUSE_S and self.words.get(node.name, 0.0) >= self.perhaps.get(node.name, 0.0):
