@@ -90,6 +90,20 @@ def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks(pai
     assert pair.b.pair.peer is not None and pair.b.pair.peer.server == b"f" * 16, "its next run has the same proof"
 
 
+def test_the_peers_next_run_is_heard_behind_the_last_words_of_the_run_before(pair: Cores) -> None:
+    """A server that was stopped finds both in one turn, and that the connection broke (seed 152)."""
+    pair.connection(True)
+    pair.run(0.5)
+    pair.connection(False)
+    pair.connection(True)
+    core, pair.stopped = pair.b, "P"
+    connection, pair._connection["B"] = pair._connection["B"], []
+    core.begin_turn(pair.now + 5, pair.now + 5, None, connection)
+    core.peer_message(pair.p.link.state_message())
+    core.peer_message(forged(pair.p, echo=b""), NEW_LINE)
+    assert core.pair.peer is not None and core.pair.peer.server == b"f" * 16
+
+
 def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
     """The peer's next run may have served alone while this server was stopped (seed 70053)."""
     pair.stopped = "P"

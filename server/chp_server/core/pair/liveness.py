@@ -54,7 +54,7 @@ class Liveness:
 
     def is_heard(self, heard: float, now: float) -> bool:
         """Return whether a peer that last spoke at `heard` counts as alive."""
-        if not self.stands_since(heard):
+        if not self._stands_since(heard):
             return now - heard <= self._timeout_s
         return now - max(heard, self._excused_at) <= STANDING * self._timeout_s
 
@@ -67,8 +67,11 @@ class Liveness:
         mute = self.connected and now - self._first_at <= STANDING * self._timeout_s
         return mute or self.is_heard(self._word_at, now)
 
-    def stands_since(self, heard: float) -> bool:
-        """Return True if the connection to the peer stands, and stood when the peer spoke at `heard`."""
+    def is_unbroken(self, heard: float) -> bool:
+        """Return True if the connection to the peer stands, and has not broken since the peer spoke at `heard`."""
+        return self.connected and heard > self._broke_at
+
+    def _stands_since(self, heard: float) -> bool:
         # A server that ends says its last words and breaks the connection in one turn of this server. Only if the
         # connection came up again in that turn, the words may belong to it.
         return self.connected and (heard > self._broke_at or heard == self._up_at)
