@@ -127,7 +127,7 @@ def closing_counts(mp: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "word", "seeds"),
     [
-        (given_together, "is good, and was put aside", (12, 21, 33)),
+        (given_together, "is good, and was put aside", (0, 5, 22)),
         (put_nowhere, "never put", (0, 14, 15)),
         (never_put_aside, "group p of t is at", (14, 15)),
         (closing_counts, "is good, and was put aside", (0, 2, 20)),
@@ -146,7 +146,7 @@ def test_a_planted_bug_of_deaths_is_found(
 
 
 # Seeds in which slots move by work, with faults of several kinds.
-UNEVEN_SEEDS = (9, 12, 14, 15, 17, 21, 22)
+UNEVEN_SEEDS = (9, 14, 15, 17, 21, 22)
 
 
 def move_early(mp: pytest.MonkeyPatch) -> list[int]:

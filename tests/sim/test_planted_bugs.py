@@ -724,7 +724,7 @@ def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytes
         (told_before_the_copy_holds_it, "its copy is older"),
         (sessions_are_told, "does not hold it"),
         (strangers_need_no_proof, "takes a stranger for its peer"),
-        (refusals_without_a_row_forgotten, "its copy is older"),
+        (refusals_without_a_row_forgotten, "a record that does not hold it"),
         (a_sync_needs_room, "is refused a sync"),
         (a_sync_waits_for_no_copy, "has synced, and is at"),
         (messages_are_not_filled_in, "has the offsets"),
