@@ -106,6 +106,8 @@ class Servers:
             if i == 0:
                 say(core)
             turn = core.end_turn()
+            # There is no journal, so a state that was taken over needs no writing.
+            core.pair.replacing = None
             self._journal(core, turn)
             self.to_peer += [(i, frames) for frames in (*turn.to_peer, *turn.opened, *turn.confirm)]
             if self.linked:
