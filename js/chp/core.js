@@ -16,7 +16,7 @@ const [GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED] = [0, 1
 const ACTIVE = 3, VERSION = 6, VERSION_MIN = 3, CREDIT = 16, GRANT = 8;
 const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100;
 const WINDOW_BATCHES = 4096, WINDOW_BYTES = 64 << 20, UNANSWERED = 1000, HELD_BYTES = 256 << 20;
-// OLDEST_HELD marks the oldest batch that is held. After SKIPS_MAX marks without an answer a new session begins.
+// OLDEST_HELD marks the oldest batch that is held. After SKIPS_MAX refusals of it the next one begins a new session.
 const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2;
 const NOTHING = new Uint8Array(0), RESERVED = Uint8Array.of(2, 3), DURABILITY = ["applied", "journaled", "replicated"];
 const encoder = new TextEncoder(), decoder = new TextDecoder();

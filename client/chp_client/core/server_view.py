@@ -65,9 +65,9 @@ class ServerView:
     # The number from which the server last asked us to send again, and the time of that.
     wanted: int = 0
     wanted_at: float = float("-inf")
-    # The server was told `skips` times that batch `skips_to` is the oldest that this client still holds.
-    skips: int = 0
+    # The oldest batch that this client still held when it told the server so, and the number of refusals that count.
     skips_to: int = 0
+    skips: int = 0
     # The text of the last refusal.
     refusal: str = ""
     # Topics to which the server refused a subscription, and why.

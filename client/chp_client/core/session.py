@@ -30,7 +30,7 @@ from .timing import NEVER, Timing
 # A collector gets at most this many unacknowledged batches, which is below its socket's high-water mark.
 PIPELINE_BATCHES = 1000
 RESEND_S_MAX = 30.0
-# A server is told at most this often which batch is the oldest one held. Then a new session is opened.
+# After this many refusals that count, the next one opens a new session (`Session.expected`).
 SKIPS_MAX = 2
 
 
@@ -160,8 +160,8 @@ class Session:
         that batch, or both servers were active at that time. The client then tells it the oldest batch it holds, and
         stays in this session. So nothing that the other server did is done twice when the two servers meet.
 
-        Only a refusal of that oldest batch counts against the session. A later batch may have waited at a passive
-        server since before the client told it the oldest one.
+        The first refusal counts against the session, and after it each refusal of that oldest batch. A later batch may
+        have waited at a passive server since before the client told it the oldest one.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
