@@ -284,11 +284,13 @@ class Member:
     def holds(self, offsets: set[int], proof: list[Any], giver: ServerNode) -> set[int]:
         """Return which messages the member has in hand that the active of the same epoch gave it.
 
-        A message of which the acknowledgement is on its way is not among them.
+        A message of which the acknowledgement is on its way is not among them. Nor is one that an active gave whose
+        last records are lost, because the next active does not know of it.
         """
         if self.left or not self.joined or self._proof is None or epoch_of(self._proof[0]) != epoch_of(proof[0]):
             return set()
-        if not giver.core.state.leases.lives(self.lease):
+        tenure = giver.core.state.history.get(epoch_of(self._proof[0]))
+        if tenure is None or self._proof[0] > tenure.last or not giver.core.state.leases.lives(self.lease):
             return set()
         return {offset for _, found, _ in self._chunks for offset, *_ in found} & offsets
 
