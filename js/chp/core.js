@@ -61,6 +61,8 @@ export class Refused extends Error {
 // What is known of one server.
 class Link {
   greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity; skips = 0; skipsTo = 0;
+  // The time of the first vote since the link came up.
+  votedAt = Infinity;
 }
 
 export class Core {
@@ -292,7 +294,8 @@ export class Core {
     const late = now - this.#ourEpochAt > 3 * (this.#active ? this.#silenceMs(this.#active) : SILENCE_MS);
     if (epoch > this.#epoch || (epoch === this.#epoch && free)) this.#follow(link, epoch, false, now);
     else if (epoch === this.#epoch) this.#ourEpochAt = now;
-    else if (late && free) this.#follow(link, epoch, true, now);
+    // A server that has just heard of our epoch by a vote opens a higher one.
+    else if (late && free && now - link.votedAt > SILENCE_MS) this.#follow(link, epoch, true, now);
   }
 
   #follow(link, epoch, anew, now) {
@@ -410,7 +413,7 @@ export class Core {
   /** What is not answered is not sent again. */
   forget() { this.#outbox.clear(); this.#bytes = 0; this.#waiting = []; }
 
-  #onLink(link, up, now) { link.up = up; link.sent = 0; this.#pump(now); }
+  #onLink(link, up, now) { link.up = up; link.sent = 0; link.votedAt = Infinity; this.#pump(now); }
 
   #pump(now) {
     const own = decoder.decode(this.#own);
@@ -524,7 +527,11 @@ export class Core {
     else if (!this.#sync && now >= this.#askAt) { this.#askAt = Infinity; this.#subscribeAgain(active ?? 0, this.#channel); this.#ask(this.#mends ? 0n : this.at, now); }
     if (this.#isSilent(now) && now - this.#votedAt >= VOTE_MS) {
       this.#votedAt = now;
-      this.#links.forEach((link, i) => { if (link !== active) this.#question(i, ++this.#lastId, this.at, 1); });
+      this.#links.forEach((link, i) => {
+        if (link === active) return;
+        this.#question(i, ++this.#lastId, this.at, 1);
+        if (link.up) link.votedAt = Math.min(link.votedAt, now);
+      });
     }
     if (active && now - Math.max(this.#heardAt, this.#subscribedAt) > 0.75 * this.#silenceMs(active)) {
       this.#subscribedAt = now;
