@@ -1,6 +1,7 @@
 """covers: suffix.py and replay.py: what became of each update that a second active did, by outcome, not by number."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 from chp.access import Rules
@@ -245,6 +246,46 @@ def test_no_version_is_counted_of_an_application_that_another_user_has_at_the_ac
     meet(pair)
     assert pair.outcomes()["/a"] == CONFLICT
     assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1}
+
+
+def replayed_after(happens: Callable[[Cores], None]) -> Cores:
+    """Return a pair whose passive replayed version 1000 of mallory's, after something happened at the active."""
+    pair = Cores()
+    part(pair)
+    pair.put("P", X, 1, {"/a": b"1"}, once=["app", 1000, False])
+    pair.run(0.1)
+    take_over(pair)
+    pair.p.state.staging.own("app", "mallory")
+    pair.stopped, pair.linked = "", True
+    while not (held := [frames for frames in pair._mail["B"] if frames[0] == follow.REPLAY]):
+        pair.turn("B")
+        pair.now += 0.05
+        pair.turn("P")
+    pair._mail["B"] = [frames for frames in pair._mail["B"] if frames[0] != follow.REPLAY]
+    happens(pair)
+    pair._mail["B"] += held
+    pair.run(0.5)
+    return pair
+
+
+def test_an_application_that_got_another_user_while_the_suffix_waited_counts_no_version() -> None:
+    """Between the take-over and its REPLAY a passive may write a whole state, and learns of no new user."""
+
+    def alice_begins(pair: Cores) -> None:
+        pair.put("B", Y, 1, {"/b": b"1"}, once=["app", 1, False])
+        pair.turn("B")
+        pair.b.state.staging.own("app", "alice")
+
+    pair = replayed_after(alice_begins)
+    assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1}
+    assert "/a" not in pair.b.state.map.values
+
+
+def test_an_application_keeps_its_user_when_its_version_is_replayed() -> None:
+    """Another user that took it later would find its versions done that it never did."""
+    pair = replayed_after(lambda _pair: None)
+    assert {core.state.staging.owner_of("app") for core in (pair.p, pair.b)} == {"mallory"}
+    assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1000}
 
 
 def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back() -> None:

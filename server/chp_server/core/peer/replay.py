@@ -26,6 +26,7 @@ from chp.unpacking import Load, weight_of
 from ..asks import Ask
 from ..pair import follow
 from ..pair.pair_state import PASSIVE, PairState
+from ..state.access_state import APPLICATION
 from ..state.commit_record import in_memory
 from ..state.record_log import LoggedMessages, Record
 from ..state.state import ReplicatedState
@@ -195,9 +196,7 @@ class Replay:
         start = log.oldest or before.number
         suffix = [record for record in log.drop_after(common) if complete or record.first > start]
         handed = ReplayedMessages(suffix, before.topics, messages)
-        theirs = committed.state.staging.owner_of
-        foreign = {name for name, user in before.staging.owned() if theirs(name) not in (None, user)}
-        updates, pieces = account(suffix, common, committed.state, handed.back, foreign)
+        updates, pieces = account(suffix, common, committed.state, handed.back, before.staging.owner_of)
         if not complete:
             seen = {update.key for update in updates}
             older, unknown = account_by_state(before, common, committed.state, turn.now, seen=seen, upto=start)
@@ -317,7 +316,7 @@ class Replay:
         return []
 
     def _set_again(self, piece: SuffixPart) -> None:
-        """Do a piece again in the open record.
+        """Do a piece again in the open record, for the user that did it before.
 
         If the piece has conflicts, the open record is committed first: the refusals depend on what is known then.
         """
@@ -329,6 +328,8 @@ class Replay:
             if piece.origins is not None:
                 piece.segments += parted(piece, committed.state)
         committer.recommit(turn, piece.segments, origins)
+        if piece.user and piece.version is not None and committed.state.staging.owner_of(piece.version[0]) is None:
+            committer.new_owners.setdefault(APPLICATION + piece.version[0].encode(), piece.user)
 
     def _done_since(self, common: int) -> Since:
         """Read the records after `common`, as far as the log reaches back."""
@@ -371,6 +372,6 @@ def _split(piece: SuffixPart) -> Iterator[SuffixPart]:
         size += sum(map(len, segment.values)) + sum(map(len, segment.keys))
         keys += len(segment.keys)
         if (size > PIECE_BYTES_MAX or keys > KEYS_MAX) and i > start:
-            yield SuffixPart(None, piece.whole, piece.segments[start:i], piece.on)
+            yield SuffixPart(None, piece.whole, piece.segments[start:i], piece.on, user=piece.user)
             start, size, keys = i, 0, len(segment.keys)
-    yield SuffixPart(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules)
+    yield SuffixPart(piece.origins, piece.whole, piece.segments[start:], piece.on, piece.rules, piece.user)

@@ -29,7 +29,7 @@ Pure: records go in; an outcome for each update comes out, with the pieces to re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -82,17 +82,21 @@ class SuffixPart:
     on: dict[str, int] = field(default_factory=dict)
     # If given, the piece is no batch, but the last rules of access.
     rules: dict[str, Any] | None = None
+    # The user of the application whose version it counts; "" if that is not known.
+    user: str = ""
 
     def to_replay(self) -> list[Any]:
         """Return the piece as REPLAY carries it."""
         said = [self.origins, self.whole, [segment.encode() for segment in self.segments], self.on]
+        if self.user:
+            return [*said, self.rules, self.user]
         return said if self.rules is None else [*said, self.rules]
 
     @staticmethod
     def of(item: list[Any]) -> SuffixPart:
         """Return the piece that an item of REPLAY carries."""
-        origins, whole, bodies, on, *rules = item
-        return SuffixPart(origins, whole, [decode_segment(body) for body in bodies], on, *rules)
+        origins, whole, bodies, on, *rest = item
+        return SuffixPart(origins, whole, [decode_segment(body) for body in bodies], on, *rest)
 
     @property
     def bound(self) -> bool:
@@ -122,18 +126,19 @@ def account(
     common: int,
     after: ReplicatedState,
     back: Callable[[Segment], Segment] = lambda each: each,
-    foreign: Container[str] = (),
+    user_of: Callable[[str], str | None] = lambda _application: None,
 ) -> tuple[list[Update], list[SuffixPart]]:
     """Return what becomes of each key of a suffix, and the pieces to replay.
 
     `common` is the last number that both histories share, and `after` is the state that replaced ours. `back` returns a
-    segment with the messages that its client sent (`ReplayedMessages.back`). `foreign` are the applications that
-    another user has at the active: no version of them is counted.
+    segment with the messages that its client sent (`ReplayedMessages.back`), and `user_of` the user of an application.
     """
     latest: dict[str, Update] = {}
     pieces: list[SuffixPart] = []
-    ledger = Ledger(common, foreign)
+    ledger = Ledger(common)
     for number, piece in _batches(suffix, back):
+        if piece.version is not None:
+            piece.user = user_of(piece.version[0]) or ""
         taken, updates = ledger.judge(piece, after, lambda _key: False, number)
         latest |= {update.key: update for update in updates}
         if taken is not None:
@@ -294,9 +299,8 @@ class Ledger:
     rules. So the active can only find more conflicts, with keys that were written in between.
     """
 
-    def __init__(self, common: int, foreign: Container[str] = ()) -> None:
+    def __init__(self, common: int) -> None:
         self.common = common
-        self._foreign = foreign
         # The revision at the active of the suffix's last update of each key, or SET_AGAIN, or LOST.
         self._left: dict[str, int] = {}
         # True if the batch goes on with the next piece, and a piece before had a conflict.
@@ -329,7 +333,7 @@ class Ledger:
             on = self._on(flat)
             self._left |= {update.key: SET_AGAIN for update in flat}
             segments = [some for each in piece.segments for some in kept(each, [True] * len(each.keys))]
-            return SuffixPart(piece.origins, piece.whole, segments, on), flat
+            return SuffixPart(piece.origins, piece.whole, segments, on, user=piece.user), flat
         told = self._counted(piece, state, counted)
         if told == ALREADY:
             revision = state.staging.versions[piece.version[0]].revision if piece.version else LOST
@@ -337,7 +341,7 @@ class Ledger:
             return None, flat
         self._decide(piece, updates, state, written, lost=told == CONFLICT)
         whole = piece.whole and not torn and not piece.bound and told != CONFLICT
-        taken = SuffixPart(piece.origins, whole, [], self._on(flat))
+        taken = SuffixPart(piece.origins, whole, [], self._on(flat), user=piece.user)
         for segment, column in zip(piece.segments, updates, strict=True):
             taken.segments += kept(segment, [update.outcome == REPLAYED for update in column])
             taken.whole &= all(update.outcome != CONFLICT for update in column)
@@ -384,12 +388,13 @@ class Ledger:
     def _counted(self, piece: SuffixPart, state: ReplicatedState, counted: Counted | None) -> str:
         """Return what became of the version that a batch counts: ALREADY, CONFLICT, or "" if it is to be done.
 
-        A program that had no answer, and was started again, may have sent the version in another session.
+        A program that had no answer, and was started again, may have sent the version in another session. If another
+        user has the application by now, the version is a conflict: it would count the other user's versions up.
         """
         if piece.version is None:
             return ""
         application, version, strict = piece.version
-        if application in self._foreign:
+        if piece.user and state.staging.owner_of(application) not in (None, piece.user):
             return CONFLICT
         last, revision, _ = state.staging.versions.get(application, NO_VERSION)
         if version == last and revision > self.common:
