@@ -732,7 +732,7 @@ HELD: dict[str, dict[str, str]] = {
     "tests/unit/test_peerlink.py": {
         "test_a_stranger_with_a_connection_of_its_own_changes_nothing": "A-47 A-49",
         "test_a_peer_that_was_started_again_proves_its_place_in_the_history": "A-48",
-        "test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks": "A-48",
+        "test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_lives": "A-48",
         "test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run": "A-50 A-51",
         "test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor": "A-56",
     },

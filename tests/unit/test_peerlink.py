@@ -75,7 +75,7 @@ def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cor
     assert pair.p.pair.peer is not None and pair.p.pair.peer.server == b"f" * 16
 
 
-def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks(pair: Cores) -> None:
+def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_lives(pair: Cores) -> None:
     """An operator starts it as a third server. The passive took it for the active, and became active beside it."""
     pair.connection(True)
     for _ in range(20):
@@ -83,7 +83,14 @@ def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_speaks(pai
         pair.b.peer_message(forged(pair.p, echo=b"", state=int(State.PRIMARY)), LINE)
         pair.turn("B")
     assert not pair.b.active and pair.b.pair.in_sync() and pair.b.committer.counts["strangers"] == 20
+    copy = forged(pair.p, echo=b"", state=int(State.PRIMARY))
+    pair.put("PB", ONE, 2, {"/later": b"1"})
+    pair.run(0.5)
     pair.stopped = "P"
+    pair.run(3 * pair.b.pair.config.heartbeat_s)
+    pair.b.peer_message(copy, LINE)
+    pair.turn("B")
+    assert not pair.b.active, "a stop of the peer is no end, as its connection stands"
     pair.connection(False)
     pair.turn("B")
     pair.b.peer_message(forged(pair.p, echo=b""), NEW_LINE)

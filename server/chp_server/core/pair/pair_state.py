@@ -205,11 +205,9 @@ class PairState:
         peer = self.peer
         return peer is not None and not peer.left and self.liveness.is_heard(peer.heard, self._turn.now)
 
-    def peer_speaks(self) -> bool:
-        """Return True if the peer was heard within two heartbeats, and the connection to it has not broken since."""
-        peer = self.peer
-        lately = peer is not None and self._turn.now - peer.heard <= 2 * self.config.heartbeat_s
-        return peer is not None and lately and not peer.left and self.liveness.is_unbroken(peer.heard)
+    def peer_stands(self) -> bool:
+        """Return True if the peer lives, and the connection to it has not broken since it was heard."""
+        return self.peer is not None and self.peer_lives() and self.liveness.is_unbroken(self.peer.heard)
 
     def peer_is_prompt(self) -> bool:
         """Return True if the peer was heard within `peer_timeout_s`: the active waits no longer for confirmations."""

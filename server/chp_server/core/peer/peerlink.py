@@ -276,7 +276,7 @@ class PeerLink:
 
         A peer whose connection broke repeats the secret that only the server at --peer is told. One that was started
         again names a position of our history with the right digest. A copy of its data directory has such a position
-        too. So that is no proof while the peer itself speaks, by a connection that stands.
+        too. So that is no proof while the peer lives and its connection stands: a run that ends breaks it.
         """
         pair = self._pair
         if not pair.peer_lives() or self._speaks == self.line:
@@ -285,7 +285,7 @@ class PeerLink:
             return True
         if who.echo == pair.config.secret:
             return False
-        return pair.peer_speaks() or not self._committed.proves(who.at)
+        return pair.peer_stands() or not self._committed.proves(who.at)
 
     def _on_new_peer(self, peer: Peer) -> None:
         """Begin with a new run of the peer: what its earlier run had confirmed, or was asked for, may be gone."""
