@@ -14,7 +14,7 @@ import { Malformed, pack, unpack } from "./msgpack.js";
 export const P = 0, UPDATES = 1, COLLECTOR = 2;
 const [GREETING, BATCH, HEARTBEAT, SYNC, RECORDS, KTHXBAI, ACK, REFUSED] = [0, 1, 2, 3, 4, 5, 6, 7];
 const ACTIVE = 3, VERSION = 6, VERSION_MIN = 3, CREDIT = 16, GRANT = 8;
-const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100;
+const SILENCE_MS = 1000, VOTE_MS = 200, SYNC_MS = 2000, REFUSED_MS = 1000, RESEND_MS = 2000, LATEST_MS = 30_000, MEND_MS = 100, UNTOLD_MS = 30_000;
 const WINDOW_BATCHES = 4096, WINDOW_BYTES = 64 << 20, UNANSWERED = 1000, HELD_BYTES = 256 << 20;
 // OLDEST_HELD marks the oldest batch that is held. After SKIPS_MAX refusals of it the next one begins a new session.
 const OLDEST_HELD = Uint8Array.of(1), SKIPS_MAX = 2;
@@ -61,8 +61,9 @@ export class Refused extends Error {
 // What is known of one server.
 class Link {
   greeted = new Set(); beats = 0; up = false; sent = 0; heardAt = -Infinity; paceMs = 250; server = ""; wanted = 0; wantedAt = -Infinity; skips = 0; skipsTo = 0;
-  // The time of the first vote since the link came up.
-  votedAt = Infinity;
+  skippedAt = -Infinity;
+  // The time of the first vote since the link came up, and since when it is heard as ACTIVE in an epoch below ours.
+  votedAt = Infinity; lowerSince = Infinity;
 }
 
 export class Core {
@@ -281,6 +282,7 @@ export class Core {
 
   #told(link, state, number, restarted, now) {
     const epoch = epochOf(number), free = this.#isSilent(now);
+    link.lowerSince = state === ACTIVE && epoch < this.#epoch ? Math.min(link.lowerSince, now) : Infinity;
     if (state !== ACTIVE) {
       if (link === this.#active) { this.#active = this.#sync = this.#parts = null; this.#live = false; }
       return;
@@ -294,8 +296,8 @@ export class Core {
     const late = now - this.#ourEpochAt > 3 * (this.#active ? this.#silenceMs(this.#active) : SILENCE_MS);
     if (epoch > this.#epoch || (epoch === this.#epoch && free)) this.#follow(link, epoch, false, now);
     else if (epoch === this.#epoch) this.#ourEpochAt = now;
-    // A server that has just heard of our epoch by a vote opens a higher one.
-    else if (late && free && now - link.votedAt > SILENCE_MS) this.#follow(link, epoch, true, now);
+    // A server that hears of our epoch by a vote opens a higher one. If no vote can be sent, UNTOLD_MS are enough.
+    else if (late && free && (now - link.votedAt > SILENCE_MS || now - link.lowerSince > UNTOLD_MS)) this.#follow(link, epoch, true, now);
   }
 
   #follow(link, epoch, anew, now) {
@@ -475,11 +477,12 @@ export class Core {
   // Another server answered batches that this one lacks. Mark the oldest batch that is held, so that this server skips them.
   // A refusal of a later batch does not count: it may have waited since before the mark.
   #skip(link, no, first, now) {
-    if (link.skipsTo === first && now - link.wantedAt < RESEND_MS) return;
-    link.skips = link.skipsTo === first ? link.skips + (no === first ? 1 : 0) : 1;
+    const told = link.skipsTo === first;
+    if (!told || (no === first && now - link.skippedAt >= RESEND_MS)) { link.skips = told ? link.skips + 1 : 1; link.skippedAt = now; }
+    if (link.skips > SKIPS_MAX) { this.#newSession(now); return; }
+    if (told && now - link.wantedAt < RESEND_MS) return;
     link.skipsTo = first;
     link.wantedAt = now;
-    if (link.skips > SKIPS_MAX) { this.#newSession(now); return; }
     link.sent = first - 1;
     this.#pump(now);
   }

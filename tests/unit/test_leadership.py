@@ -13,7 +13,7 @@ from chp.numbers import number
 from chp_client.core import leadership as module
 from chp_client.core.events import State
 from chp_client.core.freshness import Freshness
-from chp_client.core.leadership import TABLE, FollowEvent, FollowState, Leadership, Move
+from chp_client.core.leadership import TABLE, UNTOLD_S, FollowEvent, FollowState, Leadership, Move
 from chp_client.core.server_view import ServerView
 from chp_client.core.timing import Timing
 
@@ -31,6 +31,8 @@ def place(standing: FollowState, *, late: bool) -> tuple[Leadership, ServerView,
         lead.leave(now)
     now += 0.0 if standing is FollowState.HEARD else 3 * SILENCE_S + 0.1 if late else SILENCE_S + 0.1
     assert lead.standing(now) is standing
+    if late:
+        links[1].voted(now - SILENCE_S - 0.05)
     return lead, links[0], links[1], now
 
 
@@ -53,12 +55,32 @@ def test_each_cell_of_the_table(event: FollowEvent, standing: FollowState) -> No
 def test_a_server_of_a_lower_epoch_has_time_to_rise_above_ours_before_it_counts_as_late() -> None:
     """The vote tells it of our epoch. It could not be asked while the link to it was down."""
     lead, _, other, now = place(FollowState.SILENT, late=True)
-    other.protocol, other.up_at = 2, now
+    other.up_at = now
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + 3) is Move.STAY
     other.voted(now + 3)
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + 3.1) is Move.STAY
     other.voted(now + 3.9)
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + 4.1) is Move.ANEW
+
+
+def test_a_server_whose_link_never_came_up_was_not_told() -> None:
+    """Its first greeting may come before the link to P+2 is up (seed 10817)."""
+    lead, _, _, now = place(FollowState.SILENT, late=True)
+    other = ServerView(1, "b")
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now) is Move.STAY
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now + 2) is Move.STAY
+
+
+def test_a_server_that_can_not_be_asked_is_believed_in_the_end() -> None:
+    """Its port P+2 is cut off, or comes and goes, and no other server is there."""
+    lead, _, other, now = place(FollowState.SILENT, late=True)
+    for tenths in range(round(UNTOLD_S * 10)):
+        at = now + tenths / 10
+        other.up_at = at
+        other.voted(at)
+        assert lead.learned(other, S.ACTIVE, number(4, 9), at) is Move.STAY
+    other.up_at = now + UNTOLD_S + 0.1
+    assert lead.learned(other, S.ACTIVE, number(4, 9), now + UNTOLD_S + 0.2) is Move.ANEW
 
 
 def test_who_is_not_active_and_not_followed_changes_nothing() -> None:

@@ -297,6 +297,18 @@ class TestAnswered:
             talk.now += 2.1
         assert talk.core.outbox.public == SESSION and talk.oldest[-1] == 2
 
+    def test_refusals_of_later_batches_do_not_hide_those_of_the_oldest_one(self) -> None:
+        """An application that went on setting kept a lost session for minutes, as a later batch was refused first."""
+        talk = Talk().joined()
+        for i in range(3):
+            talk.set({f"/{i}": b"mine"})
+        talk.ack(1, 1, n(1))
+        for _ in range(SKIPS_MAX + 1):
+            talk.refuse(3, "session", 1)
+            talk.refuse(2, "session", 1)
+            talk.now += 2.1
+        assert talk.core.outbox.public != SESSION
+
     def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
         """The end of a snapshot tells of the session that asked, so the client asks again in the new session."""
         talk = Talk().joined()

@@ -109,6 +109,26 @@ def test_a_server_of_a_lower_epoch_is_followed_a_second_after_a_vote(talk: Talk)
     assert talk.greet(6200, 1, ACTIVE, number_of(4, 2)) == [[1, 16, "0"]], "nobody rose above epoch 5"
 
 
+def test_a_server_that_can_not_be_asked_is_believed_in_the_end(talk: Talk) -> None:
+    talk.join()
+    talk.receive(100, 1, COLLECTOR, b"\x00")
+    for now in (5000, 20_000, 34_000):
+        talk.timer(now)
+        assert talk.greet(now, 1, ACTIVE, number_of(4, 2)) == [], "its port P+2 is down, so no vote reaches it"
+    assert talk.greet(35_500, 1, ACTIVE, number_of(4, 2)) == [[1, 16, "0"]]
+
+
+def test_refusals_of_later_batches_do_not_hide_those_of_the_oldest_one(talk: Talk) -> None:
+    talk.join()
+    for no in (1, 2, 3):
+        talk.ask("set", 10, f"/r/{no}")
+    talk.told(20, 0, OWN, number_of(5, 10), ACK, [[1, 1, number_of(5, 10)]], 1)
+    for now in (100, 3000, 6000):
+        talk.refused(now, 0, 3, 1)
+        sessions = talk.refused(now + 10, 0, 2, 1)["sessions"]
+    assert sessions == 2
+
+
 def test_only_refusals_of_the_oldest_batch_open_a_new_session(talk: Talk) -> None:
     talk.join()
     for no in (1, 2, 3):

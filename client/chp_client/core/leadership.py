@@ -27,6 +27,10 @@ from chp.numbers import epoch_of
 from .server_view import ServerView
 from .timing import Timing
 
+# A server of a lower epoch is believed after this time, even if no vote could be sent to it: its port P+2 may be cut
+# off while the others are not.
+UNTOLD_S = 30.0
+
 
 class FollowState(Enum):
     """The columns of the table: whether the client follows a server, and whether it hears it."""
@@ -85,6 +89,8 @@ class Leadership:
             return Move.STAY
         link.state, link.heard_at = state, now
         link.epoch, link.number = epoch_of(number), number
+        lower = state == State.ACTIVE and link.epoch < self.epoch
+        link.lower_since = min(link.lower_since, now) if lower else float("inf")
         event = self._event(link, restarted, now)
         return Move.STAY if event is None else TABLE[event][self.standing(now).value]
 
@@ -111,10 +117,11 @@ class Leadership:
     def _was_told(self, link: ServerView, now: float) -> bool:
         """Return True if a server of a lower epoch has had the time to rise above ours, which a vote tells it.
 
-        A server of CHP/1 and a replica take no vote.
+        A server of CHP/1 and a replica take no vote. A client can't vote while its link to the collector is down.
         """
         voted = link.up_at <= link.voted_at < now - self._timing.silence_s
-        return voted or link.protocol == 1 or link.replica is not None
+        untold = now - link.lower_since > UNTOLD_S
+        return voted or untold or link.protocol == 1 or link.replica is not None
 
     def follow(self, link: ServerView) -> None:
         """Follow this server, as `learned` said."""

@@ -56,8 +56,10 @@ class ServerView:
     collector_up: bool = False
     # The time when the link to the collector last came up or went down.
     up_at: float = float("-inf")
-    # The time of the first vote over this link to the collector.
-    voted_at: float = float("-inf")
+    # The time of the first vote over this link to the collector; infinity before one.
+    voted_at: float = float("inf")
+    # Since this time the server has been heard as ACTIVE in an epoch below ours.
+    lower_since: float = float("inf")
     # The time of the last message on P+1, or of the last new connection to it.
     update_at: float = float("-inf")
     # The highest batch number sent to this collector since its link came up.
@@ -65,9 +67,11 @@ class ServerView:
     # The number from which the server last asked us to send again, and the time of that.
     wanted: int = 0
     wanted_at: float = float("-inf")
-    # The oldest batch that this client still held when it told the server so, and the number of refusals that count.
+    # The oldest batch that this client still held when it told the server so. Then the number of refusals that count,
+    # and the time of the last one.
     skips_to: int = 0
     skips: int = 0
+    skipped_at: float = float("-inf")
     # The text of the last refusal.
     refusal: str = ""
     # Topics to which the server refused a subscription, and why.
@@ -105,7 +109,7 @@ class ServerView:
 
     def voted(self, now: float) -> None:
         """Note a vote at this server."""
-        if self.voted_at < self.up_at:
+        if not self.up_at <= self.voted_at <= now:
             self.voted_at = now
 
     def introduce(self, header: Greeting) -> bool:

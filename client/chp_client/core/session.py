@@ -160,22 +160,24 @@ class Session:
         that batch, or both servers were active at that time. The client then tells it the oldest batch it holds, and
         stays in this session. So nothing that the other server did is done twice when the two servers meet.
 
-        The first refusal counts against the session, and after it each refusal of that oldest batch. A later batch may
-        have waited at a passive server since before the client told it the oldest one.
+        The first refusal counts against the session, and after it the refusals of that oldest batch, one in `resend_s`.
+        A later batch may have waited at a passive server since before the client told it the oldest one.
         """
         if type(wanted) is not int:
             raise BadFrame("REFUSED 'expected' names the number wanted")
-        first = self.outbox.first
+        first, resend_s = self.outbox.first, self._timing.resend_s
         if 0 < wanted < first and self.outbox.batches:
-            if link.skips_to == first and now - link.wanted_at < self._timing.resend_s:
-                return False
-            link.skips = link.skips + (no == first) if link.skips_to == first else 1
-            link.skips_to, link.wanted_at = first, now
+            told = link.skips_to == first
+            # A refusal counts even if no resend is due: those of later batches may have caused the last one.
+            if not told or (no == first and now - link.skipped_at >= resend_s):
+                link.skips, link.skipped_at = link.skips + 1 if told else 1, now
             if link.skips > SKIPS_MAX:
                 return True
-            self.resend(link, first)
+            if not told or now - link.wanted_at >= resend_s:
+                link.skips_to, link.wanted_at = first, now
+                self.resend(link, first)
             return False
-        if wanted == link.wanted and now - link.wanted_at < self._timing.resend_s:
+        if wanted == link.wanted and now - link.wanted_at < resend_s:
             # One resend is enough for all batches that were refused behind the same gap.
             return False
         link.wanted, link.wanted_at = wanted, now
