@@ -289,6 +289,7 @@ class TestFailover:
         """
         talk = Talk(servers=2)
         talk.greet(told=n(0, 2))
+        talk.up(1)
         talk.snapshot(n(0, 2), {})
         for _ in range(5):
             talk.wait(0.55)
