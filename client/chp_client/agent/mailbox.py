@@ -19,13 +19,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from threading import Condition, Lock
+from threading import Condition, Lock, RLock
 from time import monotonic
 
 from chp import columns
 
 from ..checks import wait_s
 from ..clientfile import Credentials
+from ..core.copy.shown import LockedDict
 from ..core.core import ClientCore
 from ..core.events import State
 from ..core.outbox import cut
@@ -348,8 +349,10 @@ def _after_fork_in_child() -> None:
         mailbox.lock = batch.lock = Lock()
         mailbox.changed = Condition(mailbox.lock)
         mailbox.readers = Lock()
-        # A thread of the parent may have been changing the order at the fork.
+        # A thread of the parent may have been changing the order, or the map, at the fork.
         mailbox.core.subscriptions.order.drop()
+        if isinstance(mailbox.core.shown, LockedDict):
+            mailbox.core.shown.lock = RLock()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:

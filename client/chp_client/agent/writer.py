@@ -13,10 +13,7 @@ A Writer knows no Clone. Its agent runs as long as the application holds the Wri
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import repeat
 from typing import Any
 
 from chp import columns
@@ -26,6 +23,7 @@ from chp.topics import NO_HEADERS, Headers, check_headers
 
 from .. import checks
 from ..codecs import Codec
+from ..core.copy.shown import removal
 from ..core.leases import Handle
 from ..renamed import NeverGiven, unknown_argument
 from .mailbox import Mailbox
@@ -248,11 +246,11 @@ class Writer:
             batch.seal()
             pending = batch.new()
             pending.keys, pending.values, pending.deletes = keys, [b""] * len(keys), list(range(len(keys)))
-            hide: Callable[[], object] = partial(deque, map(self._shown.pop, keys, repeat(None)), 0)
+            hide = removal(self._shown, keys)
             try:
                 batch.push(pending)
             finally:
-                # If Ctrl-C comes when the batch is queued already, the deletes are shown too, by one C-level call.
+                # If Ctrl-C comes when the batch is queued already, the deletes are shown too, in one step.
                 if pending.ticket in batch.outstanding:
                     hide()
             return pending.ticket

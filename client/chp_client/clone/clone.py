@@ -114,7 +114,7 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
         What was deleted stays so if there is no room in the middle of it: `Full` (with on_full="raise"), `Closed`.
         """
-        keys = list(self._shown)
+        keys = list(self._shown.keys())
         for start in range(0, len(keys), CLEARED_ITEMS):
             self.delete_many(keys[start : start + CLEARED_ITEMS])
 

@@ -2,7 +2,8 @@
 
     clone["/a"]   clone.get("/a")   "/a" in clone   len(clone)   for key in clone   clone.snapshot()   clone.entry("/a")
 
-A read is a dict's own, and sees whole records only: the agent changes the map in one C-level call a record. Iteration
+A read is a dict's own, and sees whole records only: the agent changes the map in one step a record. On free-threaded
+Python a record is no single step for reads of one key each, but it is one for copies (core/copy/shown.py). Iteration
 goes over the keys there are at its beginning, since others change the map meanwhile. `snapshot()` and
 `dict(clone.items())` are a copy of one moment. But `dict(clone)` asks for each value by its key, which may be gone by
 then: a KeyError names `snapshot()` if an iteration began a moment ago. Only a miss pays for that.
@@ -100,7 +101,7 @@ class CopyReader(Generic[V]):
             return self._some.pop()
         except IndexError:
             # A check before the pop would not do, as several threads may ask.
-            self._some = keys = list(self._shown)
+            self._some = keys = list(self._shown.keys())
             return keys.pop() if keys else None
 
     def stored(self, key: str) -> tuple[bytes, Revision] | None:
@@ -166,7 +167,7 @@ class CloneMapping(Mapping[str, V]):
 
     def __iter__(self) -> Iterator[str]:
         self._reader.iterates()
-        return iter(list(self._shown))
+        return iter(list(self._shown.keys()))
 
     @refusing_pattern
     def keys(self) -> KeysNow:

@@ -36,7 +36,7 @@ class Part(NamedTuple):
         """Return the number of keys that belong to the mount. It looks at each key if mounts lie inside this one."""
         if not self.hidden:
             return len(self.shown)
-        keys = list(self.shown)
+        keys = list(self.shown.keys())
         return len(keys) - sum(map(str.startswith, keys, repeat(self.hidden)))
 
 

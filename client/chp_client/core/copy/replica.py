@@ -7,7 +7,7 @@
 An own set is one that this client made. Its echo is the record in which the servers publish it.
 
 Rules:
-- One C-level call shows a record, so no reader ever sees half of it.
+- One step shows a record, so no copy ever has half of it (shown.py).
 - A key with a pending own set keeps the own value. What other clients wrote before has a lower revision, and would only
   flip the value back and forth. Its revision is noted all the same, so the fingerprint is the channel's.
 - The echo of an own batch confirms all own numbers up to it. If it holds no other batch, there is nothing to show.
@@ -16,10 +16,9 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
-from itertools import chain, repeat
-from operator import attrgetter, call
+from collections.abc import Collection, Iterable
+from itertools import chain
+from operator import attrgetter
 
 from chp import columns
 from chp.batch import Segment, narrow
@@ -27,6 +26,7 @@ from chp.hashmap import Hashmap
 
 from ..events import Changed
 from .key_order import KeyOrder
+from .shown import exchange
 
 ROTATE_AT = 32_768
 _KEYS, _VALUES = attrgetter("keys"), attrgetter("values")
@@ -273,13 +273,3 @@ class Replica:
         assert self.map.revision_sum == sum(revisions.values()), "the fingerprint is the map's"
         missing = revisions.keys() - self.shown.keys() - held
         assert not missing, f"{len(missing)} confirmed keys are not shown, such as {min(missing)!r}"
-
-
-def exchange(shown: dict[str, bytes], gone: set[str], fresh: dict[str, bytes]) -> None:
-    """Delete and set keys in one C-level call. No other thread runs in between, so no reader sees half of it."""
-    if gone:
-        delete: Callable[[], object] = partial(deque, map(shown.pop, gone, repeat(None)), 0)
-        update: Callable[[], object] = partial(shown.update, fresh)
-        deque(map(call, (delete, update)), 0)
-    else:
-        shown.update(fresh)

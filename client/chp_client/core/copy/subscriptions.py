@@ -84,7 +84,7 @@ class Subscriptions:
         """Note new keys from here on. Return all present keys, with those that own deletes hide."""
         self.order.begin(len(self.shown))
         hidden = unsent.union(*(c.replica.waiting() for c in self.all))
-        keys = list(self.shown)
+        keys = list(self.shown.keys())
         keys += hidden.difference(self.shown)
         return keys
 
