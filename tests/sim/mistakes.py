@@ -90,8 +90,13 @@ def misplace(world: World, name: str) -> None:
 
 
 def knows_no_better(node: ServerNode) -> bool:
-    """Return True if a server with a wrong disk or role is active because it has never heard the right one."""
-    return (node.foreign or node.misplaced) and not node.met and bool(node.core.active)
+    """Return True if a server with a wrong disk or role is active because it has never heard the right one.
+
+    A right one that has lost its whole disk looks like the empty server that an operator starts to give a store up.
+    """
+    peer = node.core.pair.peer
+    met = node.met and not (node.foreign and peer is not None and peer.number == 0)
+    return (node.foreign or node.misplaced) and not met and bool(node.core.active)
 
 
 def _disk_of_others(primary: bool, count: int, world: World) -> Disk:
