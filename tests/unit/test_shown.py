@@ -39,9 +39,3 @@ def test_a_copy_waits_for_the_end_of_a_change(read: str) -> None:
     shown.update(steps())
     reader.join(10)
     assert [len(copy) for copy in copies] == [2]
-
-
-def test_a_signal_handler_may_read_in_the_middle_of_a_change() -> None:
-    shown = LockedDict()
-    shown.update(("/a", b"%d" % len(shown.copy())) for _ in range(2))
-    assert shown == {"/a": b"1"}

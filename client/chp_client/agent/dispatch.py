@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
+from threading import Thread, current_thread
 
 from ..core.events import State
+from ..locks import Lock
 
 log = logging.getLogger("chp_client")
 Listener = Callable[[State], object]

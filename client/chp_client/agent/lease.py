@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from chp import columns
 from chp.errors import BadInput
 
 from ..errors import Closed, Refused
+from ..locks import Lock
 from .tickets import Ticket
 from .writer import Items, Writer
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chp.errors import ChpError
 
 from ..errors import Closed, Lagging
+from ..locks import Lock
 from .changes import Change, change_with, changes_of
 
 if TYPE_CHECKING:

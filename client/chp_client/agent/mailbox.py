@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from threading import Condition, Lock, RLock
+from threading import Condition
 from time import monotonic
 
 from chp import columns
@@ -31,6 +31,7 @@ from ..core.core import ClientCore
 from ..core.events import State
 from ..core.outbox import cut
 from ..errors import Closed, Forked, Full
+from ..locks import Lock
 from .measured import MeasuredClone
 from .open_batch import SHUT, OpenBatch, PendingBatch
 from .tickets import Ticket
@@ -352,7 +353,7 @@ def _after_fork_in_child() -> None:
         # A thread of the parent may have been changing the order, or the map, at the fork.
         mailbox.core.subscriptions.order.drop()
         if isinstance(mailbox.core.shown, LockedDict):
-            mailbox.core.shown.lock = RLock()
+            mailbox.core.shown.lock = Lock()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -19,6 +18,7 @@ from chp.batch import Segment
 from chp.topics import NO_HEADERS, Headers, pack_messages
 
 from ..core.outbox import Packed, size_of
+from ..locks import Lock
 from .tickets import PublishedMessages, Ticket
 
 # The most keys in an open batch. An application sets them in a few milliseconds.

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from itertools import compress, count, repeat
 from operator import gt
 from queue import Empty, SimpleQueue
-from threading import Lock
 from time import monotonic
 from typing import Generic
 
@@ -23,6 +22,7 @@ from ..checks import wait_s
 from ..codecs import Decoding, V
 from ..core.events import Changed
 from ..errors import Forked, Lagging
+from ..locks import Lock
 from ..starts import BEGIN, END, SNAPSHOT, KeyStart
 from .changes import Change, Changes, change_with, changes_from, changes_of, joined, narrow, pick
 

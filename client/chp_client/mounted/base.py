@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import Lock, Thread
+from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -31,6 +31,7 @@ from ..clone.prefix_view import KeyIndex, PrefixView
 from ..codecs import Codec, OnBad, V
 from ..core.core import ClientCore
 from ..core.events import State
+from ..locks import Lock
 from ..mount_table import ROOT
 from ..renamed import unknown_argument
 from ..starts import KeyStart, key_start

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Event, Thread
 from time import monotonic, thread_time
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +29,7 @@ from chp.topics import ALL_SLOTS, pack_slots, slots_of, unpack_slots
 from ..agent.tickets import PublishedMessages
 from ..agent.writer import Writer
 from ..errors import Closed, Full, NoSuchGroup, NoSuchTopic, Unanswered
+from ..locks import Lock
 from ..port.ask import QuestionPort
 from .groups import groups_of, naming
 from .reader import MessageBatch, ReadPosition, batches

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, ItemsView, Iterable, KeysView,
 from functools import partial
 from itertools import repeat
 from operator import call
-from threading import RLock
 from typing import Any
+
+from ...locks import Lock
 
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -30,8 +31,7 @@ class LockedDict(dict[str, bytes]):
 
     def __init__(self) -> None:
         super().__init__()
-        # A handler of a signal may read in the middle of a change, on the same thread.
-        self.lock = RLock()
+        self.lock = Lock()
 
     def update(self, other: Any) -> None:  # type: ignore[override]  # `dict` has more ways to call it
         """Set keys, given as a dict or as pairs."""

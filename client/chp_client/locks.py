@@ -1,0 +1,34 @@
+"""The lock of a Clone, which Ctrl-C never leaves held.
+
+    Lock     threading.Lock before Python 3.14
+
+From Python 3.14 on, a signal's handler may raise after the lock of a `with` was taken and before the block begins
+(github.com/python/cpython/issues/148874). Nobody would release the lock then, and the program would hang. `__enter__`
+is written in Python here, as a handler may raise inside it, but not at its end. `__exit__` stays that of C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 14):
+    from threading import Lock
+else:
+    import _thread
+
+    class Lock(_thread.RLock):
+        """A lock that knows its owner, so that a handler that comes too early can release it."""
+
+        def __enter__(self) -> bool:
+            if self._is_owned():
+                # Otherwise a signal's handler would find a change half made.
+                raise RuntimeError("a signal's handler can't use the Clone that it interrupted; let it set an event")
+            try:
+                return self.acquire()
+            except BaseException:
+                if self._is_owned():
+                    self.release()
+                raise
+
+
+__all__ = ["Lock"]
