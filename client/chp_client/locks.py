@@ -19,14 +19,14 @@ else:
     class Lock(_thread.RLock):
         """A lock that knows its owner, so that a handler that comes too early can release it."""
 
-        def __enter__(self) -> bool:
-            if self._is_owned():
+        def __enter__(self) -> bool:  # type: ignore[override]
+            if self._is_owned():  # type: ignore[attr-defined]
                 # Otherwise a signal's handler would find a change half made.
                 raise RuntimeError("a signal's handler can't use the Clone that it interrupted; let it set an event")
             try:
                 return self.acquire()
             except BaseException:
-                if self._is_owned():
+                if self._is_owned():  # type: ignore[attr-defined]
                     self.release()
                 raise
 
