@@ -16,7 +16,7 @@ if sys.version_info < (3, 14):
 else:
     import _thread
 
-    class Lock(_thread.RLock):
+    class Lock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
         """A lock that knows its owner, so that a handler that comes too early can release it."""
 
         def __enter__(self) -> bool:  # type: ignore[override]
