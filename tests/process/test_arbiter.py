@@ -39,10 +39,11 @@ class Keepers:
     def get(self, kind: str) -> Keeper:
         """Return a running arbiter, or skip the test."""
         if kind not in self._made:
-            directory = self._directory / kind
-            directory.mkdir()
             if kind == "zookeeper":
                 pytest.importorskip("kazoo", reason="kazoo is not installed")
+            directory = self._directory / kind
+            directory.mkdir(exist_ok=True)
+            if kind == "zookeeper":
                 made: Keeper = ZooKeeper(directory)
             else:
                 made = Etcd(directory, tls=kind == "etcd-tls")

@@ -92,6 +92,21 @@ def test_a_new_active_knows_the_owners(cores: Cores) -> None:
     assert cores.answers(BOB)[-1][:2] == (2, "ack")
 
 
+def test_an_application_is_its_users_from_its_first_staged_commit_on() -> None:
+    """Another user could take it before the second commit, and count its versions up (seed 11255)."""
+    cores = ruled()
+    put(cores, "bob", BOB, stage=[b"t" * 16, "0"])
+    commit = Segment([], [], {"commit": [b"t" * 16, "job", 1, [["0", 1]], None]})
+    cores.p.collect(Signed([RESERVED_KEY, pack(2), BOB, b"", commit.encode()], "bob"))
+    cores.run(1.0)
+    assert [answer[:2] for answer in cores.answers(BOB)] == [(1, "ack"), (2, "ack")]
+    for core in (cores.p, cores.b):
+        assert core.state.staging.owned() == [("job", "bob")]
+    put(cores, "alice", b"a" * 16, once=["job", 1000, False])
+    cores.run(1.0)
+    assert [(no, code) for no, code, *_ in cores.answers(b"a" * 16)] == [(1, "access")]
+
+
 def test_applications_do_not_push_out_another_users(cores: Cores) -> None:
     for i in range(2 * APPLICATIONS_MAX):
         put(cores, "alice", b"a" * 16, 1 + i, once=[f"a{i}", 1, True])

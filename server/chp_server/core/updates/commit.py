@@ -446,8 +446,6 @@ class Committer:
     def _commit_staged(self, verdict: Commit, turn: CurrentTurn) -> None:
         """Make staged updates one record, in as many parts as its size needs."""
         staged, (session_id, no), now = verdict.staged, verdict.batch, turn.arrival
-        if verdict.owners:
-            self.new_owners = verdict.owners | self.new_owners
         self._write_refusals(session_id, now)
         self.commit(turn)
         revision = staged.done
@@ -459,6 +457,9 @@ class Committer:
             done = Segment([], [], {columns.ABORT: staged.transaction_id})
             self._add(done, done.encode(), now, verdict.batch)
             self.open.origins[session_id] = no
+        if verdict.owners:
+            # An application gets its user behind the record that counts its version, as it is not known before.
+            self.new_owners = verdict.owners | self.new_owners
         self.acks.acknowledge(session_id, no, revision)
         self.commit(turn)
 
