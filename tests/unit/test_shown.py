@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chp_client.core.copy.shown import LockedDict, exchange, removal
+from chp_client.core.copy.shown import LockedDict, exchange, removal, showing
 
 
 @pytest.mark.parametrize("made", [dict, LockedDict])
@@ -16,7 +16,7 @@ def test_keys_are_deleted_and_set_together(made: Callable[[], dict[str, bytes]])
     shown = made()
     shown.update({"/a": b"1", "/b": b"2"})
     exchange(shown, {"/a", "/none"}, {"/c": b"3"})
-    shown |= zip(["/d"], [b"4"], strict=True)
+    _ = [*showing(shown, zip(["/d"], [b"4"], strict=True))]
     assert shown == {"/b": b"2", "/c": b"3", "/d": b"4"}
     removal(shown, ["/b", "/none"])()
     exchange(shown, (), {"/c": b"5"})

@@ -42,7 +42,7 @@ def test_a_ticket_is_awaited_and_its_error_raised() -> None:
 
 
 def test_sets_join_a_batch_up_to_the_bound_that_the_server_asks_for() -> None:
-    batch = OpenBatch({}, fresh)
+    batch = OpenBatch(fresh)
 
     def sizes() -> list[int]:
         return [len(pending.keys) for pending in batch.sealed]

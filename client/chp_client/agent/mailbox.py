@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 
 from chp import columns
@@ -53,7 +53,7 @@ class Mailbox:
         self.call = call
         # Make a ticket for a batch, or for anything else that gets an answer.
         self.new_ticket: Callable[[], Ticket] = partial(Ticket, self.describe, call)
-        self.batch = OpenBatch(core.shown, self.new_ticket)
+        self.batch = OpenBatch(self.new_ticket)
         self.lock = self.batch.lock
         self.changed = Condition(self.lock)
         # The lock of threads that read keys in order. It is taken before the other lock.
@@ -353,7 +353,7 @@ def _after_fork_in_child() -> None:
         # A thread of the parent may have been changing the order, or the map, at the fork.
         mailbox.core.subscriptions.order.drop()
         if isinstance(mailbox.core.shown, LockedDict):
-            mailbox.core.shown.lock = Lock()
+            mailbox.core.shown.lock = RLock()
         # The child can read the copy, which is not updated any more.
         mailbox.core.closed = True
         for ticket in [batch.ticket, *batch.outstanding]:

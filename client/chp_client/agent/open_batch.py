@@ -129,7 +129,7 @@ def size_of_headers(headers: Headers) -> int:
 class OpenBatch:
     """The open batch and the queue. A method with "(locked)" in its docstring needs the lock held by its caller."""
 
-    def __init__(self, shown: dict[str, bytes], new_ticket: Callable[[], Ticket]) -> None:
+    def __init__(self, new_ticket: Callable[[], Ticket]) -> None:
         self.lock = Lock()
         # The most keys in a batch of several sets.
         self.most = OPEN_ITEMS
@@ -142,7 +142,6 @@ class OpenBatch:
         self.sealed_bytes = 0
         # The tickets of sealed batches that are not settled, with the time of sealing.
         self.outstanding: dict[Ticket, float] = {}
-        self._shown = shown
         self._new_ticket = new_ticket
         # The open batch. Its columns are attributes here too, for a thread that appends a set.
         self.pending = self.new()
@@ -161,17 +160,16 @@ class OpenBatch:
         if self.keys:
             self.push(self.pending)
 
-    def push(self, pending: PendingBatch, shown: Iterable[tuple[str, bytes]] | None = None) -> None:
-        """Put a batch into the queue, and `shown` into the map (locked).
+    def push(self, pending: PendingBatch, show: Iterable[object] = ()) -> None:
+        """Put a batch into the queue, and take the steps that show its sets in the map (locked).
 
         If it was the open batch, a new one is opened.
         """
         pending.size = pending.weigh()
         fresh = self.new() if pending is self.pending else self.pending
-        own, now = self._shown, monotonic()
+        now = monotonic()
         # There are no calls from here on, so Ctrl-C can only interrupt before or after these steps.
-        if shown is not None:
-            own |= shown
+        _ = [*show]
         self.pending, self.keys, self.values, self.ticket = fresh, fresh.keys, fresh.values, fresh.ticket
         self.outstanding[pending.ticket] = now
         self.sealed_bytes += pending.size
@@ -180,22 +178,22 @@ class OpenBatch:
             self.wake()
 
     def join(
-        self, keys: list[str], values: list[bytes], extras: dict[str, Any], shown: Iterable[tuple[str, bytes]]
+        self, keys: list[str], values: list[bytes], extras: dict[str, Any], show: Iterable[object]
     ) -> PendingBatch:
         """Add sets to the last batch of the queue if it has the same extras, or queue a new batch (locked)."""
         self.seal()
-        own, last = self._shown, self.sealed[-1] if self.sealed else None
+        last = self.sealed[-1] if self.sealed else None
         if last is not None and last.extras == extras and keys and len(last.keys) + len(keys) < self.most:
             last.keys += keys
             last.values += values
-            own |= shown
+            _ = [*show]
             self._grown(last)
             if self.sleeping:
                 self.wake()
             return last
         pending = self.new()
         pending.keys, pending.values, pending.extras = keys, values, extras
-        self.push(pending, shown)
+        self.push(pending, show)
         return pending
 
     def publish(self, topic: str, key: str, value: bytes, headers: Headers | None = None) -> PendingBatch:

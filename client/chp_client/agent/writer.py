@@ -23,7 +23,7 @@ from chp.topics import NO_HEADERS, Headers, check_headers
 
 from .. import checks
 from ..codecs import Codec
-from ..core.copy.shown import removal
+from ..core.copy.shown import removal, showing
 from ..core.leases import Handle
 from ..renamed import NeverGiven, unknown_argument
 from .mailbox import Mailbox
@@ -213,8 +213,8 @@ class Writer:
         if timeout is not None:
             checks.wait_s(timeout)
         batch = self._batch
-        n, own = len(keys), self._shown
-        pairs = zip(keys, values, strict=True) if self._holds else ()
+        n = len(keys)
+        show = showing(self._shown, zip(keys, values, strict=True)) if self._holds else ()
         with batch.lock:
             if alone or len(batch.keys) + n > batch.room:
                 self._mailbox.make_room(timeout, n)
@@ -224,13 +224,13 @@ class Writer:
                 pending.keys, pending.values = keys, values
                 if ms is not None:
                     pending.extras = {columns.TTLS: ms}
-                batch.push(pending, pairs)
+                batch.push(pending, show)
             else:
                 pending = batch.pending
                 pending.keys += keys
                 pending.values += values
-                # Ctrl-C may come after a call of `update`. `|=` is no call.
-                own |= pairs
+                # Ctrl-C may come after a call. To unpack steps is no call.
+                _ = [*show]
             if batch.sleeping:
                 batch.wake()
             return pending.ticket
@@ -259,10 +259,10 @@ class Writer:
 
     def put(self, keys: list[str], values: list[bytes], extras: dict[str, Any], timeout: float | None) -> Ticket:
         """Queue sets with `extras`, such as those of a lease. They may join a queued batch with the same extras."""
-        pairs = zip(keys, values, strict=True) if self._holds else ()
+        show = showing(self._shown, zip(keys, values, strict=True)) if self._holds else ()
         with self._batch.lock:
             self._mailbox.make_room(timeout)
-            return self._batch.join(keys, values, extras, pairs).ticket
+            return self._batch.join(keys, values, extras, show).ticket
 
     def put_columns(
         self,

@@ -3,6 +3,7 @@
     new_shown()     make one
     exchange()      delete and set keys so that no copy has half of it
     removal()       return the call that deletes keys so
+    showing()       return the steps that set keys so; to unpack them takes all, and Ctrl-C comes before or after
 
 Where Python has its global lock, one C-level call is one step for all other threads, and the map is a plain dict. On
 free-threaded Python there are no such steps, and the map is a `LockedDict`: copies and changes of many keys exclude
@@ -13,13 +14,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, ItemsView, Iterable, KeysView, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from functools import partial
 from itertools import repeat
 from operator import call
+from threading import RLock
 from typing import Any
-
-from ...locks import Lock
 
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -31,27 +31,36 @@ class LockedDict(dict[str, bytes]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lock = Lock()
+        self.lock = RLock()
+
+    def _at_once(self, act: Callable[[], Any]) -> Any:
+        """Call `act` with the lock held, and return its result."""
+        try:
+            _, result, _ = self.steps(act)
+        except BaseException:
+            # The act failed, as by a lack of memory.
+            if self.lock._is_owned():  # type: ignore[attr-defined]
+                self.lock.release()
+            raise
+        return result
+
+    def steps(self, act: Callable[[], Any]) -> Iterator[Any]:
+        """Return the steps of an act that needs the lock; an iteration takes them."""
+        return map(call, (self.lock.acquire, act, self.lock.release))
 
     def update(self, other: Any) -> None:  # type: ignore[override]  # `dict` has more ways to call it
         """Set keys, given as a dict or as pairs."""
-        with self.lock:
-            super().update(other)
-
-    def __ior__(self, other: Any) -> LockedDict:  # type: ignore[override, misc]  # as above
-        self.update(other)
-        return self
+        self._at_once(partial(super().update, other))
 
     def exchange(self, gone: Iterable[str], fresh: dict[str, bytes]) -> None:
         """Delete and set keys."""
-        with self.lock:
-            deque(map(self.pop, gone, repeat(None)), 0)
-            super().update(fresh)
+        changes: tuple[Callable[[], object], ...] = _removal(self, gone), partial(super().update, fresh)
+        self._at_once(partial(deque, map(call, changes), 0))
 
     def copy(self) -> dict[str, bytes]:
         """Return a plain dict of one moment."""
-        with self.lock:
-            return super().copy()
+        found: dict[str, bytes] = self._at_once(super().copy)
+        return found
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]  # a view of a copy
         """Return the keys of one moment."""
@@ -76,14 +85,23 @@ def exchange(shown: dict[str, bytes], gone: Collection[str], fresh: dict[str, by
     if isinstance(shown, LockedDict):
         shown.exchange(gone, fresh)
     elif gone:
-        steps: tuple[Callable[[], object], ...] = removal(shown, gone), partial(shown.update, fresh)
+        steps: tuple[Callable[[], object], ...] = _removal(shown, gone), partial(shown.update, fresh)
         deque(map(call, steps), 0)
     else:
         shown.update(fresh)
 
 
 def removal(shown: dict[str, bytes], gone: Iterable[str]) -> Callable[[], object]:
-    """Return the call that deletes keys in one step."""
-    if isinstance(shown, LockedDict):
-        return partial(shown.exchange, gone, {})
+    """Return the call that deletes keys in one step; it is a call of C, which Ctrl-C doesn't interrupt."""
+    remove = _removal(shown, gone)
+    return partial(deque, shown.steps(remove), 0) if isinstance(shown, LockedDict) else remove
+
+
+def showing(shown: dict[str, bytes], pairs: Iterable[tuple[str, bytes]]) -> Iterator[object]:
+    """Return the steps that set keys. They call no function of Python, where Ctrl-C could come."""
+    show: Callable[[], object] = partial(dict.update, shown, pairs)
+    return shown.steps(show) if isinstance(shown, LockedDict) else map(call, (show,))
+
+
+def _removal(shown: dict[str, bytes], gone: Iterable[str]) -> Callable[[], object]:
     return partial(deque, map(shown.pop, gone, repeat(None)), 0)
