@@ -36,6 +36,7 @@ class LockedDict(dict[str, bytes]):
     def _at_once(self, act: Callable[[], Any]) -> Any:
         """Call `act` with the lock held, and return its result."""
         try:
+            # To unpack an iterator takes all its steps at once. Ctrl-C could come between two calls.
             _, result, _ = self.steps(act)
         except BaseException:
             # The act failed, as by a lack of memory.
