@@ -1,6 +1,7 @@
-"""The lock of a Clone, which Ctrl-C never leaves held.
+"""The lock of a Clone, which Ctrl-C never leaves held, and whether Python has a lock of its own.
 
-    Lock     threading.Lock before Python 3.14
+    Lock            threading.Lock before Python 3.14
+    FREE_THREADED   True if Python has no global lock, so that a call of C is no single step for other threads
 
 From Python 3.14 on, a signal's handler may raise after the lock of a `with` was taken and before the block begins
 (github.com/python/cpython/issues/148874). Nobody would release the lock then, and the program would hang. `__enter__`
@@ -31,4 +32,5 @@ else:
                 raise
 
 
-__all__ = ["Lock"]
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+__all__ = ["FREE_THREADED", "Lock"]

@@ -11,7 +11,7 @@ import pytest
 from chp_client.core.copy.shown import LockedDict, exchange, removal, showing
 
 
-@pytest.mark.parametrize("made", [dict, LockedDict])
+@pytest.mark.parametrize("made", [dict, lambda: LockedDict(threading.RLock())])
 def test_keys_are_deleted_and_set_together(made: Callable[[], dict[str, bytes]]) -> None:
     shown = made()
     shown.update({"/a": b"1", "/b": b"2"})
@@ -26,7 +26,7 @@ def test_keys_are_deleted_and_set_together(made: Callable[[], dict[str, bytes]])
 
 @pytest.mark.parametrize("read", ["copy", "keys", "values", "items"])
 def test_a_copy_waits_for_the_end_of_a_change(read: str) -> None:
-    shown, copies = LockedDict(), list[Any]()
+    shown, copies = LockedDict(threading.RLock()), list[Any]()
     shown["/a"] = b"1"
 
     def steps() -> Any:

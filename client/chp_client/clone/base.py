@@ -15,7 +15,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import current_thread
+from threading import RLock, current_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
@@ -37,7 +37,9 @@ from ..agent.watch import Watch, WatchQueue
 from ..agent.writer import Writer
 from ..clientfile import ClientFile, credentials_of
 from ..codecs import Codec, OnBad, V
+from ..core.copy.shown import LockedDict
 from ..core.core import ClientCore, Timing
+from ..locks import FREE_THREADED
 from ..mount_table import ROOT
 from ..renamed import OldName, PublicNames, RedisName, public_names, renamed
 from ..starts import BEGIN, SNAPSHOT, KeyStart, key_start
@@ -144,6 +146,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             held,
             [endpoint[0] for endpoint in endpoints],
             monotonic(),
+            # Of a plain dict without the global lock, a copy could have half of a record.
+            shown=LockedDict(RLock()) if FREE_THREADED else {},
             limits=checks.limits_with(window_bytes),
             timing=Timing(silence_s=silence) if silence else None,
             max_lag_s=checks.seconds("max_lag_s", max_lag_s),

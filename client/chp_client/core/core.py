@@ -32,7 +32,6 @@ from .chp1 import Chp1Follower
 from .client_report import ClientReport
 from .copy.channel import CopyChannel
 from .copy.channels import Answer, CopyChannels
-from .copy.shown import new_shown
 from .copy.subscriptions import PULSE, Subscriptions
 from .events import Effects, Sink, State
 from .freshness import Freshness
@@ -67,7 +66,7 @@ class ClientCore:
         chance: Chance = lambda: 0.5,
         who: Mapping[str, Any] | None = None,
     ) -> None:
-        self.shown: dict[str, bytes] = new_shown() if shown is None else shown
+        self.shown: dict[str, bytes] = {} if shown is None else shown
         self.limits, self.timing = limits, timing or Timing()
         self.stats: Counter[str] = Counter()
         self.out = out = Sink()

@@ -1,6 +1,5 @@
 """The map that a Clone shows, which the agent changes while the application's threads read it.
 
-    new_shown()     make one
     exchange()      delete and set keys so that no copy has half of it
     removal()       return the call that deletes keys so
     showing()       return the steps that set keys so; to unpack them takes all, and Ctrl-C comes before or after
@@ -12,26 +11,25 @@ each other. A read of one key takes no lock on either.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from functools import partial
 from itertools import repeat
 from operator import call
-from threading import RLock
 from typing import Any
-
-FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class LockedDict(dict[str, bytes]):
-    """A dict of which no copy has half of a change of many keys; `keys`, `values` and `items` are of a copy."""
+    """A dict of which no copy has half of a change of many keys; `keys`, `values` and `items` are of a copy.
+
+    `lock` is a `threading.RLock`, which knows whether its thread holds it.
+    """
 
     __slots__ = ("lock",)
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Any) -> None:
         super().__init__()
-        self.lock = RLock()
+        self.lock = lock
 
     def _at_once(self, act: Callable[[], Any]) -> Any:
         """Call `act` with the lock held, and return its result."""
@@ -40,7 +38,7 @@ class LockedDict(dict[str, bytes]):
             _, result, _ = self.steps(act)
         except BaseException:
             # The act failed, as by a lack of memory.
-            if self.lock._is_owned():  # type: ignore[attr-defined]
+            if self.lock._is_owned():
                 self.lock.release()
             raise
         return result
@@ -74,11 +72,6 @@ class LockedDict(dict[str, bytes]):
     def items(self) -> ItemsView[str, bytes]:  # type: ignore[override]  # a view of a copy
         """Return the items of one moment."""
         return self.copy().items()
-
-
-def new_shown() -> dict[str, bytes]:
-    """Return an empty map for this interpreter."""
-    return LockedDict() if FREE_THREADED else {}
 
 
 def exchange(shown: dict[str, bytes], gone: Collection[str], fresh: dict[str, bytes]) -> None:
