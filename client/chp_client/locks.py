@@ -20,14 +20,14 @@ else:
     class Lock(_thread.RLock):  # type: ignore[misc]  # it is final in the stubs alone
         """A lock that knows its owner, so that a handler that comes too early can release it."""
 
-        def __enter__(self) -> bool:  # type: ignore[override]
-            if self._is_owned():  # type: ignore[attr-defined]
+        def __enter__(self) -> bool:  # type: ignore[override]  # a `with` gives no arguments
+            if self._is_owned():  # type: ignore[attr-defined]  # threading.Condition uses it too
                 # Otherwise a signal's handler would find a change half made.
                 raise RuntimeError("a signal's handler can't use the Clone that it interrupted; let it set an event")
             try:
                 return self.acquire()
             except BaseException:
-                if self._is_owned():  # type: ignore[attr-defined]
+                if self._is_owned():  # type: ignore[attr-defined]  # as above
                     self.release()
                 raise
 

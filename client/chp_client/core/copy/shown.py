@@ -1,8 +1,10 @@
 """The map that a Clone shows, which the agent changes while the application's threads read it.
 
-    exchange()      delete and set keys so that no copy has half of it
-    removal()       return the call that deletes keys so
-    showing()       return the steps that set keys so; to unpack them takes all, and Ctrl-C comes before or after
+    exchange()      delete and set keys in one step
+    removal()       return the call that deletes keys in one step
+    showing()       return the parts of a step that sets keys; unpack them to take the step
+
+No copy has half of a step, and Ctrl-C comes before or after it.
 
 Where Python has its global lock, one C-level call is one step for all other threads, and the map is a plain dict. On
 free-threaded Python there are no such steps, and the map is a `LockedDict`: copies and changes of many keys exclude
