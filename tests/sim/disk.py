@@ -99,7 +99,8 @@ class Disk:
         before = len(self.rows)
         while self.rows and self.rows[-1].last > number:
             self.rows.pop()
-        self.abort_snapshot()
+        if self._building_number > number:
+            self.abort_snapshot()
         self._last = self.number
         self.shelf.drop_after(number)
         self._move_mark()

@@ -26,6 +26,12 @@ def test_seeds_run_clean(start: int) -> None:
         assert not result.error, f"seed {seed} ({result.temper}): {result.error}; see the transcript above"
 
 
+def test_seed_382_drops_a_partial_record_while_a_snapshot_of_the_complete_ones_is_written() -> None:
+    """The snapshot goes on, as in a real journal (`Journal.drop_after`)."""
+    result = run_seed(382)
+    assert not result.error, result.error
+
+
 # The last two have keys and rules.
 @pytest.mark.parametrize("seed", [2, 13, 17, 105, 131, 319])
 def test_seeds_with_replicas_run_clean(seed: int) -> None:

@@ -4,10 +4,9 @@
 
 A read is a dict's own, and sees whole records only: the agent changes the map in one step a record. On free-threaded
 Python that holds for copies alone: a read may show a record that the next read of another key does not show yet
-(core/copy/shown.py). Iteration
-goes over the keys there are at its beginning, since others change the map meanwhile. `snapshot()` and
-`dict(clone.items())` are a copy of one moment. But `dict(clone)` asks for each value by its key, which may be gone by
-then: a KeyError names `snapshot()` if an iteration began a moment ago. Only a miss pays for that.
+(core/copy/shown.py). Iteration goes over the keys there are at its beginning, since others change the map meanwhile.
+`snapshot()` and `dict(clone.items())` are a copy of one moment. But `dict(clone)` asks for each value by its key, which
+may be gone by then: a KeyError names `snapshot()` if an iteration began a moment ago. Only a miss pays for that.
 """
 
 from __future__ import annotations
