@@ -78,6 +78,7 @@ def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cor
 def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_lives(pair: Cores) -> None:
     """An operator starts it as a third server. The passive took it for the active, and became active beside it."""
     pair.connection(True)
+    pair.run(0.5)
     for _ in range(20):
         pair.run(0.1)
         pair.b.peer_message(forged(pair.p, echo=b"", state=int(State.PRIMARY)), LINE)
@@ -107,6 +108,23 @@ def test_the_peers_next_run_is_heard_behind_the_last_words_of_the_run_before(pai
     connection, pair._connection["B"] = pair._connection["B"], []
     core.begin_turn(pair.now + 5, pair.now + 5, None, connection)
     core.peer_message(pair.p.link.state_message())
+    core.peer_message(forged(pair.p, echo=b""), NEW_LINE)
+    assert core.pair.peer is not None and core.pair.peer.server == b"f" * 16
+
+
+def test_the_peers_next_run_is_heard_if_the_last_words_came_between_its_connections(pair: Cores) -> None:
+    """The words of a run may come after its connection broke. They are none of the next connection (seed 929)."""
+    pair.connection(True)
+    pair.run(0.5)
+    core, pair.stopped = pair.b, "P"
+    pair.connection(False)
+    pair.turn("B")
+    pair.now += 0.1
+    core.begin_turn(pair.now, pair.now, None, [])
+    core.peer_message(pair.p.link.state_message())
+    pair.now += 0.1
+    pair.connection(True)
+    pair.turn("B")
     core.peer_message(forged(pair.p, echo=b""), NEW_LINE)
     assert core.pair.peer is not None and core.pair.peer.server == b"f" * 16
 

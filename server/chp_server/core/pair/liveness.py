@@ -68,8 +68,11 @@ class Liveness:
         return mute or self.is_heard(self._word_at, now)
 
     def is_unbroken(self, heard: float) -> bool:
-        """Return True if the connection to the peer stands, and has not broken since the peer spoke at `heard`."""
-        return self.connected and heard > self._broke_at
+        """Return True if the connection to the peer stands, and was up when the peer spoke at `heard`.
+
+        Words that came between a break and the next connection may be the last ones of a run that has ended.
+        """
+        return self.connected and heard > self._broke_at and heard >= self._up_at
 
     def _stands_since(self, heard: float) -> bool:
         # A server that ends says its last words and breaks the connection in one turn of this server. Only if the
