@@ -46,13 +46,13 @@ class Etcd:
 
     def start(self) -> Self:
         """Start etcd, and wait until it serves."""
-        program = shutil.which("etcd")
-        if program is None:
-            raise EtcdError("the program etcd is not installed (Debian: etcd-server)")
+        for needed, package in (("etcd", "etcd-server"), ("etcdctl", "etcd-client")):
+            if shutil.which(needed) is None:
+                raise EtcdError(f"the program {needed} is not installed (Debian: {package})")
         here = f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
         peers = f"http://{self.host}:{self._peer_port}"
         argv = [
-            *self._prefix, program, "--data-dir", str(self._directory), "--listen-client-urls", here,
+            *self._prefix, "etcd", "--data-dir", str(self._directory), "--listen-client-urls", here,
             "--advertise-client-urls", here, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
             "--initial-cluster", f"default={peers}", "--log-level", "warn", *(["--auto-tls"] if self._tls else []),
         ]  # fmt: skip
