@@ -74,10 +74,12 @@ def status(hosts: TwoHosts) -> tuple[int, str]:
 def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
     with TwoHosts(tmp_path / "hosts", kind) as hosts:
         assert set_up(hosts) == ""
-        until(lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None], "a pair in sync")
-        done = hosts.a.run(
-            "chp --client-file /etc/chp/alice.toml set /a 1 && chp --client-file /etc/chp/alice.toml get /a"
+        until(
+            lambda: status(hosts)[0] == 0 or hosts.a.ended() != [None],
+            lambda: f"a pair in sync: {status(hosts)}; a: {hosts.a.said()}; b: {hosts.b.said()}",
         )
+        chp = "chp --client-file /etc/chp/alice.toml --timeout 25"
+        done = hosts.a.run(f"{chp} set /a 1 && {chp} get /a")
         assert (done.returncode, done.stdout) == (0, "1"), done
         # The program asks in each way that is no Clone.
         asked = hosts.a.run(f"python3 -c '{_ASKS}'")
@@ -93,6 +95,14 @@ def test_a_link_local_address_has_its_interface(tmp_path: Path) -> None:
         (found,) = re.findall(r"inet6 (fe80::[0-9a-f:]+)/", hosts.a.run("ip -6 addr show dev eth0").stdout)
         there = f"chp --servers 'tcp://[{found}%eth0]:5556' set /a 1"
         until(lambda: hosts.b.run(there).returncode == 0, "a server at a link-local address")
+
+
+def test_a_replica_follows_a_server_whose_name_has_an_ipv6_address_alone(tmp_path: Path) -> None:
+    with TwoHosts(tmp_path / "hosts", 6) as hosts:
+        hosts.a.start("chp-server --insecure --bind tcp://*:5556 --store memory:")
+        hosts.b.start("chp-server --insecure --bind tcp://*:5576 --store memory: --replica --upstream tcp://a:5556")
+        until(lambda: hosts.a.run("chp --servers a:5556 set /a 1").returncode == 0, "a server")
+        until(lambda: hosts.b.run("chp --servers b:5576 get /a").stdout == "1", hosts.b.said)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of the times when the connection to the peer's P+3 comes up and breaks, as libzmq reports them.
+"""Tests of the times when the connection to the peer's P+3 comes up and breaks, and of the kind of address it uses.
 
 covers: sockets.py
 """
@@ -11,7 +11,11 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from chp_server.ports.sockets import PeerWatch
+from chp.limits import DEFAULT
+from chp_server.ports.sockets import LOOK_AGAIN_S, PeerWatch, ServerSockets
+from chp_server.settings.config import Config
+from chp_server.testing import free_port
+from tests.talk import until
 
 PATIENCE_MS = 20_000
 
@@ -88,3 +92,44 @@ def test_a_peer_with_another_key_has_no_connection(context: zmq.Context[zmq.Sock
     ours.close(0)
     router.disable_monitor()
     router.close(0)
+
+
+@pytest.fixture
+def named(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[ServerSockets, str]]:
+    """The sockets of a server whose peer has a host name, and where the peer would listen for it."""
+    ours, theirs = free_port(), free_port()
+    config = Config(role="primary", bind=f"tcp://127.0.0.1:{ours}", peer=f"tcp://localhost:{theirs}")
+    sockets = ServerSockets(context, config, DEFAULT, lambda: 0)
+    sockets.bind()
+    yield sockets, f"tcp://127.0.0.1:{theirs + 3}"
+    sockets.close()
+
+
+def kinds(sockets: ServerSockets, looks: int) -> list[bool]:
+    """Return whether the socket uses IPv6 after each of some looks for a peer that does not hear us."""
+    found = []
+    for n in range(1, looks + 1):
+        assert sockets.look_for_peer(n * (LOOK_AGAIN_S + 1), unheard=True, met=False)
+        dealer = sockets.peer_dealer(1)
+        found.append(bool(dealer.ipv6))
+        dealer.close(0)
+    return found
+
+
+def test_the_kinds_of_address_take_turns_until_one_reaches_the_peer(named: tuple[ServerSockets, str]) -> None:
+    sockets, _ = named
+    first, *others = kinds(sockets, 4)
+    assert others == [not first, first, not first]
+
+
+def test_a_kind_of_address_that_reached_the_peer_is_kept(
+    named: tuple[ServerSockets, str], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    sockets, where = named
+    with context.socket(zmq.ROUTER) as peer:
+        peer.bind(where)
+        until(lambda: True in sockets.look_at_peer(sockets.waiting.wait(10)), "a connection to the peer")
+        dealer = sockets.peer_dealer(1)
+        reached = bool(dealer.ipv6)
+        dealer.close(0)
+        assert kinds(sockets, 1) == [reached]

@@ -274,8 +274,8 @@ class ServerSockets:
         # Both are None until the ports are taken, and for a server without a peer.
         self._peer_out: zmq.Socket[bytes] | None = None
         self._peer_watch: PeerWatch | None = None
-        # Another socket connects in place of the one before.
-        self._peer_anew = False
+        # Another socket connects in place of the one before, which had a connection or had none.
+        self._peer_anew = self._peer_reached = False
         questions = 16 * limits.question_bytes_max
         bound = [self.unfinished.watch(socket, questions) for socket in (self.snapshot, self.updates)]
         # They are in the order of the ports.
@@ -310,10 +310,11 @@ class ServerSockets:
             self._files = listen(clients, self._config.ipc_address)
 
     def look_for_peer(self, now: float, *, unheard: bool, met: bool) -> bool:
-        """Connect to the peer anew if it has another key or does not hear us, or if it has a name and we never met.
+        """Connect to the peer anew if it has another key, or if it does not hear us and has a name or we have keys.
 
         Return True if it connects anew. If the peer does not know our key, libzmq gives the connection up for ever; of
-        a name it tries one kind of address.
+        a name it tries one kind of address. A kind that reached the peer is kept: if both servers changed it in turn,
+        the connection of one could stand only while that of the other did not.
         """
         peer = self._config.peer_endpoint(3)
         if peer is None:
@@ -324,7 +325,7 @@ class ServerSockets:
                 self._look_again_at = now + LOOK_AGAIN_S
             if now < self._look_again_at:
                 return False
-            self._tries += 1
+            self._tries += not self._peer_reached
         self._look_again_at = now + LOOK_AGAIN_S
         self._connect_to(peer)
         return True
@@ -335,7 +336,7 @@ class ServerSockets:
             self.waiting.remove(self._peer_watch.events)
             self._peer_watch.close()
             self._peer_out.close(0)
-            self._peer_anew = True
+            self._peer_anew, self._peer_reached = True, False
         self._peer_out = peer_dealer(self._context, peer, PEER_OUT_MAX, self.zap_handler, self._tries)
         self._peer_watch = PeerWatch(self._peer_out)
         self.waiting.add(self._peer_watch.events)
@@ -364,6 +365,7 @@ class ServerSockets:
         if watch is not None and watch.events in ready:
             self.waiting.again.discard(watch.events)
             changes += watch.changes()
+        self._peer_reached = self._peer_reached or True in changes
         return changes
 
     def to_peer(self, messages: Iterable[Frames]) -> int:

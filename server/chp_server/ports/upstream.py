@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 
 import zmq
 
-from chp.addresses import beside, is_ipv6
+from chp.addresses import beside, in_turn
 from chp.keyfiles import KeyPair
 from chp.limits import Limits
 
 from ..core.replica.upstream import HUGZ, PASSED, QUESTIONS, SETS, UPDATES
-from .sockets import KEEPALIVE, PEER_MESSAGE_BYTES_MAX, Frames, Poller, send_all
+from .sockets import KEEPALIVE, PEER_MESSAGE_BYTES_MAX, Frames, Poller, only_ipv6, send_all
 
 Socket = zmq.Socket[bytes]
 OFFSETS = {QUESTIONS: 0, UPDATES: 1, SETS: 2}
@@ -49,6 +49,8 @@ class UpstreamSockets:
         self._of_topic: dict[tuple[bytes, bytes], bytes] = {}
         self._lines: dict[bytes, Socket] = {}
         self._named: dict[Socket, bytes] = {}
+        # For each server, they count the kinds of address of its name.
+        self._tries = [int(only_ipv6(server)) for server in servers]
         self.dropped = 0
 
     def connect(self) -> None:
@@ -79,7 +81,7 @@ class UpstreamSockets:
             own, theirs = self._keys[line[1]]
             socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = own.public, own.secret, theirs
         address = beside(self._servers[line[1]], OFFSETS[kind])
-        socket.ipv6 = is_ipv6(address)
+        socket.ipv6 = in_turn(address, self._tries[line[1]])
         socket.connect(address)
         self._lines[line], self._named[socket] = socket, line
         self._waiting.add(socket)
@@ -128,9 +130,13 @@ class UpstreamSockets:
             return None
 
     def connect_anew(self) -> None:
-        """Connect again: if a server did not know our key, libzmq has given the connection up for ever."""
+        """Connect again, to the other kind of address of a name.
+
+        If a server did not know our key, libzmq has given the connection up for ever; of a name it tries one kind.
+        """
         for line in list(self._lines):
             self._close(line)
+        self._tries = [tries + 1 for tries in self._tries]
         self.connect()
 
     def _subscribe(self, line: bytes, event: bytes) -> None:

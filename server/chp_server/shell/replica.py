@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+from chp.addresses import is_name
 from chp.limits import DEFAULT, Limits
 
 from .. import logs
@@ -44,8 +45,8 @@ class ReplicaServer(Server):
         self.upstream = UpstreamSockets(self._context, self._servers, self._limits, self.sockets.waiting, keys)
         files = self.sockets.users.most // (FILES_A_CLIENT * FILES_SHARE)
         self.core.upstream.passed_max = max(1, min(self._limits.passed_max, files))
-        # Servers that do not know our key may know it later.
-        self._again_s = LOOK_AGAIN_S if keys else inf
+        # Servers that do not know our key may know it later, and a name may have another kind of address.
+        self._again_s = LOOK_AGAIN_S if keys or any(map(is_name, self._servers)) else inf
         self._heard_at = time.monotonic()
         # When this replica last served, and whether the log says since then why it does not.
         self._served_at, self._said_trouble = self._heard_at, False
