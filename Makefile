@@ -5,7 +5,7 @@
 #              run once more alone, and what fails twice is red; make test-fast: what needs no sockets, in under a minute
 #              make test-browser: the gateway's console in Debian's chromium
 #              make test-long: what takes hours, in parts of at most 20 minutes (make test-long PART=sim-3; ARGS=--list names them);
-#              make test-long-report: what was proved for this commit, and for the last change of each package
+#              make test-long-report: what was proved for this commit, and for each package as it is
 # make bench   side by side with its peers; results in benchmarks/results
 # make check   lint, types, the fast tests and 50 seeds, in about three minutes: before each commit
 # make docs    the pages, the reference and the changelog as a site that can be searched, in artifacts/site; it installs no PySpark

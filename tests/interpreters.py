@@ -112,7 +112,10 @@ def main() -> int:
     argv += [] if given.done is None else ["-p", "tests.long.noted", "--done", str(given.done.resolve())]
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     path = f"{inside.parent}{os.pathsep}{environ.get('PATH', '')}"
-    return subprocess.run(argv, cwd=ROOT, env={**environ, "PATH": path}, check=False).returncode
+    # An interrupt then ends the tests, and no process between.
+    os.chdir(ROOT)
+    sys.stdout.flush()
+    os.execve(inside, argv, {**environ, "PATH": path})
 
 
 if __name__ == "__main__":

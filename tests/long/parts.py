@@ -16,6 +16,13 @@ MINUTES = 20.0
 # The tests of a part, each of which is a round.
 NOTED = "{python} -m pytest -q -p tests.long.noted --done {state}/done -m long"
 SEEDS_A_PART = 1000
+# The simulator runs the cores, and none of the sockets around them (tests/unit/test_long.py).
+SHELLS = (
+    "client/chp_client/cli/", "client/chp_client/gateway/", "client/chp_client/recipes/",
+    "client/chp_client/recording/", "client/chp_client/spark/", "client/pyspark_chp/", "client/pytest_chp/",
+    "server/chp_server/ports/", "server/chp_server/shell/reactor.py", "server/chp_server/shell/replica.py",
+    "server/chp_server/store/sql/", "server/chp_server/tools/",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,19 +35,29 @@ class Part:
     minutes: float = MINUTES
     # The name of the directory of the part; "" stands for the name of the part.
     shares: str = ""
+    # The command that shows a round that failed, with `{round}` for its name.
+    again: str = ""
+    # How the paths of files begin that the part never loads. It proves as much after a change of them.
+    spares: tuple[str, ...] = ()
+
+    @property
+    def notes_rounds(self) -> bool:
+        """True if the command notes its rounds in `{state}/done`; another command is one round."""
+        return "{state}/done" in self.command
 
 
 def _seeds(name: str, about: str, start: int, count: int, ways: str = "") -> Part:
     command = f"{{python}} -m tests.sim --keep-going --done {{state}}/done --seeds {count} --from {start}{ways}"
-    return Part(name, f"{count:,} seeds of the simulator from {start:,}{about}", command)
+    show = f"python -m tests.sim{ways} --show {{round}} --shrink"
+    return Part(name, f"{count:,} seeds of the simulator from {start:,}{about}", command, again=show, spares=SHELLS)
 
 
 PARTS = (
     *(_seeds(f"sim-{n + 1}", "", n * SEEDS_A_PART, SEEDS_A_PART) for n in range(20)),
     _seeds("sim-arbiter", ", each with an arbiter", 20_000, 500, " --arbiter"),
-    _seeds("sim-consumers", ", each with groups", 20_000, 500, " --consumers"),
-    _seeds("sim-splits", ", each with split clients", 20_000, 500, " --splits"),
-    _seeds("sim-copies", ", with losses of two of three disks", 20_000, 2000, " --copies"),
+    _seeds("sim-consumers", ", most of them with groups", 20_000, 500, " --consumers"),
+    _seeds("sim-splits", ", with split clients", 20_000, 500, " --splits"),
+    _seeds("sim-copies", ", a quarter of them with losses of two of three disks", 20_000, 2000, " --copies"),
     Part("damages", "a thousand damaged journals", f"{NOTED} tests/damage"),
     Part(
         "kills", "a hundred rounds of kill -9, with all sets counted",

@@ -1,48 +1,93 @@
-"""The report of the long proofs: what was proved for this commit, and for the last change of each package.
+"""The report of the long proofs: what was proved for this commit, and for each package as it is now.
 
-A line of tests/long.jsonl proves something for a package if its commit has the last change of that package. The report
-says "dirty" of a line whose tree differed from its commit. "This commit" is the last one that changed more than the
-lines themselves.
+A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one, but
+for files that the part never loads. For "this commit", all files but the lines are the same. Of several lines the last
+one counts that is green or red and not dirty. The report says "dirty" of a line whose tree differed from its commit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
+from .parts import Part
+from .tree import ALL
+
 PACKAGES = ("chp", "server", "client")
+COLUMNS = ("this commit", *PACKAGES)
+NEEDED = {"part": str, "commit": str, "dirty": bool, "at": str, "result": str, "rounds": int}
+SHALLOW = "the report leaves out {} of a commit that this clone does not have; `git fetch --unshallow` gets all"
+Line = dict[str, Any]
 Git = Callable[..., str]
 
 
-def report(lines: Path, parts: list[str], git: Git) -> str:
-    """Return the report as a table, with a row for each part."""
-    told = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    paths = {"this commit": (".", ":!tests/long.jsonl"), **{name: (name,) for name in PACKAGES}}
-    sets = {name: _since(told, git("log", "-1", "--format=%H", "--", *where), git) for name, where in paths.items()}
-    rows = [["part", *sets]]
-    rows += [[part, *(_shown(commits, told, part) for commits in sets.values())] for part in parts]
+def report(lines: Path, parts: Sequence[Part], git: Git) -> tuple[str, list[str]]:
+    """Return the report as a table, with a row for each part, and what is wrong with the lines."""
+    told, wrong = read(lines)
+    spares = {part.name: part.spares for part in parts}
+    changed = {commit: _changed(commit, git) for commit in {line["commit"] for line in told}}
+    shown: dict[tuple[str, str], Line] = {}
+    for line in sorted(told, key=lambda line: (_rank(line), line["at"])):
+        names = changed[line["commit"]]
+        if names is not None:
+            columns = _proved(names, spares.get(line["part"], ()))
+            shown |= {(line["part"], column): line for column in columns}
+    if unknown := sum(changed[line["commit"]] is None for line in told):
+        wrong.append(SHALLOW.format("a line" if unknown == 1 else f"{unknown} lines"))
+    rows = [["part", *COLUMNS]]
+    rows += [[part.name, *(_text(shown.get((part.name, column))) for column in COLUMNS)] for part in parts]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     sums = (f"{sum(row[i].startswith('green') for row in rows[1:])} of {len(parts)} are green for {name}"
             for i, name in enumerate(rows[0]) if i)  # fmt: skip
-    return "\n".join([*table, "", *sums])
+    return "\n".join([*table, "", *sums]), wrong
 
 
-def _since(told: list[dict[str, Any]], at: str, git: Git) -> set[str]:
-    """Return the commits of the lines that are a commit or follow on it."""
-    if not told or not at:
-        return set()
-    after = {at, *git("rev-list", f"{at}..HEAD", "--ancestry-path").split()}
-    return {line["commit"] for line in told if any(each.startswith(line["commit"]) for each in after)}
+def read(lines: Path) -> tuple[list[Line], list[str]]:
+    """Return the lines of a file, and the names of those that are none."""
+    told, wrong = [], []
+    for no, text in enumerate(lines.read_text().splitlines() if lines.exists() else (), 1):
+        try:
+            line = json.loads(text)
+            good = all(isinstance(line[name], kind) for name, kind in NEEDED.items())
+        except (ValueError, KeyError, TypeError):
+            good = False
+        if not good or not re.fullmatch("[0-9a-f]{7,40}", line["commit"]):
+            wrong.append(f"{lines}:{no}: this is not the line of a run; mend or remove it")
+            continue
+        if line["result"] == "green" and not line["rounds"] and line.get("skipped"):
+            line["result"] = "skipped"
+        told.append(line)
+    return told, wrong
 
 
-def _shown(commits: set[str], told: list[dict[str, Any]], part: str) -> str:
-    """Return the last result of a part among some commits, or "-" if it did not run there."""
-    found = [line for line in told if line["part"] == part and line["commit"] in commits]
-    if not found:
+def _changed(commit: str, git: Git) -> list[str] | None:
+    """Return the files that differ between a commit and this one, or None if this clone does not have it."""
+    try:
+        return list(git("diff", "--name-only", "--no-renames", commit, "HEAD", *ALL).splitlines())
+    except CalledProcessError:
+        return None
+
+
+def _proved(changed: list[str], spares: tuple[str, ...]) -> list[str]:
+    """Return the columns for which a line proves something, by the files that changed since."""
+    touched = {name.partition("/")[0] for name in changed if not name.startswith(spares)}
+    return [*([] if changed else ["this commit"]), *(package for package in PACKAGES if package not in touched)]
+
+
+def _rank(line: Line) -> bool:
+    return line["result"] in ("green", "red") and not line["dirty"]
+
+
+def _text(line: Line | None) -> str:
+    """Return the cell of a line, or "-" if there is none."""
+    if line is None:
         return "-"
-    last = found[-1]
-    rounds = f" {last['rounds']}" if last["rounds"] else ""
-    return f"{'dirty ' * last['dirty']}{last['result']}{rounds} {last['at'][:10]}"
+    rounds = f" {line['rounds']}" if line["rounds"] else ""
+    notes = [f"{line[name]} {name}" for name in ("skipped", "again") if line.get(name)]
+    noted = f" ({', '.join(notes)})" if notes else ""
+    return f"{'dirty ' * line['dirty']}{line['result']}{rounds}{noted} {line['at'][:10]}"

@@ -15,8 +15,17 @@ def note(file: Path, name: str, said: str = OK) -> None:
 
 def noted(file: Path) -> dict[str, str]:
     """Return what was noted of each round; of a round that ran twice, what was noted last."""
+    return dict(_notes(file))
+
+
+def again(file: Path) -> int:
+    """Return how many rounds went well after they had failed."""
+    return len({name for name, said in _notes(file) if said not in (OK, SKIPPED)} & passed(file))
+
+
+def _notes(file: Path) -> list[tuple[str, str]]:
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return {name: said for name, _, said in (line.rpartition("\t") for line in lines)}
+    return [(name, said) for name, _, said in (line.rpartition("\t") for line in lines)]
 
 
 def passed(file: Path) -> set[str]:

@@ -2,7 +2,7 @@
 
 Seeds run in several processes, without a transcript. The first failing seed runs again with one, in the notation of
 tests/scenarios, so that it becomes a scenario by copying it. With --shrink it is made short first. With --done FILE the
-seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long/noted.py).
+seeds that ran are noted in a file, and a later run with that file goes on behind them (tests/long/state.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -99,14 +100,21 @@ def sweep(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _runs(seeds: list[int], args: argparse.Namespace) -> Iterator[Iterator[tuple[Result, float]]]:
-    """Give the results of seeds in their order, from as many processes as there are jobs."""
+    """Give the results of seeds in their order, from as many processes as there are jobs.
+
+    A process that is killed ends the run with BrokenProcessPool.
+    """
     run = partial(_run, args=args)
     if args.jobs <= 1 or len(seeds) <= 1:
         _collect_little()
         yield map(run, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(min(args.jobs, len(seeds)), _collect_little) as pool:
-        yield pool.imap(run, seeds)
+    forking = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(min(args.jobs, len(seeds)), forking, _collect_little)
+    try:
+        yield pool.map(run, seeds)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _collect_little() -> None:

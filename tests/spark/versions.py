@@ -9,11 +9,13 @@ of Spark Connect run there.
 A streaming query starts a Python worker of its own, and Spark gives it ten seconds to connect back. A worker needs 0.6
 s of processor time for that, and 2 s with Spark Connect, so a busy machine may miss it. No setting of Spark raises the
 bound, which is a constant of its PythonWorkerFactory in 4.0 to 4.3 (`spark.python.authenticate.socketTimeout` counts
-after it). With `--done`, as in the parts of `tests.long`, the tests that failed run up to twice more.
+after it). With `--done`, as in the parts of `tests.long`, the tests that failed run up to twice more. The line of the
+part then says how many went well again.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +31,7 @@ TESTS = (
     "test_admission", "test_connect", "test_connector_changes", "test_connector_read", "test_connector_write",
     "test_lookup", "test_topics",
 )  # fmt: skip
-INSTALL_S, TESTS_S = 900.0, 1200.0
+INSTALL_S, TESTS_S, LEAVE_S = 900.0, 1200.0, 50.0
 
 
 def python_of(version: str, folder: Path) -> Path:
@@ -58,10 +60,23 @@ def main() -> int:
     env = {**os.environ, "PYTHONPATH": path}
     code = 0
     for _ in range(3 if "--done" in given.words else 1):
-        code = subprocess.run(argv, cwd=ROOT, env=env, timeout=TESTS_S, check=False).returncode
+        code = run(argv, env)
         if code == 0:
             break
     return code
+
+
+def run(argv: list[str], env: dict[str, str]) -> int:
+    """Return the exit code of the tests, which end their Spark when they are interrupted."""
+    with subprocess.Popen(argv, cwd=ROOT, env=env) as tests:
+        try:
+            return tests.wait(TESTS_S)
+        except KeyboardInterrupt:
+            tests.send_signal(signal.SIGINT)
+            tests.wait(LEAVE_S)
+            raise
+        finally:
+            tests.kill()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +16,22 @@ from typing import Any
 import pytest
 
 from tests.long import __main__ as long
-from tests.long.parts import MINUTES, PARTS, Part
+from tests.long import tree
+from tests.long.parts import MINUTES, PARTS, SHELLS, Part
 from tests.long.report import report
-from tests.long.state import note, noted, passed
+from tests.long.state import again, note, noted, passed
+from tests.long.tree import Tree
+from tests.talk import WAIT_S, until
 
 ROOT = Path(__file__).parents[2]
 
 
+NOW = Tree("c0ffee000000", "the content", dirty=False)
+
+
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> long.Runner:
-    answers = {"rev-parse": "c0ffee", "status": "", "diff": ""}
-    monkeypatch.setattr(long, "git", lambda verb, *_: answers[verb])
-    return long.Runner(tmp_path / "long", tmp_path / "long.jsonl")
+def runner(tmp_path: Path) -> long.Runner:
+    return long.Runner(tmp_path / "long", tmp_path / "long.jsonl", lambda: NOW)
 
 
 def part(code: str, *, minutes: float = MINUTES, shares: str = "") -> Part:
@@ -60,7 +67,7 @@ def test_a_part_that_goes_well_leaves_a_green_line_and_begins_anew(runner: long.
     assert runner.run(part(code))["result"] == runner.run(part(code))["result"] == "green"
     assert [(line["rounds"], line["skipped"]) for line in lines(runner)] == [(2, 1), (2, 1)]
     assert {key: lines(runner)[0][key] for key in ("part", "commit", "dirty")} == {
-        "part": "some", "commit": "c0ffee", "dirty": False,
+        "part": "some", "commit": "c0ffee000000", "dirty": False,
     }  # fmt: skip
 
 
@@ -89,10 +96,99 @@ def test_what_parts_share_is_left_for_the_next_one_unless_it_failed(runner: long
 
 
 def test_what_was_done_in_another_tree_does_not_count(runner: long.Runner) -> None:
-    state = runner._state(part(""))
+    state = runner._state(part(""), NOW)
     note(state / "done", "1")
-    runner._tree = "another"
-    assert passed(runner._state(part("")) / "done") == set()
+    assert passed(runner._state(part(""), NOW) / "done") == {"1"}
+    assert passed(runner._state(part(""), Tree(NOW.commit, "another", dirty=True)) / "done") == set()
+
+
+def test_a_line_of_a_tree_that_changed_meanwhile_is_dirty_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+    trees = iter([NOW, Tree(NOW.commit, "another", dirty=False)])
+    runner = long.Runner(tmp_path / "long", tmp_path / "long.jsonl", lambda: next(trees))
+    line = runner.run(part("import sys; open(sys.argv[1], 'a').write('1\\tok\\n')", shares="both"))
+    assert (line["result"], line["dirty"]) == ("green", True)
+    assert not (runner._place / "both").exists()
+
+
+@pytest.mark.parametrize("said", ["", "1\\tskipped\\n"])
+def test_a_part_of_which_nothing_ran_is_not_green(runner: long.Runner, said: str) -> None:
+    assert runner.run(part(f"import sys; open(sys.argv[1], 'a').write('{said}')"))["result"] == "skipped"
+
+
+def test_a_command_without_rounds_is_one(runner: long.Runner) -> None:
+    line = runner.run(Part("some", "a part", "{python} -c pass"))
+    assert (line["result"], line["rounds"]) == ("green", 1)
+
+
+def test_a_round_that_went_well_again_is_told(runner: long.Runner) -> None:
+    code = "import sys; open(sys.argv[1], 'a').write('1\\tbusy\\n2\\tok\\n1\\tok\\n')"
+    line = runner.run(part(code))
+    assert (line["result"], line["rounds"], line["again"]) == ("green", 2, 1)
+
+
+def test_a_failed_seed_is_told_with_the_command_that_shows_it(
+    runner: long.Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys; f = open(sys.argv[1], 'a'); [f.write(f'{n}\\tlost\\n') for n in range(25)]"
+    command = f"{{python}} -c {shlex.quote(code)} {{state}}/done"
+    line = runner.run(Part("some", "a part", command, again="python -m tests.sim --show {round}"))
+    assert (line["failures"], len(line["failed"])) == (25, 20)
+    assert capsys.readouterr().out.endswith("    and 5 more\n    python -m tests.sim --show 0\n")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.long import __main__ as long
+from tests.long.parts import Part
+from tests.long.tree import Tree
+
+place, command = sys.argv[1:]
+long.PARTS = (Part("some", "", command),)
+long.Runner.__init__.__defaults__ = (Path(place), Path(place, "lines"), lambda: Tree("", "", dirty=False))
+sys.argv = ["long", "some"]
+sys.exit(long.main())
+"""
+SLEEPS = "{python} -c 'import time; time.sleep(600)'"
+
+
+def begin(place: Path) -> tuple[subprocess.Popen[str], int]:
+    """Run a part as a shell runs it in the background; return the runner and the process group of the part."""
+    argv = ["sh", "-c", 'trap "" INT; exec "$@"', "-", sys.executable, "-c", PROGRAM, str(place), SLEEPS]
+    runs = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lock = place / "some.lock"
+    until(lambda: lock.exists() and lock.read_text(), "the part to run")
+    return runs, int(lock.read_text())
+
+
+def test_a_part_that_runs_is_not_run_twice_also_if_its_runner_was_killed(runner: long.Runner) -> None:
+    runs, group = begin(runner._place)
+    runs.kill()
+    runs.communicate(timeout=WAIT_S)
+    try:
+        with pytest.raises(long.CannotRunError, match=rf"some runs already.*`kill -- -{group}`"):
+            runner.run(part("pass"))
+    finally:
+        os.killpg(group, signal.SIGKILL)
+
+    def is_free() -> bool:
+        try:
+            return bool(runner.run(Part("some", "", "{python} -c pass"))["result"] == "green")
+        except long.CannotRunError:
+            return False
+
+    until(is_free, "the lock to be free")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_a_run_in_the_background_stops_the_part_and_leaves_a_line(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    runs, _ = begin(tmp_path)
+    runs.send_signal(number)
+    said, _ = runs.communicate(timeout=WAIT_S)
+    assert runs.returncode == 130 and "stopping" in said and "Traceback" not in said
+    assert json.loads((tmp_path / "lines").read_text())["result"] == "stopped"
 
 
 def test_main_refuses_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
@@ -115,18 +211,123 @@ def test_tests_that_passed_are_left_out_of_the_next_run(tmp_path: Path) -> None:
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, check=False).returncode == 0, "all had passed before"
 
 
-def test_the_report_tells_what_was_proved_since_the_last_change_of_each_package(tmp_path: Path) -> None:
-    told = [("sim-1", "aaa", "green", False), ("sim-1", "bbb", "red", False), ("kills", "ccc", "green", True)]
-    rows = [{"part": p, "commit": c, "result": r, "dirty": d, "rounds": 5, "at": "2030-01-02"} for p, c, r, d in told]
-    file = tmp_path / "long.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    last = {".": "ccc1", "chp": "aaa1", "server": "bbb1", "client": ""}
-    after = {"aaa1": "bbb1 ccc1", "bbb1": "ccc1", "ccc1": ""}
+def test_a_round_that_failed_before_it_went_well_counts_as_again(tmp_path: Path) -> None:
+    for said in ("lost", "ok"):
+        note(tmp_path / "done", "1", said)
+    note(tmp_path / "done", "2")
+    assert again(tmp_path / "done") == 1 and passed(tmp_path / "done") == {"1", "2"}
 
-    def git(verb: str, *words: str) -> str:
-        return last[words[words.index("--") + 1]] if verb == "log" else after[words[0].partition(".")[0]]
 
-    said = [re.split("  +", line) for line in report(file, ["sim-1", "kills"], git).splitlines()]
-    assert said[0] == ["part", "this commit", "chp", "server", "client"]
-    assert said[1] == ["sim-1", "-", "red 5 2030-01-02", "red 5 2030-01-02", "-"]
-    assert said[2] == ["kills", *["dirty green 5 2030-01-02"] * 3, "-"]
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_tree_is_its_content_without_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "ROOT", tmp_path)
+
+    def commit(*names: str) -> None:
+        tree.git("add", *names)
+        tree.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    tree.git("init", "-q")
+    write("a", "1")
+    commit("a")
+    first = tree.look()
+    assert not first.dirty and len(first.commit) == 12
+    write(tree.LINES, "{}\n")
+    assert tree.look() == first
+    commit(tree.LINES)
+    assert tree.look() == first, "the lines are committed"
+    write("new", "1")
+    other = tree.look()
+    assert other.dirty and other.content != first.content
+    write("new", "2")
+    assert tree.look().content not in (other.content, first.content)
+    commit("new")
+    assert not tree.look().dirty and tree.look().commit != first.commit
+
+
+def test_the_simulator_loads_no_file_that_its_parts_spare() -> None:
+    code = (
+        "import sys; from tests.sim.run import run_plan;"
+        "from tests.sim.schedule import plan, with_arbiter, with_copies;"
+        "[run_plan(change(plan(1))) for change in (lambda p: p, with_arbiter, with_copies)];"
+        "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = [Path(name).relative_to(ROOT).as_posix() for name in done.stdout.split() if name.startswith(str(ROOT))]
+    assert "server/chp_server/core/core.py" in loaded
+    assert not [name for name in loaded if name.startswith(SHELLS)]
+    assert all((ROOT / path).exists() for path in SHELLS)
+
+
+A, B, C, GONE = "aaa0000", "bbb0000", "ccc0000", "ddd0000"
+CHANGED = {A: "client/x.py\nREADME.md", B: "server/ports/x.py\nclient/x.py", C: ""}
+
+
+def git_of(*words: str) -> str:
+    """Stand in for `git diff --name-only COMMIT HEAD`."""
+    commit = words[words.index("HEAD") - 1]
+    if commit not in CHANGED:
+        raise subprocess.CalledProcessError(128, "git")
+    return CHANGED[commit]
+
+
+def row(name: str, commit: str, result: str, no: int, **more: Any) -> str:
+    line = {"part": name, "commit": commit, "dirty": False, "at": f"2030-01-0{no}", "result": result, "rounds": 5}
+    return json.dumps(line | more)
+
+
+def told(file: Path, *rows: str, parts: tuple[Part, ...] = (part(""),)) -> tuple[list[list[str]], list[str]]:
+    """Return the cells of the report's rows, and what is wrong."""
+    file.write_text("".join(f"{each}\n" for each in rows))
+    table, wrong = report(file, parts, git_of)
+    return [re.split("  +", line) for line in table.splitlines()[: len(parts) + 1]], wrong
+
+
+def test_the_report_tells_what_was_proved_for_each_package_as_it_is(tmp_path: Path) -> None:
+    parts = part(""), Part("sim-1", "", "", spares=("server/ports/",))
+    rows, wrong = told(
+        tmp_path / "lines",
+        row("some", A, "green", 1),
+        row("some", B, "red", 2),
+        row("sim-1", B, "green", 3),
+        parts=parts,
+    )
+    assert rows[0] == ["part", "this commit", "chp", "server", "client"] and not wrong
+    assert rows[1] == ["some", "-", "red 5 2030-01-02", "green 5 2030-01-01", "-"]
+    assert rows[2] == ["sim-1", "-", *["green 5 2030-01-03"] * 2, "-"], "the part never loads what changed"
+
+
+@pytest.mark.parametrize(
+    ("result", "more"), [("green", {"dirty": True}), ("stopped", {}), ("green", {"rounds": 0, "skipped": 3})]
+)
+def test_a_line_that_proves_less_hides_no_earlier_one(tmp_path: Path, result: str, more: dict[str, Any]) -> None:
+    rows, _ = told(tmp_path / "lines", row("some", C, "green", 1), row("some", C, result, 2, **more))
+    assert rows[1] == ["some", *["green 5 2030-01-01"] * 4]
+
+
+def test_the_report_tells_of_skipped_and_repeated_rounds(tmp_path: Path) -> None:
+    rows, _ = told(tmp_path / "lines", row("some", C, "green", 1, skipped=18, again=2))
+    assert rows[1][1] == "green 5 (18 skipped, 2 again) 2030-01-01"
+    rows, _ = told(tmp_path / "lines", row("some", C, "green", 1, rounds=0, skipped=3))
+    assert rows[1][1] == "skipped (3 skipped) 2030-01-01"
+
+
+@pytest.mark.parametrize("bad", ['{"part": "so', "", "<<<<<<< HEAD", "[]", row("some", "", "green", 2)])
+def test_a_bad_line_is_named_and_the_others_count(tmp_path: Path, bad: str) -> None:
+    rows, wrong = told(tmp_path / "lines", row("some", C, "green", 1), bad)
+    assert rows[1][1] == "green 5 2030-01-01"
+    assert wrong == [f"{tmp_path / 'lines'}:2: this is not the line of a run; mend or remove it"]
+
+
+def test_a_commit_that_the_clone_lacks_is_told(tmp_path: Path) -> None:
+    rows, wrong = told(tmp_path / "lines", row("some", GONE, "green", 1))
+    assert rows[1] == ["some", "-", "-", "-", "-"] and "git fetch --unshallow" in wrong[0]
+
+
+def test_a_line_is_appended_behind_one_without_an_end(runner: long.Runner) -> None:
+    runner._lines.write_text("{}")
+    runner.run(Part("some", "a part", "{python} -c pass"))
+    assert [line.get("result") for line in lines(runner)] == [None, "green"]

@@ -1,0 +1,42 @@
+"""The tree of files that a part runs on. The lines of the parts, which are committed too, do not count to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[2]
+LINES = "tests/long.jsonl"
+# The pathspec of all files but the lines.
+ALL = ("--", ".", f":!{LINES}")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A commit, the name that git gives to the content of all files, and whether the commit has another content."""
+
+    commit: str
+    content: str
+    dirty: bool
+
+
+def git(*words: str, **environ: str) -> str:
+    """Return what git prints; raise CalledProcessError if it fails."""
+    argv, env = ["git", *words], {**os.environ, **environ}
+    return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def look() -> Tree:
+    """Return the present tree, with the last commit that changed more than the lines."""
+    with TemporaryDirectory() as place:
+        index = {"GIT_INDEX_FILE": f"{place}/index"}
+        git("read-tree", "HEAD", **index)
+        contents = []
+        for change in (("rm", "--quiet", "--cached", "--ignore-unmatch", LINES), ("add", "--all", *ALL)):
+            git(*change, **index)
+            contents.append(git("write-tree", **index))
+    committed, content = contents
+    return Tree(git("log", "-1", "--format=%H", *ALL)[:12], content, content != committed)
