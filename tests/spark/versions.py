@@ -15,10 +15,11 @@ part then says how many went well again.
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.long.tries import perform
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("4.0", "4.1", "4.2")
@@ -31,7 +32,7 @@ TESTS = (
     "test_admission", "test_connect", "test_connector_changes", "test_connector_read", "test_connector_write",
     "test_lookup", "test_topics",
 )  # fmt: skip
-INSTALL_S, TESTS_S, LEAVE_S = 900.0, 1200.0, 50.0
+INSTALL_S, TESTS_S = 900.0, 1200.0
 
 
 def python_of(version: str, folder: Path) -> Path:
@@ -58,25 +59,7 @@ def main() -> int:
     files = [str(ROOT / "tests" / "spark" / f"{name}.py") for name in TESTS]
     argv = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *given.words, *files]
     env = {**os.environ, "PYTHONPATH": path}
-    code = 0
-    for _ in range(3 if "--done" in given.words else 1):
-        code = run(argv, env)
-        if code == 0:
-            break
-    return code
-
-
-def run(argv: list[str], env: dict[str, str]) -> int:
-    """Return the exit code of the tests, which end their Spark when they are interrupted."""
-    with subprocess.Popen(argv, cwd=ROOT, env=env) as tests:
-        try:
-            return tests.wait(TESTS_S)
-        except KeyboardInterrupt:
-            tests.send_signal(signal.SIGINT)
-            tests.wait(LEAVE_S)
-            raise
-        finally:
-            tests.kill()
+    return perform([argv] * (3 if "--done" in given.words else 1), env, TESTS_S)
 
 
 if __name__ == "__main__":
