@@ -8,6 +8,7 @@ import msgpack
 import pytest
 
 from chp.headers import State
+from chp.limits import DEFAULT
 from chp_server import logs
 from chp_server.core.asks import RiseAbove, Vote
 from chp_server.core.core import ServerCore
@@ -203,6 +204,42 @@ def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, cap
     assert len(caplog.records) <= 5
     log.flush(everything=True)
     assert caplog.records[-1].facts["more"] >= 90  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["STATE", "BEAT"])
+def test_a_takeover_opens_an_epoch_above_that_of_a_stranger_who_may_be_the_peer(pair: Cores, kind: str) -> None:
+    number = 7 << 48 | 99
+    pair.stopped = "P"
+    pair.run(0.5)
+    if kind == "STATE":
+        said = forged(pair.p, echo=b"", number=number, epoch=7, digest=7, state=int(State.ACTIVE))
+    else:
+        at = [pair.b.state.store, number, b"o" * 16, 7]
+        said = [b"BEAT", msgpack.packb([b"r" * 16, 500, int(State.ACTIVE), at])]
+    pair.b.peer_message(said, NEW_LINE)
+    pair.run(6.0)
+    pair.b.do(Vote())
+    assert pair.b.active and pair.b.state.epoch == 8
+
+
+def test_a_passive_whose_active_dies_while_it_sends_the_whole_state_takes_over() -> None:
+    pair = Cores(replace(DEFAULT, sync_chunk_bytes=2000))
+    for no in range(1, 51):
+        pair.put("PB", b"z" * 12 + bytes(4), no, {f"/{no}": bytes(1000)})
+    pair.run(1.0)
+    assert pair.b.pair.in_sync()
+    before = pair.b.state.number
+    pair.b.link.want_whole()
+    while pair.b.link.loader is None:
+        for name in "BP":
+            pair.now += 0.05
+            pair.turn(name)
+    pair.b.do(Vote())
+    assert not pair.b.active, "the active lives"
+    pair.stopped = "P"
+    pair.run(6.0)
+    pair.b.do(Vote())
+    assert pair.b.active and pair.b.link.loader is None and pair.b.state.number >= before
 
 
 def test_an_active_that_opens_a_higher_epoch_tells_it_in_the_same_turn(pair: Cores) -> None:

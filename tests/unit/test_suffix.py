@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from chp.access import Rules
-from chp.batch import Segment
+from chp.batch import Segment, packb
 from chp.keys import public_session
 from chp.limits import DEFAULT
 from chp.numbers import pack
@@ -342,3 +342,26 @@ def test_a_classic_set_is_done_once_where_the_log_does_not_reach_back() -> None:
     pair.run(0.5)
     assert pair.b.state.map.revisions["/classic"] == revision_of
     assert list(pair.b.state.uuids) == list(pair.p.state.uuids) == [b"u" * 16]
+
+
+def test_an_answer_to_a_replay_with_other_things_in_it_changes_nothing() -> None:
+    pair = in_sync_with(n=b"0")
+    part(pair)
+    pair.put("P", X, 1, {"/x": b"1"})
+    pair.run(0.2)
+    take_over(pair)
+    pair.stopped, pair.linked = "", True
+    replay = pair.p.link.replay
+    while not (replay._waiting and replay._sent_at > 0):
+        pair.now += 0.05
+        pair.turn("B")
+        pair.turn("P")
+    pair.p.begin_turn(pair.now, pair.now)
+    wrong: list[tuple[object, object]] = [(["/x"], "x"), ([], None), ([], -1), ([], True), ("/x", 1), ([b"/x"], 1)]
+    for answer in [*wrong, (None, 1), ({"/x": 1}, 1)]:
+        pair.p.peer_message([follow.REPLAYED, packb([replay._id, *answer])])
+    pair.p.end_turn()
+    assert len(replay._waiting) == 1
+    pair.run(3.0)
+    assert pair.b.state.map.values["/x"] == b"1" and pair.outcomes() == {"/x": REPLAYED}
+    assert "suffix handed over" in [fact.event for turn in pair.turns["P"] for fact in turn.facts]

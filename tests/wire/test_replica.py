@@ -1,12 +1,16 @@
 """A replica as its clients meet it: copies, log reads, topics and commands, with the sockets of a server."""
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from chp_client import Clone
 from chp_client.port.admin import Admin
-from chp_server.testing import Pair, TestServer
+from chp_server.shell import replica as shell
+from chp_server.testing import Pair, TestServer, free_port
 from tests.talk import WAIT_S, synced, until
 
 
@@ -36,6 +40,43 @@ def test_many_clones_cost_the_pair_one_snapshot(pair: Pair, replica: TestServer)
         for clone in clones:
             clone.close()
     assert pair.active.server.core.committer.counts["snapshots"] == snapshots
+
+
+def slow_link(to: int) -> int:
+    """Return a port P whose P to P+2 lead to those of `to`. A megabyte takes a quarter of a second on its way back."""
+    port = free_port()
+
+    def carry(source: socket.socket, target: socket.socket, pause_s: float) -> None:
+        with source, target:
+            try:
+                while data := source.recv(1 << 16):
+                    time.sleep(len(data) * pause_s)
+                    target.sendall(data)
+            except OSError:
+                pass
+
+    def serve(listening: socket.socket, beyond: int) -> None:
+        while True:
+            near, _ = listening.accept()
+            far = socket.create_connection(("127.0.0.1", beyond))
+            for source, target, pause_s in ((near, far, 0.0), (far, near, 0.25e-6)):
+                threading.Thread(target=carry, args=(source, target, pause_s), daemon=True).start()
+
+    for i in range(3):
+        threading.Thread(
+            target=serve, args=(socket.create_server(("127.0.0.1", port + i)), to + i), daemon=True
+        ).start()
+    return port
+
+
+def test_a_replica_that_follows_a_name_takes_a_state_that_comes_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries another kind of address only while nothing comes."""
+    monkeypatch.setattr(shell, "LOOK_AGAIN_S", 1.0)
+    with TestServer(store="memory:") as lone, synced([lone.address]) as clone:
+        clone.set_many({f"/{i}": bytes(100_000) for i in range(120)}).wait(WAIT_S)
+        port = slow_link(int(lone.address.rpartition(":")[2]))
+        with TestServer(replica=True, upstream=f"tcp://localhost:{port}", store="memory:") as replica:
+            until(lambda: replica.server is not None and replica.server.core.active, "the replica to have the state")
 
 
 def test_topics_and_commands_go_through_a_replica(pair: Pair, replica: TestServer) -> None:

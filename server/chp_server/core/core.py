@@ -483,10 +483,13 @@ class ServerCore:
         return self.pair.serving
 
     def _vote(self) -> None:
-        """Take a client's question as its vote for this server."""
-        pair = self.pair
-        if not pair.active and self.link.loader is None and pair.replacing is None:
-            self._step(PairEvent.VOTE_PEER_ALIVE if pair.peer_may_serve() else PairEvent.VOTE_PEER_SILENT)
+        """Take a client's question as its vote for this server.
+
+        The rest of a state that a silent peer began to send does not come.
+        """
+        pair, alive = self.pair, self.pair.peer_may_serve()
+        if not pair.active and pair.replacing is None and (self.link.loader is None or not alive):
+            self._step(PairEvent.VOTE_PEER_ALIVE if alive else PairEvent.VOTE_PEER_SILENT)
 
     def _step(self, event: PairEvent) -> None:
         """Let Binary Star's table decide on an event, and enter the new state if there is one."""

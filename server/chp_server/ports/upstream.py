@@ -49,8 +49,9 @@ class UpstreamSockets:
         self._of_topic: dict[tuple[bytes, bytes], bytes] = {}
         self._lines: dict[bytes, Socket] = {}
         self._named: dict[Socket, bytes] = {}
-        # For each server, they count the kinds of address of its name.
+        # For each server, they count the kinds of address of its name. A kind that reached the server is kept.
         self._tries = [int(only_ipv6(server)) for server in servers]
+        self._reached: set[int] = set()
         self.dropped = 0
 
     def connect(self) -> None:
@@ -101,6 +102,7 @@ class UpstreamSockets:
                 except zmq.Again:
                     self._waiting.again.discard(socket)
                     break
+                self._reached.add(line[1])
                 # A subscription at the XPUB says that a server's P+2 is there.
                 if line[:1] != SETS:
                     yield [line[:2] if line[:1] == UPDATES else line, *frames]
@@ -130,13 +132,14 @@ class UpstreamSockets:
             return None
 
     def connect_anew(self) -> None:
-        """Connect again, to the other kind of address of a name.
+        """Connect again, to the other kind of address of a name by which nothing came.
 
         If a server did not know our key, libzmq has given the connection up for ever; of a name it tries one kind.
         """
         for line in list(self._lines):
             self._close(line)
-        self._tries = [tries + 1 for tries in self._tries]
+        self._tries = [tries + (place not in self._reached) for place, tries in enumerate(self._tries)]
+        self._reached.clear()
         self.connect()
 
     def _subscribe(self, line: bytes, event: bytes) -> None:

@@ -75,6 +75,9 @@ class ReplicaServer(Server):
         if self.core.active:
             self._heard_at = self._served_at = now
             self._said_trouble = False
+        # The state that a server sends may take long.
+        elif self.core.upstream.source is not None:
+            self._heard_at = now
         elif now - self._heard_at > self._again_s:
             self._heard_at = now
             self.upstream.connect_anew()

@@ -266,7 +266,8 @@ class PeerLink:
             pair.liveness.word(self._turn.now)
         if peer is None or (peer.secret or peer.server) != beat.server:
             # It may be of the peer's next run, in a long turn before its first STATE got here.
-            pair.note_possible_run(beat.at.store)
+            if pair.note_possible_run(beat.at.store):
+                pair.epochs.hear(epoch_of(beat.at.number))
         elif not peer.left:
             peer.turn_ms = beat.turn_ms
             self._hear()

@@ -18,6 +18,7 @@ from typing import Any
 
 from chp import columns
 from chp.batch import Segment, decode, packb, unpackb
+from chp.errors import BadFrame
 from chp.limits import DEFAULT
 from chp.numbers import describe
 from chp.topics import unpack_messages
@@ -237,10 +238,15 @@ class Replay:
         The same answer may come twice, as a message that was not answered in time is sent again.
         """
         suffix_id, refused, number = unpackb(body, "REPLAYED")
+        counts = type(number) is int and number >= 0
+        if not (counts and isinstance(refused, list) and all(isinstance(key, str) for key in refused)):
+            raise BadFrame(f"a REPLAYED has the number {number!r:.40} and the keys {refused!r:.40}")
         if self._waiting and suffix_id == self._id and self._sent_at != LONG_AGO:
             self._answered_at.append((number, self._waiting.popleft()))
             self._sent_at = LONG_AGO
             self._late(refused)
+            if not self._waiting:
+                self._turn.effects.fact("suffix handed over", common=describe(self._common))
 
     def _late(self, refused: list[str]) -> None:
         turn, committer = self._turn, self._committer

@@ -206,8 +206,9 @@ class Scrub:
         number, keys, differing, differences, ended = unpackb(body, "SCRUBBED")
         if number != self.passes:
             return None
-        if not all(type(n) is int and n >= 0 for n in (keys, differences)) or type(differing) is not list:
-            raise BadFrame("SCRUBBED has a pass, two numbers, keys and whether it is the end")
+        most = SLICE_KEYS[1]
+        if not all(type(n) is int and 0 <= n <= most for n in (keys, differences)) or type(differing) is not list:
+            raise BadFrame(f"SCRUBBED has a pass, two numbers up to {most}, keys and whether it is the end")
         return self._record(keys, [str(key) for key in differing], differences, now if ended else None)
 
     def _record(self, keys: int, differing: list[str], differences: int, ended: float | None) -> ScrubResult | None:

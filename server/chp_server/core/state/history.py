@@ -34,6 +34,8 @@ class EpochEntry(NamedTuple):
     wall_ms: int = 0
 
 
+# What each field of an epoch is.
+KINDS = (int, int, bytes, str, str, int)
 History = dict[int, EpochEntry]
 
 
@@ -88,5 +90,9 @@ def to_list(history: History) -> list[list[Any]]:
 
 
 def from_list(items: list[list[Any]]) -> History:
-    """Return the history that `to_list` made a list of."""
-    return {number: EpochEntry(*epoch) for number, *epoch in items}
+    """Return the history that `to_list` made a list of; raise ValueError for another list."""
+    history = {number: EpochEntry(*epoch) for number, *epoch in items}
+    for number, epoch in history.items():
+        if type(number) is not int or not all(map(isinstance, epoch, KINDS)):
+            raise ValueError(f"a history has no epoch {number!r:.40} with {epoch!r:.80}")
+    return history
