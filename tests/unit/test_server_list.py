@@ -80,22 +80,6 @@ def test_a_store_is_known_as_long_as_the_connection_lives() -> None:
     assert not talk.core.links[1].foreign, "server 0 may hold that store too by now"
 
 
-def test_a_break_of_the_collector_alone_does_not_end_the_check() -> None:
-    """The server runs on and sends heartbeats, which name no store. It tells its store to a new subscription."""
-    talk = Talk(servers=2)
-    talk.greet(told=n(5), store=OURS)
-    talk.up(0)
-    talk.snapshot(n(5), {"/a": (b"1", n(5))})
-    talk.down(0)
-    talk.up(0)
-    assert talk.core.stats["subscribed_again"] == 1, "it asks for a greeting"
-    talk.greet(told=n(5), store=OURS)
-    talk.greet(ACTIVE, n(7, 9), 1, UUID[1], store=THEIRS)
-    talk.up(1)
-    talk.set({"/b": b"2"})
-    assert [i for i, *_ in talk.sent] == [0] and talk.core.misfit
-
-
 def test_a_passive_that_takes_over_the_store_is_used() -> None:
     talk = two(PASSIVE)
     talk.greet(PASSIVE, n(5), 1, UUID[1], store=OURS)

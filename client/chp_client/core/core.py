@@ -186,15 +186,11 @@ class ClientCore:
     def on_link(self, i: int, up: bool, now: float) -> None:
         """Note that the subscription of a collector arrived at the XPUB socket, or went away."""
         link = self.links[i]
-        again = up and link.gone
         link.collector_up, link.up_at = up, now
         link.sent = 0
         if not up:
             # A server that was started again may hold another store.
             link.store = b""
-        if again:
-            # A server that was not started again greets for a new subscription only, and so tells its store.
-            self.copy_channels.subscribe_again(link, self.session.topic)
         if link is self.active and self.choice.on:
             self._broken(not up, now)
         if up:
