@@ -37,7 +37,7 @@ class Part:
     shares: str = ""
     # The command that shows a round that failed, with `{round}` for its name.
     again: str = ""
-    # How the paths of files begin that the part never loads. It proves as much after a change of them.
+    # The beginnings of the paths that the part never loads. A change there takes nothing from its proof.
     spares: tuple[str, ...] = ()
 
     @property

@@ -48,7 +48,7 @@ def report(lines: Path, parts: Sequence[Part], git: Git) -> tuple[str, list[str]
 
 
 def read(lines: Path) -> tuple[list[Line], list[str]]:
-    """Return the lines of a file, and the names of those that are none."""
+    """Return the lines of a file, and what is wrong with the others."""
     told, wrong = [], []
     for no, text in enumerate(lines.read_text().splitlines() if lines.exists() else (), 1):
         try:

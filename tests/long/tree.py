@@ -1,4 +1,4 @@
-"""The tree of files that a part runs on. The lines of the parts, which are committed too, do not count to it."""
+"""The tree of files that a part runs on. The file of their lines is no part of it."""
 
 from __future__ import annotations
 
