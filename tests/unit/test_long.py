@@ -152,9 +152,17 @@ sys.exit(long.main())
 SLEEPS = "{python} -c 'import time; time.sleep(600)'"
 
 
-def begin(place: Path) -> tuple[subprocess.Popen[str], int]:
+# It takes a second to end, and notes at the end that it did.
+ENDS_SLOWLY = (
+    "{python} -c 'import pathlib, time\n"
+    'try: pathlib.Path("{state}/began").touch(); time.sleep(600)\n'
+    'except KeyboardInterrupt: time.sleep(1); pathlib.Path("{state}/ended").touch()\''
+)
+
+
+def begin(place: Path, command: str = SLEEPS) -> tuple[subprocess.Popen[str], int]:
     """Run a part as a shell runs it in the background; return the runner and the process group of the part."""
-    argv = ["sh", "-c", 'trap "" INT; exec "$@"', "-", sys.executable, "-c", PROGRAM, str(place), SLEEPS]
+    argv = ["sh", "-c", 'trap "" INT; exec "$@"', "-", sys.executable, "-c", PROGRAM, str(place), command]
     runs = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lock = place / "some.lock"
     until(lambda: lock.exists() and lock.read_text(), "the part to run")
@@ -189,6 +197,20 @@ def test_an_interrupt_of_a_run_in_the_background_stops_the_part_and_leaves_a_lin
     said, _ = runs.communicate(timeout=WAIT_S)
     assert runs.returncode == 130 and "stopping" in said and "Traceback" not in said
     assert json.loads((tmp_path / "lines").read_text())["result"] == "stopped"
+
+
+def test_a_second_interrupt_does_not_cut_the_end_of_a_part_short(tmp_path: Path) -> None:
+    runs, _ = begin(tmp_path, ENDS_SLOWLY)
+    # Its interpreter needs a moment until it can be interrupted.
+    until(lambda: (tmp_path / "some/began").exists(), "the part to begin")
+    runs.send_signal(signal.SIGINT)
+    assert runs.stdout is not None
+    while "stopping" not in (said := runs.stdout.readline()):
+        assert said
+    runs.send_signal(signal.SIGINT)
+    said, _ = runs.communicate(timeout=WAIT_S)
+    assert runs.returncode == 130 and "Traceback" not in said
+    assert (tmp_path / "some/ended").exists()
 
 
 def test_main_refuses_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
