@@ -202,7 +202,7 @@ def test_an_interrupt_of_a_run_in_the_background_stops_the_part_and_leaves_a_lin
 def test_a_second_interrupt_does_not_cut_the_end_of_a_part_short(tmp_path: Path) -> None:
     runs, _ = begin(tmp_path, ENDS_SLOWLY)
     # Its interpreter needs a moment until it can be interrupted.
-    until(lambda: (tmp_path / "some/began").exists(), "the part to begin")
+    until((tmp_path / "some/began").exists, "the part to begin")
     runs.send_signal(signal.SIGINT)
     assert runs.stdout is not None
     while "stopping" not in (said := runs.stdout.readline()):
