@@ -234,12 +234,12 @@ def campaign(seeds: range, originals: dict[str, Path], tmp_path: Path) -> Counte
     return counts
 
 
-def test_some_damages(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_few_damages_are_recovered_or_refused(originals: dict[str, Path], tmp_path: Path) -> None:
     counts = campaign(range(FEW), originals, tmp_path)
     assert counts["refused"] > FEW // 4, counts
 
 
-def test_a_damaged_index_is_told_by_a_check(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_check_finds_a_damaged_index(originals: dict[str, Path], tmp_path: Path) -> None:
     """A start once refused a journal that `chp check` had called sound, since SQLite's quick check reads no index."""
     assert campaign(range(1839, 1840), originals, tmp_path) == {"refused": 1}
 
@@ -247,13 +247,13 @@ def test_a_damaged_index_is_told_by_a_check(originals: dict[str, Path], tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(1000, 1000 + MANY, 50))
-def test_a_thousand_damages(originals: dict[str, Path], tmp_path: Path, first: int) -> None:
+def test_a_thousand_damages_are_recovered_or_refused(originals: dict[str, Path], tmp_path: Path, first: int) -> None:
     counts = campaign(range(first, first + 50), originals, tmp_path)
     print(f"\n50 damages from {first}: {dict(counts)}, 0 silent, 0 crashes")
 
 
 @pytest.mark.parametrize("column", ["NULL", "7", "1.5", "'text'"])
-def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Path, column: str) -> None:
+def test_a_row_body_of_another_type_is_refused(originals: dict[str, Path], tmp_path: Path, column: str) -> None:
     """A zeroed block may give a body another type, for which a start once ended with exit 70."""
     shutil.copytree(originals["closed"], place := tmp_path / "data")
     db = sqlite3.connect(place / "journal.sqlite", isolation_level=None)
@@ -266,7 +266,7 @@ def test_a_body_that_is_none_is_damage(originals: dict[str, Path], tmp_path: Pat
     assert outcome(place, "closed") == "refused"
 
 
-def test_a_damaged_mark_is_refused_and_one_that_is_gone_made_anew(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_mark_is_refused_and_a_missing_mark_is_made_anew(originals: dict[str, Path], tmp_path: Path) -> None:
     """A journal without a mark is older than marks, but a damaged mark cannot tell that nothing is missing."""
     rng = random.Random(1)
     for i, kind in enumerate((flip, zero, garbage, cut, shift, remove)):
@@ -277,7 +277,7 @@ def test_a_damaged_mark_is_refused_and_one_that_is_gone_made_anew(originals: dic
     assert (place / "journal.sqlite.mark").stat().st_size == 80
 
 
-def test_a_file_that_is_gone_is_refused_also_if_all_are(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_journal_with_all_files_gone_but_its_mark_is_refused(originals: dict[str, Path], tmp_path: Path) -> None:
     place = tmp_path / "gone"
     shutil.copytree(originals["killed"], place)
     for file in place.glob("journal.sqlite*"):
@@ -288,7 +288,7 @@ def test_a_file_that_is_gone_is_refused_also_if_all_are(originals: dict[str, Pat
     assert not (place / "journal.sqlite").exists(), "nothing is made in its place"
 
 
-def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_catch_up_opens_a_journal_with_missing_rows(originals: dict[str, Path], tmp_path: Path) -> None:
     place = tmp_path / "cut"
     shutil.copytree(originals["checkpointed"], place)
     (place / "journal.sqlite-wal").unlink()
@@ -309,7 +309,7 @@ def test_a_peer_may_have_what_is_missing(originals: dict[str, Path], tmp_path: P
     rows_of(place, "strict")
 
 
-def test_rows_that_are_dropped_take_the_mark_back(tmp_path: Path) -> None:
+def test_dropping_rows_moves_the_mark_back(tmp_path: Path) -> None:
     journal = open_journal(f"sqlite:{tmp_path}")
     journal.load()
     journal.append([LoggedRow(EPOCH | n, EPOCH | n, b"") for n in range(1, 21)])

@@ -51,7 +51,7 @@ def test_a_missing_row_is_noticed(postgres: str) -> None:
         found(url)
 
 
-def test_a_lost_connection_is_final_since_the_lock_went_with_it(postgres: str) -> None:
+def test_a_journal_fails_for_good_after_a_lost_connection(postgres: str) -> None:
     url = filled(postgres, "lost")
     journal: Journal = open_journal(url)
     journal.load()

@@ -119,7 +119,7 @@ def test_a_flipped_row_is_refused_with_its_place(tmp_path: Path) -> None:
     assert "--recover prefix" in str(error)
 
 
-def test_prefix_keeps_what_is_before_a_flipped_row_and_moves_the_rest_aside(tmp_path: Path) -> None:
+def test_prefix_keeps_rows_before_a_flipped_row_and_moves_the_rest_aside(tmp_path: Path) -> None:
     file = filled(tmp_path)
     flip(file, b"body 000013 ")
     damaged = file.read_bytes()
@@ -132,7 +132,7 @@ def test_prefix_keeps_what_is_before_a_flipped_row_and_moves_the_rest_aside(tmp_
     assert verify(f"sqlite:{tmp_path}").ok
 
 
-def test_after_prefix_the_journal_goes_on_from_what_it_kept(tmp_path: Path) -> None:
+def test_a_journal_takes_new_rows_after_recover_prefix(tmp_path: Path) -> None:
     flip(filled(tmp_path), b"body 000013 ")
     journal = open_journal(f"sqlite:{tmp_path}", recover="prefix")
     assert journal.load().number == EPOCH | 12
@@ -159,7 +159,7 @@ def test_epochs_that_were_set_aside_are_remembered(tmp_path: Path) -> None:
         assert (loaded.number, loaded.seen_epoch) == (EPOCH | 2, 7)
 
 
-def test_they_are_remembered_too_if_the_file_takes_no_new_value_any_more(tmp_path: Path) -> None:
+def test_epochs_set_aside_are_remembered_if_the_meta_table_takes_no_insert(tmp_path: Path) -> None:
     """The list of free space in the index of meta values is damaged, which only an insert finds."""
     file = filled(tmp_path)
     db = sqlite3.connect(file)
@@ -199,7 +199,7 @@ def test_a_row_that_is_missing_is_noticed(tmp_path: Path) -> None:
     assert load(tmp_path, recover="prefix")[1] == list(range(1, 13))
 
 
-def test_a_damaged_row_that_the_snapshot_covers_costs_no_history(tmp_path: Path) -> None:
+def test_a_journal_loads_with_a_damaged_row_before_its_snapshot(tmp_path: Path) -> None:
     """A start does not read such a row. A reader gets the rows around it; `prefix` sets it aside."""
     flip(filled(tmp_path, snapshot_at=10), b"body 000005 ")
     assert load(tmp_path)[:2] == (0, list(range(11, 21)))
@@ -220,7 +220,7 @@ def test_a_damaged_row_that_the_snapshot_covers_costs_no_history(tmp_path: Path)
     assert (aside, rows) == (10, list(range(11, 21)))
 
 
-def test_a_row_of_another_type_before_the_snapshot_costs_no_history(tmp_path: Path) -> None:
+def test_a_journal_loads_with_a_row_of_another_type_before_its_snapshot(tmp_path: Path) -> None:
     edit(filled(tmp_path, snapshot_at=10), f"UPDATE rows SET last = 'text' WHERE first = {EPOCH | 10}")
     journal = open_journal(f"sqlite:{tmp_path}")
     assert len(list(journal.load().rows)) == 10
@@ -230,7 +230,7 @@ def test_a_row_of_another_type_before_the_snapshot_costs_no_history(tmp_path: Pa
     journal.close()
 
 
-def test_a_row_that_is_missing_before_the_snapshot_costs_no_history(tmp_path: Path) -> None:
+def test_a_journal_loads_with_a_missing_row_before_its_snapshot(tmp_path: Path) -> None:
     edit(filled(tmp_path, snapshot_at=10), f"DELETE FROM rows WHERE first = {EPOCH | 5}")
     journal = open_journal(f"sqlite:{tmp_path}")
     assert len(list(journal.load().rows)) == 10
@@ -241,7 +241,7 @@ def test_a_row_that_is_missing_before_the_snapshot_costs_no_history(tmp_path: Pa
     journal.close()
 
 
-def test_damage_after_the_snapshot_ends_a_read(tmp_path: Path) -> None:
+def test_a_read_fails_at_a_damaged_row_after_the_snapshot(tmp_path: Path) -> None:
     """The file was damaged after the start."""
     journal = open_journal(f"sqlite:{filled(tmp_path, snapshot_at=10).parent}")
     journal.load()
@@ -254,7 +254,7 @@ def test_damage_after_the_snapshot_ends_a_read(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_flipped_snapshot_is_refused_whatever_recover_says(tmp_path: Path) -> None:
+def test_strict_and_prefix_refuse_a_flipped_snapshot(tmp_path: Path) -> None:
     flip(filled(tmp_path, snapshot_at=10), b"chunk two ")
     assert "chunk 1" in refused(tmp_path, "checksum").place
     with pytest.raises(JournalDamaged, match="snapshot can't be kept in part"):
@@ -272,7 +272,7 @@ def test_a_changed_meta_value_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.2])
-def test_a_truncated_file_is_refused_and_prefix_keeps_what_can_be_read(tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused_and_prefix_keeps_the_readable_rows(tmp_path: Path, share: float) -> None:
     file = filled(tmp_path, rows=200)
     os.truncate(file, int(file.stat().st_size * share) // 16384 * 16384)
     refused(tmp_path, "malformed|missing|disk image")
@@ -298,12 +298,12 @@ def wal_frames(file: Path) -> tuple[Path, int, int]:
     return wal, size, (wal.stat().st_size - 32) // size
 
 
-def test_what_was_synced_survives_a_kill(tmp_path: Path) -> None:
+def test_synced_rows_survive_a_kill(tmp_path: Path) -> None:
     crashed(tmp_path, 30)
     assert load(tmp_path)[1] == list(range(1, 31))
 
 
-def test_a_torn_last_transaction_of_the_log_is_what_a_crash_leaves(tmp_path: Path) -> None:
+def test_a_torn_last_transaction_of_the_log_is_dropped(tmp_path: Path) -> None:
     wal, size, frames = wal_frames(crashed(tmp_path, 30))
     os.truncate(wal, 32 + (frames - 1) * size + 300)
     marked(tmp_path / "journal.sqlite", 29)
@@ -319,7 +319,7 @@ def test_an_unsynced_last_transaction_is_dropped_and_reported(tmp_path: Path) ->
     assert "unfinished transaction" in report
 
 
-def test_a_log_damaged_before_its_end_is_refused_not_cut_short(tmp_path: Path) -> None:
+def test_a_log_damaged_before_its_end_is_refused(tmp_path: Path) -> None:
     file = crashed(tmp_path, 30)
     flip(Path(f"{file}-wal"), b"body 000012 ")
     before = Path(f"{file}-wal").read_bytes()
@@ -346,7 +346,7 @@ def test_another_store_is_refused(tmp_path: Path) -> None:
         open_journal(f"sqlite:{tmp_path}/a", store_id=bytes(16))
 
 
-def test_a_row_of_another_store_does_not_pass(tmp_path: Path) -> None:
+def test_a_row_of_another_store_is_refused(tmp_path: Path) -> None:
     ours, theirs = filled(tmp_path / "a"), filled(tmp_path / "b")
     db = sqlite3.connect(ours)
     db.execute("ATTACH ? AS b", (str(theirs),))
@@ -356,7 +356,7 @@ def test_a_row_of_another_store_does_not_pass(tmp_path: Path) -> None:
     assert "1.13" in refused(tmp_path / "a", "checksum").place
 
 
-def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_sqlite_file_of_another_program_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "journal.sqlite")
     db.execute("CREATE TABLE theirs (x)")
     db.commit()
@@ -367,7 +367,7 @@ def test_a_sqlite_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "journal.sqlite").read_bytes() == before
 
 
-def test_a_journal_in_use_by_another_process_is_refused_naming_it(tmp_path: Path) -> None:
+def test_a_journal_in_use_is_refused_with_the_pid_of_its_process(tmp_path: Path) -> None:
     filled(tmp_path)
     code = (
         "import sys; from chp_server.store.store_url import open_journal;"

@@ -45,9 +45,7 @@ def database(net: Net) -> Iterator[FarPostgres]:
         yield made
 
 
-def test_a_server_cut_off_from_its_database_ends_and_the_database_lets_go_of_its_journal(
-    net: Net, database: FarPostgres, tmp_path: Path
-) -> None:
+def test_a_server_ends_if_it_is_cut_off_from_its_database(net: Net, database: FarPostgres, tmp_path: Path) -> None:
     pair = NetPair(net, tmp_path)
     store = database.url("chp") + "&silent_s=6&connect_timeout=2"
     pair.primary.environ["CHP_SERVER_STORE"] = store

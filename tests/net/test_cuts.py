@@ -109,7 +109,7 @@ def test_a_cut_between_the_servers_makes_no_second_active(
 
 
 @pytest.mark.parametrize("ways", [(("c", "a"), ("a", "c")), (("a", "c"),)], ids=["both", "from-active"])
-def test_a_client_that_lost_the_active_gets_no_second_one(
+def test_a_client_cut_off_from_the_active_makes_no_second_active(
     net: Net, pair: NetPair, join: Join, ways: tuple[tuple[str, str], ...]
 ) -> None:
     c, d = join("c"), join("d")
@@ -128,7 +128,7 @@ def test_a_client_that_lost_the_active_gets_no_second_one(
     assert not saved(pair)
 
 
-def test_an_active_that_nobody_hears_is_replaced_and_returns_as_a_passive(net: Net, pair: NetPair, join: Join) -> None:
+def test_an_isolated_active_is_replaced_and_returns_as_a_passive(net: Net, pair: NetPair, join: Join) -> None:
     c, d = join("c"), join("d")
     put(c, "/c", b"1")
     cut_apart(net, "a", "bcdz")
@@ -143,7 +143,7 @@ def test_an_active_that_nobody_hears_is_replaced_and_returns_as_a_passive(net: N
 
 
 @pytest.mark.parametrize("knows", ["both", "one"])
-def test_two_actives_that_meet_end_as_one_and_account_for_every_update(
+def test_the_active_with_the_lower_epoch_becomes_passive_and_replays_its_suffix(
     net: Net, pair: NetPair, join: Join, knows: str
 ) -> None:
     """c is with a, and d is with b.
@@ -202,7 +202,7 @@ def actives(pair: NetPair, *order: int) -> int:
     return sum((status or {}).get("state") == "active" for status in said)
 
 
-def test_with_an_arbiter_the_side_that_loses_it_stops_before_the_other_starts(
+def test_an_active_cut_off_from_its_arbiter_stops_before_its_peer_starts(
     net: Net, arbitrated: NetPair, clones: tuple[Clone, Clone]
 ) -> None:
     pair, (c, d) = arbitrated, clones
@@ -231,7 +231,7 @@ def test_with_an_arbiter_the_side_that_loses_it_stops_before_the_other_starts(
     until(lambda: dict(c) == dict(d) and len(c) == 23, "both to be equal")
 
 
-def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
+def test_a_cut_between_servers_with_an_arbiter_changes_nothing_for_clients(
     net: Net, arbitrated: NetPair, clones: tuple[Clone, Clone]
 ) -> None:
     pair, (c, d) = arbitrated, clones
@@ -248,7 +248,7 @@ def test_with_an_arbiter_a_cut_between_the_servers_changes_nothing_for_clients(
     assert not saved(pair)
 
 
-def test_the_hosts_have_names() -> None:
+def test_each_host_has_its_own_address() -> None:
     """Each host has an address of its own."""
     net = Net()
     assert len({net.address(host) for host in HOSTS}) == len(HOSTS)

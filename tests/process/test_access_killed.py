@@ -71,7 +71,7 @@ class Keyed:
         return len(said) == 2 and all(facts["in_sync"] for facts in said)
 
 
-def test_both_servers_have_the_rules_that_were_acknowledged_before_the_active_was_killed(tmp_path: Path) -> None:
+def test_both_servers_keep_acknowledged_rules_if_the_active_is_killed(tmp_path: Path) -> None:
     pair = Keyed(tmp_path)
     try:
         for server in pair.servers:

@@ -91,7 +91,7 @@ def state(server: ServerProcess) -> str | None:
     return (server.status() or {}).get("state")
 
 
-def test_a_lease_is_certain_for_no_longer_than_zookeeper_grants_a_session(zookeeper: Keeper) -> None:
+def test_the_session_limit_of_zookeeper_bounds_the_lease(zookeeper: Keeper) -> None:
     """Its maxSessionTimeout is 20 s here."""
     arbiter = Arbiter(store_of(zookeeper.url("/chp/long", session_s=60.0), "a"))
     arbiter.start()
@@ -140,7 +140,7 @@ def test_an_active_stopped_past_its_session_acknowledges_nothing(pair: ProcessPa
 
 
 @slow
-def test_without_its_arbiter_nothing_is_acknowledged_and_with_it_all_goes_on(pair: ProcessPair, keeper: Keeper) -> None:
+def test_a_pair_acknowledges_nothing_while_its_arbiter_is_stopped(pair: ProcessPair, keeper: Keeper) -> None:
     """The arbiter is stopped and not ended, so the lease lives on, and no other server could have taken it."""
     with pair, Clone(pair.servers) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
@@ -165,7 +165,7 @@ def test_without_its_arbiter_nothing_is_acknowledged_and_with_it_all_goes_on(pai
 
 
 @slow
-def test_the_arbiter_is_killed_and_comes_back(pair: ProcessPair, keeper: Keeper) -> None:
+def test_a_pair_serves_again_after_its_arbiter_is_killed_and_restarted(pair: ProcessPair, keeper: Keeper) -> None:
     with pair, Load(pair.servers) as load:
         keeper.kill()
         until(lambda: {state(server) for server in pair.both} == {"passive"}, "nobody to serve")
@@ -180,7 +180,7 @@ def test_the_arbiter_is_killed_and_comes_back(pair: ProcessPair, keeper: Keeper)
 
 
 @slow
-def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
+def test_switch_hands_over_the_lease(pair: ProcessPair) -> None:
     with pair, Load(pair.servers) as load:
         for n in range(2):
             active = pair.active()
@@ -199,7 +199,7 @@ def test_switch_hands_the_lease_over_too(pair: ProcessPair) -> None:
 
 
 @slow
-def test_a_lease_of_somebody_else_keeps_both_from_serving(pair: ProcessPair, keeper: Keeper, tmp_path: Path) -> None:
+def test_a_pair_waits_while_another_program_holds_the_lease(pair: ProcessPair, keeper: Keeper, tmp_path: Path) -> None:
     somebody = open_store(Config(role="primary", peer="tcp://a:1", arbiter=keeper.url(f"/chp/{tmp_path.name}", 2.0)))
     other_one = Arbiter(somebody)
     other_one.start()
@@ -234,7 +234,7 @@ def test_a_pair_trusts_an_etcd_whose_certificate_it_knows(keepers: Keepers, tmp_
 
 
 @slow
-def test_etcd_knows_the_pair_by_user_and_password(keepers: Keepers, tmp_path: Path) -> None:
+def test_a_pair_logs_in_to_etcd_by_user_and_password(keepers: Keepers, tmp_path: Path) -> None:
     etcd = Etcd(tmp_path)
     try:
         etcd.start()
@@ -269,7 +269,7 @@ def leased_core(until: float) -> ServerCore:
     return core
 
 
-def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
+def test_a_server_withholds_acknowledgements_if_its_lease_ends_within_the_turn() -> None:
     """However long peer_timeout_s is: the lease may be another's by now."""
     core = leased_core(101.6)
     acks = [[b"ack"]]
@@ -279,7 +279,7 @@ def test_acknowledgements_of_a_turn_that_ran_past_the_lease_wait() -> None:
     assert not core.active and core.end_turn().acks == []
 
 
-def test_nothing_wakes_a_core_without_its_lease() -> None:
+def test_a_core_without_its_lease_ignores_votes() -> None:
     core = leased_core(101.6)
     core.begin_turn(102.0, 0.0)
     core.end_turn()

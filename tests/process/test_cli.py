@@ -188,13 +188,13 @@ def test_watch_from_a_snapshot_through_a_failover(pair: RealPair) -> None:
         process.wait()
 
 
-def test_watch_count_ends_by_itself(pair: RealPair) -> None:
+def test_watch_with_count_1_ends_after_one_change(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
     out = json.loads(pair.ok("watch", "/w/", "--from", "snapshot", "--count", "1", "--json"))
     assert (out["op"], out["key"], out["value"]) == ("set", "/w/a", "1")
 
 
-def test_a_closed_pipe_is_quiet(pair: RealPair) -> None:
+def test_dump_into_a_closed_pipe_prints_no_error(pair: RealPair) -> None:
     lines = [json.dumps({"key": f"/p/{i:06d}" + "x" * 500, "value": "v"}) for i in range(3000)]
     pair.ok("load", "-", stdin="\n".join(lines).encode())
     argv, environ = pair.command("dump", "/p/")
@@ -207,7 +207,7 @@ def test_a_closed_pipe_is_quiet(pair: RealPair) -> None:
     process.stderr.close()
 
 
-def test_a_watch_ends_when_its_reader_goes_though_nothing_changes(pair: RealPair) -> None:
+def test_watch_ends_if_its_output_is_closed_even_without_changes(pair: RealPair) -> None:
     pair.ok("set", "/w/a", "1")
     argv, environ = pair.command("watch", "/w/", "--from", "snapshot")
     process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -222,13 +222,13 @@ def test_a_watch_ends_when_its_reader_goes_though_nothing_changes(pair: RealPair
         process.stderr.close()
 
 
-def test_a_directory_that_can_not_be_made_is_told_in_one_line(pair: RealPair) -> None:
+def test_record_reports_in_one_line_a_directory_that_cannot_be_made(pair: RealPair) -> None:
     done = pair.run("record", "/proc/none/recording")
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1), done
     assert b"No such file or directory" in done.stderr
 
 
-def test_a_set_that_a_passive_may_have_heard_is_not_called_undone(pair: RealPair) -> None:
+def test_set_at_a_passive_warns_that_the_set_may_still_be_done(pair: RealPair) -> None:
     passive = pair.servers[1 - pair.active()]
     done = pair.run("set", "/a", "1", "--servers", passive, "--timeout", "1s")
     assert done.returncode == 3
@@ -238,7 +238,7 @@ def test_a_set_that_a_passive_may_have_heard_is_not_called_undone(pair: RealPair
     assert b"needs both servers of the pair; name them" in one.stderr
 
 
-def test_a_wrong_port_is_told_in_one_line(pair: RealPair) -> None:
+def test_a_command_reports_a_wrong_port_in_one_line(pair: RealPair) -> None:
     second, free = f"tcp://127.0.0.1:{pair.ports[0] + 1}", f"tcp://127.0.0.1:{free_port()}"
     for address, words in (
         (second, b"is not the first port of a server"),
@@ -251,7 +251,7 @@ def test_a_wrong_port_is_told_in_one_line(pair: RealPair) -> None:
             assert words in done.stderr and b"may still be done" not in done.stderr
 
 
-def test_status_of_every_kind_of_pair(pair: RealPair) -> None:
+def test_status_while_two_one_or_no_servers_run(pair: RealPair) -> None:
     shown = pair.ok("status").decode()
     assert "ACTIVE" in shown
     assert "PASSIVE" in shown
@@ -271,7 +271,7 @@ def test_status_of_every_kind_of_pair(pair: RealPair) -> None:
     assert b"start chp-server, or name the pair" in write.stderr
 
 
-def test_a_stopped_server_is_told_from_one_that_is_away(pair: RealPair) -> None:
+def test_status_shows_a_stopped_server_as_unreachable(pair: RealPair) -> None:
     passive = 1 - pair.active()
     process = pair.processes[passive]
     assert process is not None
@@ -323,7 +323,7 @@ def test_bench_measures_and_cleans_up(pair: RealPair) -> None:
     assert pair.run("bench", "--prefix", "/").returncode == 2
 
 
-def test_a_bench_that_is_broken_off_leaves_no_keys(pair: RealPair) -> None:
+def test_an_interrupted_bench_leaves_no_keys(pair: RealPair) -> None:
     argv, environ = pair.command("bench", "--json", "--seconds", "60s")
     process = subprocess.Popen(
         argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -357,7 +357,7 @@ def test_backup_and_restore_of_a_live_pair(pair: RealPair) -> None:
     assert b"never overwrites" in again.stderr
 
 
-def test_a_server_of_chp1_is_served_too_and_not_harmed() -> None:
+def test_get_set_and_ls_work_with_a_chp1_server() -> None:
     with ClassicServer() as server:
         server.put(b"/old", b"1")
 

@@ -58,7 +58,7 @@ def said_of(clone: Clone, words: str) -> None:
     until(said, f"an error that says {words!r}; now it is {clone.describe()!r}")
 
 
-def test_an_http_server_is_said_to_be_none(web: str) -> None:
+def test_a_client_reports_no_zeromq_handshake_from_an_http_server(web: str) -> None:
     with Clone(web) as clone:
         said_of(clone, f"{web} not heard from: it takes connections, but no ZeroMQ handshake follows")
         assert clone.state is State.CONNECTING
@@ -69,7 +69,7 @@ def test_an_http_server_is_said_to_be_none(web: str) -> None:
         clone.close(0.05)
 
 
-def test_a_port_that_says_nothing(silent: str) -> None:
+def test_a_client_reports_no_zeromq_handshake_from_a_silent_port(silent: str) -> None:
     with Clone(silent) as clone:
         said_of(clone, f"{silent} not heard from: it takes connections, but no ZeroMQ handshake follows")
         ticket = clone.set("/a", b"1")
@@ -78,14 +78,14 @@ def test_a_port_that_says_nothing(silent: str) -> None:
         ticket.wait(WAIT_S)
 
 
-def test_a_port_that_nobody_holds() -> None:
+def test_a_client_says_that_a_free_port_takes_no_connections() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with Clone(address) as clone:
         said_of(clone, f"{address} not heard from: nothing takes connections there")
 
 
 @pytest.mark.parametrize("offset", [1, 2])
-def test_the_wrong_port_of_a_server(server: TestServer, offset: int) -> None:
+def test_a_client_reports_no_zeromq_handshake_from_a_wrong_port(server: TestServer, offset: int) -> None:
     """The kinds of socket do not fit, so the handshake fails."""
     host, _, port = server.address.rpartition(":")
     wrong = f"{host}:{int(port) + offset}"
@@ -95,7 +95,7 @@ def test_the_wrong_port_of_a_server(server: TestServer, offset: int) -> None:
         )
 
 
-def test_a_program_of_zeromq_that_is_no_server_of_chp() -> None:
+def test_a_client_reports_a_zeromq_program_that_sends_no_chp() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         address = f"tcp://127.0.0.1:{free_port()}"
         router.bind(address)
@@ -116,7 +116,7 @@ def test_a_good_server_beside_a_bad_address_is_used(server: TestServer, web: str
             until(partial(names_what_speaks_no_zmtp, clone), "the bad one to be named")
 
 
-def test_a_server_that_goes_is_told_from_one_that_was_none(server: TestServer) -> None:
+def test_a_client_describes_a_killed_server_as_heard_before(server: TestServer) -> None:
     with Clone(server.address) as clone:
         clone.wait_until_synced(WAIT_S)
         server.kill()

@@ -41,7 +41,7 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
             pair.wait_in_sync()
 
 
-def test_line_13_a_key_outside_the_own_subtree_is_refused_and_not_kept(server: TestServer) -> None:
+def test_line_13_a_client_refuses_a_key_outside_its_subtree(server: TestServer) -> None:
     """The Guide's client kept such a key locally, and never updated it again."""
     with Clone(server.address, subtree="/a/") as clone, Clone(server.address) as whole:
         with pytest.raises(BadKey, match="outside"):
@@ -71,7 +71,7 @@ def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Pa
         server.kill()
 
 
-def test_line_17_clients_follow_a_server_that_counts_from_the_beginning_again(server: TestServer) -> None:
+def test_line_17_clients_follow_a_server_whose_numbers_restart(server: TestServer) -> None:
     """The Guide's clients discarded all updates until the server had passed their number."""
     with Clone(server.address) as reader, Clone(server.address, subtree=None) as writer:
         reader.wait_until_synced(WAIT_S)
@@ -83,7 +83,7 @@ def test_line_17_clients_follow_a_server_that_counts_from_the_beginning_again(se
         until(lambda: dict(reader) == {"/new": b"1"}, "the reader to follow")
 
 
-def test_line_21_words_of_the_protocol_are_no_keys_and_keys_like_them_are(server: TestServer) -> None:
+def test_line_21_a_client_refuses_words_of_the_protocol_as_keys(server: TestServer) -> None:
     """A key named KTHXBAI cut every later snapshot short; one named HUGZ was ignored by clients."""
     with Clone(server.address) as clone:
         for word in ("KTHXBAI", "HUGZ", "ICANHAZ?"):
@@ -98,7 +98,7 @@ def test_line_21_words_of_the_protocol_are_no_keys_and_keys_like_them_are(server
             assert set(fresh) == set(like)
 
 
-def test_line_23_a_clock_that_steps_ends_nothing(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_23_clock_steps_cause_no_failover_or_expiry(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the Guide's programs a step caused failover or mass expiry."""
     real, step = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + step[0])
@@ -117,7 +117,7 @@ def test_line_23_a_clock_that_steps_ends_nothing(server: TestServer, monkeypatch
             assert careful.stats.get("lags", 0) <= 1
 
 
-def test_line_24_asking_for_what_is_not_there_does_no_harm(server: TestServer) -> None:
+def test_line_24_a_client_works_on_after_requests_for_missing_keys(server: TestServer) -> None:
     """A get of a missing key killed the agent."""
     with Clone(server.address) as clone:
         clone.wait_until_synced(WAIT_S)

@@ -29,7 +29,7 @@ def kill_active(process_pair: ProcessPair) -> ServerProcess:
     return active
 
 
-def test_a_listener_a_watch_and_a_flush(process_pair: ProcessPair) -> None:
+def test_listener_watch_and_flush_work_over_a_failover(process_pair: ProcessPair) -> None:
     told: list[State] = []
     threads: set[str] = set()
 
@@ -63,7 +63,7 @@ def test_a_listener_a_watch_and_a_flush(process_pair: ProcessPair) -> None:
     victim.start()
 
 
-def test_an_async_clone(process_pair: ProcessPair) -> None:
+def test_an_async_clone_works_over_a_failover(process_pair: ProcessPair) -> None:
     async def main() -> ServerProcess:
         async with AsyncClone(process_pair.servers) as clone, AsyncClone(process_pair.servers) as other:
             await clone.wait_until_synced(WAIT_S)
@@ -84,7 +84,7 @@ def test_an_async_clone(process_pair: ProcessPair) -> None:
     asyncio.run(main()).start()
 
 
-def test_ten_clients_go_on_however_often(process_pair: ProcessPair) -> None:
+def test_ten_clients_go_on_after_three_failovers(process_pair: ProcessPair) -> None:
     """chp1-facts lines 14, 15 and 16: clients that were asked twice, or heard the wrong one's HUGZ, were frozen."""
     clones = [Clone(process_pair.servers, subtree=f"/many/{i}/" if i % 2 else "/many/") for i in range(10)]
     try:

@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
-def test_a_child_is_refused_and_its_end_does_not_touch_the_parent(server: TestServer) -> None:
+def test_a_forked_child_can_only_read_the_clone_of_its_parent(server: TestServer) -> None:
     argv = [sys.executable, "-m", "tests.process.forking", server.address]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=3 * WAIT_S, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     made.kill()
 
 
-def test_a_client_stopped_for_10_s_under_load_ends_equal(server: ServerProcess) -> None:
+def test_a_client_stopped_for_10_s_under_load_ends_with_all_updates(server: ServerProcess) -> None:
     """By chp1-facts line 10 the Guide's client applied about 19,000 of 30,000 updates, without a warning."""
     with Puppet(server.address) as reader, Puppet(server.address, subtree=None, window_bytes=100_000) as writer:
         base = writer.ask("write", pad=200)

@@ -11,7 +11,7 @@ from tests.talk import WAIT_S, until
 
 
 @pytest.mark.parametrize("start", ["snapshot", "end"])
-def test_a_watch_begun_between_a_change_and_its_telling(server: TestServer, start: str) -> None:
+def test_a_watch_begun_while_changes_are_handed_out_gets_no_change_twice(server: TestServer, start: str) -> None:
     """The map has the change already, so a watch that begins there must not get it again."""
     made: list[Watch] = []
     with Clone(server.address) as clone, Clone(server.address) as writer, clone.watch() as earlier:

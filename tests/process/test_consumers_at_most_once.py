@@ -41,7 +41,7 @@ class Publisher(threading.Thread):
 
 
 @pytest.mark.timeout(400)
-def test_what_was_returned_is_not_returned_again_over_kills_of_the_subscriber_and_of_the_active(tmp_path: Path) -> None:
+def test_no_message_is_returned_twice_over_kills_of_subscriber_and_active(tmp_path: Path) -> None:
     path, log = tmp_path / "got.txt", tmp_path / "getting.log"
     path.touch()
 

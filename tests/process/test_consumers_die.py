@@ -56,7 +56,7 @@ class Supervisor(threading.Thread):
         pytest.param("commit", 10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
-def test_one_message_kills_a_handful_of_processes_and_all_others_are_done(
+def test_a_message_that_kills_its_consumers_becomes_a_dead_letter(
     tmp_path: Path, way: str, messages: int, kills: int
 ) -> None:
     values = [BAD if i == messages // 2 else b"%d" % i for i in range(messages)]

@@ -114,7 +114,7 @@ class Group:
         pytest.param(4, 50, 100, marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
-def test_the_active_and_consumers_are_killed_and_each_message_is_counted_once(
+def test_each_message_is_counted_once_over_kills_of_consumers_and_active(
     tmp_path: Path, workers: int, of_the_active: int, of_workers: int
 ) -> None:
     with ProcessPair(tmp_path) as pair, Clone(pair.servers, SUMS) as clone:

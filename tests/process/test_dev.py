@@ -79,7 +79,7 @@ def dev() -> Iterator[tuple[Running, list[str]]]:
 
 
 @pytest.mark.slow
-def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
+def test_dev_runs_a_pair_and_starts_a_killed_server_again(dev: tuple[Running, list[str]]) -> None:
     running, servers = dev
     first = int(running.until(r"^primary \| process").split()[-1])
     running.until(r"^backup +\| process")
@@ -107,7 +107,7 @@ def test_a_pair_to_try_things_on(dev: tuple[Running, list[str]]) -> None:
 
 
 @pytest.mark.slow
-def test_what_it_prints_are_three_lines() -> None:
+def test_dev_prints_three_lines() -> None:
     port, _ = ports()
     running = Running("dev", "--port", str(port), "--no-console")
     running.until(r"^try: ")
@@ -117,7 +117,7 @@ def test_what_it_prints_are_three_lines() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_start_shows_its_log() -> None:
+def test_dev_shows_the_log_of_a_server_that_does_not_start() -> None:
     port, _ = ports()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,7 +159,7 @@ def children_told(seen: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["the terminal", "the shell in it"])
-def test_nothing_runs_on_when_the_terminal_is_closed(how: str) -> None:
+def test_all_processes_of_dev_end_if_the_terminal_is_closed(how: str) -> None:
     port, console = ports()
     argv = [*CHP, "dev", "--verbose", "--port", str(port), "--console-port", str(console)]
     if how != "the terminal":
@@ -184,7 +184,7 @@ def test_nothing_runs_on_when_the_terminal_is_closed(how: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_runs_on_when_it_is_killed(dev: tuple[Running, list[str]]) -> None:
+def test_the_servers_and_the_gateway_end_if_dev_is_killed(dev: tuple[Running, list[str]]) -> None:
     running, servers = dev
     running.until(r"^gateway +\| .*http://")
     pids = children_told("".join(running.seen))
@@ -196,7 +196,7 @@ def test_nothing_runs_on_when_it_is_killed(dev: tuple[Running, list[str]]) -> No
 
 
 @pytest.mark.slow
-def test_it_outlives_the_terminal_under_nohup() -> None:
+def test_dev_outlives_the_terminal_under_nohup() -> None:
     port, _ = ports()
     running = Running("dev", "--port", str(port), "--no-console", before=["nohup"])
     running.until(r"^ready: ")
@@ -208,7 +208,7 @@ def test_it_outlives_the_terminal_under_nohup() -> None:
     assert running.process.wait(WAIT_S) == 0
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_dev_names_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -218,7 +218,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert done.returncode == 2 and f"port {port} is not free" in done.stderr and "--port" in done.stderr
 
 
-def test_the_doctor_of_a_pair_that_is_well_and_of_one_that_is_not(pair: Pair) -> None:
+def test_doctor_names_the_killed_server_of_a_pair(pair: Pair) -> None:
     with Clone(pair.servers) as clone:
         clone.wait_until_synced(WAIT_S)
         clone.set("/a", b"1").wait(WAIT_S)
@@ -232,7 +232,7 @@ def test_the_doctor_of_a_pair_that_is_well_and_of_one_that_is_not(pair: Pair) ->
     assert done.returncode == 1 and any(pair.backup.address in each["what"] for each in told if each["level"] == "bad")
 
 
-def test_a_command_for_each_change(server: TestServer, tmp_path: Path) -> None:
+def test_watch_exec_runs_a_command_for_each_change(server: TestServer, tmp_path: Path) -> None:
     with Clone(server.address) as clone:
         clone.set("/c/a", b"1\n2").wait(WAIT_S)
         clone.set("/c/b", b"").wait(WAIT_S)

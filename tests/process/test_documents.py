@@ -129,12 +129,12 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}, which is not there"
 
 
-def test_the_page_of_spark_has_the_options_as_they_are() -> None:
+def test_the_table_of_options_in_the_spark_page_is_current() -> None:
     options = pytest.importorskip("chp_client.spark.options")
     assert options.table() in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
 
 
-def test_the_page_of_settings_has_them_as_they_are() -> None:
+def test_the_table_in_the_settings_page_is_current() -> None:
     assert config.table() in (ROOT / "docs/settings.md").read_text(encoding="utf-8")
 
 
@@ -145,7 +145,7 @@ def test_every_setting_that_the_operators_page_explains_exists() -> None:
     assert len(names) > 9 and names <= config.BY_NAME.keys()
 
 
-def test_the_page_of_metrics_has_the_facts_as_they_are() -> None:
+def test_the_tables_of_facts_in_the_metrics_page_are_current() -> None:
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     for table in facts.tables().split("\n\n"):
         assert table in page, "docs/metrics.md has another table than chp.facts.tables()"

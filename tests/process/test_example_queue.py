@@ -50,7 +50,7 @@ def client() -> Iterator[httpx.Client]:
         ("GET", "/size", {"topic": "t", "consumer_id": "c"}, 404, "'c'"),
     ],
 )
-def test_what_is_wrong_is_a_failure_that_says_so(
+def test_a_wrong_request_is_answered_with_a_failure_and_its_reason(
     client: httpx.Client, method: str, path: str, fields: dict[str, str], *, status: int, says: str
 ) -> None:
     get = method == "GET"
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_a_failure_that_says_so(
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"topic_name": 1}', b'"a"', b"[" * 10_000, b"\xff"])
-def test_a_body_that_is_no_json_object_of_texts_is_a_failure(client: httpx.Client, body: bytes) -> None:
+def test_a_body_other_than_a_json_object_of_strings_is_refused(client: httpx.Client, body: bytes) -> None:
     answer = client.post("/topics", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400 and answer.json()["status"] == "failure"
 
@@ -72,7 +72,7 @@ def test_parameters_are_a_query_a_form_or_json(client: httpx.Client) -> None:
     assert {"q", "f", "j"} <= set(client.get("/topics").json()["topics"])
 
 
-def test_a_consumer_has_what_was_produced_since_it_registered_once_whoever_asks(pair: Pair) -> None:
+def test_a_consumer_gets_each_message_since_its_registration_once(pair: Pair) -> None:
     with serving(pair.servers) as one, serving(pair.servers) as other:
         ask(one, "POST /producer/register", topic="t", producer_id="p")
         old = ask(other, "POST /consumer/register", topic="t")["consumer_id"]
@@ -107,7 +107,7 @@ def test_one_producer_and_one_consumer_of_one_topic(pair: Pair) -> None:
         assert ask(url, "GET /consumer/consume", topic="DS", consumer_id="C") == {}, "nothing new"
 
 
-def test_five_producers_three_consumers_three_topics_and_the_active_is_killed(pair: Pair) -> None:
+def test_each_consumer_gets_all_messages_in_order_if_the_active_is_killed(pair: Pair) -> None:
     with serving(pair.servers) as one, serving(pair.servers) as other:
         for topic, names in PRODUCERS.items():
             for name in names:

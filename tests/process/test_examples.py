@@ -26,14 +26,14 @@ SAYS = {
 }
 
 
-def test_each_has_its_last_line_here() -> None:
+def test_the_list_of_last_lines_covers_the_examples() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} - set(SAYS) == {
         "__init__", "lake", "live_on_cluster", "other_language", "pair",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_an_example_runs_and_says_what_came_of_it(name: str) -> None:
+def test_an_example_ends_with_its_expected_last_line(name: str) -> None:
     assert run(name).endswith(SAYS[name] + "\n")
 
 

@@ -66,7 +66,7 @@ def two_addresses() -> list[str]:
     return [f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"]
 
 
-def test_espresso_passes_on_what_it_shows(context: zmq.Context[Socket]) -> None:
+def test_espresso_forwards_and_shows_subscriptions_and_messages(context: zmq.Context[Socket]) -> None:
     into, out = two_addresses()
     with program("espresso", into, out) as child:
         first, second = subscriber(context, out, b"a"), None
@@ -84,7 +84,7 @@ def test_espresso_passes_on_what_it_shows(context: zmq.Context[Socket]) -> None:
         assert second.recv_multipart() == [b"a", b"2"]
 
 
-def test_espresso_shows_a_pair(pair: Pair) -> None:
+def test_espresso_shows_the_greeting_and_batches_of_a_pair(pair: Pair) -> None:
     with program("espresso", "--pair", pair.servers[0], "/a/") as child, Clone(pair.servers, None) as clone:
         assert said(child).startswith("GREETING ACTIVE 1.")
         clone.set("/b/c", b"1").wait(10)
@@ -95,7 +95,7 @@ def test_espresso_shows_a_pair(pair: Pair) -> None:
         assert shown.startswith(f"BATCH #{revision} /a/b=2 (after ")
 
 
-def test_a_late_subscriber_has_the_last_value_alone_and_a_killed_cache_has_it_too(
+def test_a_late_subscriber_gets_the_last_value_even_from_a_restarted_cache(
     pair: Pair, context: zmq.Context[Socket]
 ) -> None:
     into, out = two_addresses()

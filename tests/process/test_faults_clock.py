@@ -48,7 +48,7 @@ class ShiftedServer:
 
 
 @pytest.mark.slow
-def test_the_wall_clocks_of_a_pair_step_by_hours_under_load(tmp_path: Path) -> None:
+def test_steps_of_the_wall_clocks_cause_no_failover_or_expiry(tmp_path: Path) -> None:
     library = faketime()
     if library is None:
         pytest.skip("libfaketime is not installed (apt install libfaketime)")
@@ -154,7 +154,7 @@ def test_ttls_and_leases_go_on_across_a_failover(tmp_path: Path) -> None:
         until(lambda: "/held" not in clone, "its keys to go")
 
 
-def test_faketime_is_used_from_where_it_is() -> None:
+def test_the_path_found_for_libfaketime_exists() -> None:
     """LD_PRELOAD needs a path, and not a name."""
     library = faketime()
     assert library is None or os.path.exists(library) or "/" not in library

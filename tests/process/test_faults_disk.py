@@ -88,9 +88,7 @@ def full(server: ServerProcess) -> str:
 LITTLE = MIB
 
 
-def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_is_room(
-    tmp_path: Path, tmpfs: Mount
-) -> None:
+def test_an_active_hands_over_while_its_disk_has_little_room(tmp_path: Path, tmpfs: Mount) -> None:
     pair = ProcessPair(tmp_path)
     disk = Disk(tmpfs, pair.primary.data)
     with pair, Load(pair.servers) as load:
@@ -109,7 +107,7 @@ def test_an_active_whose_disk_fills_hands_over_and_takes_part_again_when_there_i
         nothing_lost(pair.both, load)
 
 
-def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpfs: Mount) -> None:
+def test_a_pair_with_little_disk_room_refuses_sets_but_deletes_and_reads(tmp_path: Path, tmpfs: Mount) -> None:
     pair = ProcessPair(tmp_path)
     disks = [Disk(tmpfs, server.data) for server in pair.both]
     with pair, Clone(pair.servers) as clone:
@@ -135,7 +133,7 @@ def test_a_pair_without_room_refuses_sets_and_does_all_else(tmp_path: Path, tmpf
 
 
 @pytest.mark.parametrize("left", [MIB // 4, 0])
-def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_done(
+def test_messages_are_given_again_if_full_disks_refused_their_acknowledgement(
     tmp_path: Path, tmpfs: Mount, left: int
 ) -> None:
     pair = ProcessPair(tmp_path)
@@ -175,7 +173,7 @@ def test_what_a_group_acknowledged_while_the_disks_were_full_is_given_again_and_
             assert consumer.fenced > 0
 
 
-def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
+def test_a_reader_needs_no_room_on_the_disk(tmp_path: Path, tmpfs: Mount) -> None:
     """Reading works without a free byte on both disks, and so does a `sync`, which only needs an answer."""
     pair = ProcessPair(tmp_path)
     disks = [Disk(tmpfs, server.data) for server in pair.both]
@@ -199,9 +197,7 @@ def test_who_only_reads_needs_no_room(tmp_path: Path, tmpfs: Mount) -> None:
         assert reader.snapshot() == {"/kept": b"1", "/more": b"1"}
 
 
-def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_other_serves(
-    tmp_path: Path, tmpfs: Mount
-) -> None:
+def test_the_passive_takes_over_if_the_disk_of_the_active_is_full(tmp_path: Path, tmpfs: Mount) -> None:
     """No measurement sees the last byte in time, so the journal itself has no room in the middle of a turn.
 
     On a busy machine a measurement may see it. Then the active refuses sets, and hands over.
@@ -230,7 +226,7 @@ def test_a_disk_without_a_byte_stops_the_active_until_there_is_room_and_the_othe
 
 
 @pytest.mark.parametrize("writing", [False, True], ids=["idle", "in the middle of a turn"])
-def test_two_full_disks_make_the_pair_read_only_and_it_goes_on_when_there_is_room(
+def test_two_full_disks_make_the_pair_read_only_until_there_is_room(
     tmp_path: Path, tmpfs: Mount, writing: bool
 ) -> None:
     pair = ProcessPair(tmp_path)
@@ -261,7 +257,7 @@ def test_two_full_disks_make_the_pair_read_only_and_it_goes_on_when_there_is_roo
         pair.wait_in_sync()
 
 
-def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount) -> None:
+def test_sigterm_ends_a_server_that_waits_for_room(tmp_path: Path, tmpfs: Mount) -> None:
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--min-free-disk", "0")
     disk = Disk(tmpfs, server.data)
     server.start()
@@ -284,7 +280,7 @@ def test_a_server_that_waits_for_room_can_be_ended(tmp_path: Path, tmpfs: Mount)
         server.kill()
 
 
-def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_path: Path) -> None:
+def test_a_lone_server_keeps_all_acknowledged_sets_if_its_disk_is_full(tmp_path: Path) -> None:
     """A limit on the size of its files stands for the full disk, so no mount is needed."""
     server = DyingServer(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1")
     server.environ["FILE_BYTES_MAX"] = str(2 * MIB)
@@ -315,7 +311,7 @@ def test_a_lone_server_whose_disk_is_full_keeps_all_that_it_acknowledged(tmp_pat
         server.kill()
 
 
-def test_a_suffix_that_can_not_be_saved_ends_the_server_before_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_suffix_that_cannot_be_saved_is_a_journal_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with TestServer(data=str(tmp_path / "file" / "data")) as server:
         assert server.server is not None
@@ -324,7 +320,7 @@ def test_a_suffix_that_can_not_be_saved_ends_the_server_before_it_is_forgotten(t
             server.server.perform(turn)
 
 
-def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> None:
+def test_a_journal_error_during_a_status_request_ends_the_server() -> None:
     """Such a failure is no defect of the program, and the server could not keep any acknowledgement after it."""
 
     def unreadable() -> dict[str, int | float | str]:
@@ -347,7 +343,7 @@ def test_a_journal_that_fails_while_a_request_looks_at_it_ends_the_server() -> N
             server.close()
 
 
-def test_a_disk_that_becomes_read_only_is_refused_at_the_start(tmp_path: Path, tmpfs: Mount) -> None:
+def test_a_server_does_not_start_on_a_read_only_disk(tmp_path: Path, tmpfs: Mount) -> None:
     pair = ProcessPair(tmp_path)
     tmpfs(pair.backup.data, "100m")
     with pair, Load(pair.servers, 1) as load:
@@ -378,7 +374,7 @@ def damage_a_row(server: ServerProcess) -> str:
     return f"{first >> 48}.{first & (1 << 48) - 1}"
 
 
-def test_a_flipped_bit_is_refused_and_with_prefix_the_peer_brings_the_rest(tmp_path: Path) -> None:
+def test_recover_prefix_gets_the_rest_of_a_damaged_journal_from_the_peer(tmp_path: Path) -> None:
     with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
         load.go_on(20)
         active = pair.active()
@@ -404,7 +400,7 @@ def test_a_flipped_bit_is_refused_and_with_prefix_the_peer_brings_the_rest(tmp_p
         nothing_lost([victim], load)
 
 
-def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> None:
+def test_recover_prefix_on_both_servers_keeps_a_part_of_the_acknowledged_sets(tmp_path: Path) -> None:
     """`--recover prefix` on both sides can lose acknowledged sets, so only the operator asks for it."""
     with ProcessPair(tmp_path) as pair:
         with Load(pair.servers, 1) as load:
@@ -422,7 +418,7 @@ def test_both_damaged_the_one_with_more_of_its_prefix_serves(tmp_path: Path) -> 
         assert held and set(held.items()) <= set(load.acked.items())
 
 
-def test_no_number_that_was_set_aside_is_issued_again(tmp_path: Path) -> None:
+def test_recover_prefix_goes_on_with_an_epoch_above_all_issued_ones(tmp_path: Path) -> None:
     """Clients may be at such a number, so the prefix goes on with an epoch above all that the journal had."""
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
     with ExitStack() as ending:
@@ -469,7 +465,7 @@ def test_a_torn_tail_of_one_journal_loses_nothing_of_a_pair(tmp_path: Path, cut:
         both_kept_all(pair, load)
 
 
-def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_path: Path) -> None:
+def test_a_torn_journal_tail_loses_nothing_of_a_lone_server(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--heartbeat-s", "0.1").start()
     try:
         with Load([server.address], 1) as load:
@@ -489,7 +485,7 @@ def test_a_torn_tail_of_a_lone_server_is_told_and_nothing_synced_is_lost(tmp_pat
             server.kill()
 
 
-def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmpfs: Mount) -> None:
+def test_a_start_and_a_check_report_a_full_disk(tmp_path: Path, tmpfs: Mount) -> None:
     """After an orderly end SQLite must make a file to read the journal, and has no room for it."""
     server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None, "--min-free-disk", "0")
     tmpfs(server.data, "4m")
@@ -515,7 +511,7 @@ def test_a_start_and_a_check_on_a_disk_without_a_byte_say_so(tmp_path: Path, tmp
 
 
 @pytest.mark.parametrize("which", ["passive", "active"])
-def test_a_server_whose_journal_was_removed_confirms_nothing_for_long(tmp_path: Path, which: str) -> None:
+def test_a_server_ends_if_its_journal_is_removed(tmp_path: Path, which: str) -> None:
     """An active with a removed journal hands over first.
 
     Later acknowledgements hold, and a start repairs the server.

@@ -64,7 +64,7 @@ def test_the_passive_dies_at_each_point_of_a_turn(tmp_path: Path) -> None:
         both_kept_all(pair, load)
 
 
-def test_both_die_in_the_same_turns(tmp_path: Path) -> None:
+def test_a_pair_loses_nothing_if_both_servers_die_in_a_turn(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         for point in ("before-publish", "before-sync"):
             for server in (pair.primary, pair.backup):
@@ -82,7 +82,7 @@ def test_both_die_in_the_same_turns(tmp_path: Path) -> None:
         both_kept_all(pair, load)
 
 
-def test_a_lone_server_dies_at_each_point_and_in_its_snapshots(tmp_path: Path) -> None:
+def test_a_lone_server_dies_at_each_point_of_turns_and_snapshots(tmp_path: Path) -> None:
     server = alone(tmp_path).start()
     try:
         fill([server.address])
@@ -101,7 +101,7 @@ def test_a_lone_server_dies_at_each_point_and_in_its_snapshots(tmp_path: Path) -
         server.kill()
 
 
-def test_the_active_dies_in_its_snapshot(tmp_path: Path) -> None:
+def test_the_active_dies_while_it_writes_its_snapshot(tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair:
         fill(pair.servers)
         with Load(pair.servers) as load:

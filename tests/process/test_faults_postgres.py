@@ -96,9 +96,7 @@ def test_a_server_whose_database_goes_away_ends_and_the_other_takes_over(
         both_kept_all(pair, load)
 
 
-def test_an_idle_server_that_is_asked_for_its_status_notices_that_its_database_is_gone(
-    tmp_path: Path, database: Postgres
-) -> None:
+def test_a_status_request_ends_an_idle_server_without_its_database(tmp_path: Path, database: Postgres) -> None:
     with pair_of(tmp_path, database) as pair:
         primary_serves(pair)
         database.cut_off()
@@ -106,7 +104,7 @@ def test_an_idle_server_that_is_asked_for_its_status_notices_that_its_database_i
         ended_with_a_line(pair, "start this server again")
 
 
-def test_a_stall_of_the_database_is_a_pause_and_the_other_takes_over(tmp_path: Path, database: Postgres) -> None:
+def test_the_peer_takes_over_while_the_database_of_a_server_stalls(tmp_path: Path, database: Postgres) -> None:
     with pair_of(tmp_path, database) as pair, Load(pair.servers, 3) as load:
         primary_serves(pair)
         load.go_on(10)
@@ -137,7 +135,7 @@ def test_a_database_that_stays_silent_ends_the_server(tmp_path: Path, database: 
 
 
 @pytest.mark.parametrize("size", [100, 40 * MIB], ids=["small", "large"])
-def test_waiting_for_a_silent_database_has_an_end(database: Postgres, size: int) -> None:
+def test_a_journal_gives_up_on_a_silent_database(database: Postgres, size: int) -> None:
     """A large row stalls in the middle of being sent, a small one waits for the answer."""
     with closing(open_journal(database.url("chp") + SILENT)) as journal:
         journal.load()
@@ -176,7 +174,7 @@ def small(database: Postgres) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=False)
 
 
-def test_while_its_database_is_full_the_other_serves_and_then_it_is_back_by_itself(
+def test_the_peer_serves_while_the_database_of_a_server_is_full(
     tmp_path: Path, database: Postgres, small: Path
 ) -> None:
     with pair_of(tmp_path, database) as pair, Load(pair.servers, 1) as load:
@@ -194,7 +192,7 @@ def test_while_its_database_is_full_the_other_serves_and_then_it_is_back_by_itse
         both_kept_all(pair, load)
 
 
-def test_a_database_that_was_put_back_to_an_earlier_day_is_not_served_from(tmp_path: Path, database: Postgres) -> None:
+def test_a_journal_refuses_a_database_put_back_to_an_earlier_state(tmp_path: Path, database: Postgres) -> None:
     """The mark in the data directory knows how far the journal had been."""
 
     def opened(**options: str) -> int:

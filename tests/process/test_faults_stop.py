@@ -76,7 +76,7 @@ def test_an_active_that_was_stopped_in_the_middle_of_a_turn_acknowledges_nothing
             assert (stopped.status() or {})["state"] == "passive"
 
 
-def test_an_active_that_is_busy_for_longer_than_every_timeout_is_not_replaced(tmp_path: Path) -> None:
+def test_an_active_busy_for_longer_than_every_timeout_is_not_replaced(tmp_path: Path) -> None:
     """The busy active sends BEATs, and acknowledges at once after its turn, since no other server can have served."""
     with DyingPair(tmp_path) as pair, Load(pair.servers) as load:
         busy = pair.active()
@@ -120,7 +120,7 @@ def test_stopping_and_continuing_either_server_under_load_loses_nothing(tmp_path
         both_kept_all(pair, load)
 
 
-def test_a_passive_that_is_stopped_holds_writers_up_only_for_a_while(tmp_path: Path) -> None:
+def test_writers_go_on_without_a_stopped_passive(tmp_path: Path) -> None:
     with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
         active = pair.active()
         assert active is not None

@@ -190,7 +190,7 @@ def test_a_message_that_never_ends(server: ServerProcess, offset: int, kind: byt
 
 
 @pytest.mark.parametrize("endless", [True, False], ids=["frames", "frame"])
-def test_a_hostile_peer_that_ends_no_message_takes_little(server: ServerProcess, endless: bool) -> None:
+def test_a_hostile_peer_whose_message_never_ends_takes_little_memory(server: ServerProcess, endless: bool) -> None:
     """On P+3 a frame may have 256 MiB. A stranger is cut off after 1 MiB, as soon as that is seen, here at 40 MiB/s."""
     first = b"\x03" + MIB.to_bytes(8, "big") if endless else b"\x02" + (250 * MIB).to_bytes(8, "big")
     later = first if endless else b""
@@ -203,7 +203,7 @@ def test_a_hostile_peer_that_ends_no_message_takes_little(server: ServerProcess,
     assert growth.most < 64, "whatever is sent, without the cut"
 
 
-def test_eight_hostile_peers_take_little(server: ServerProcess) -> None:
+def test_eight_hostile_peers_take_little_memory(server: ServerProcess) -> None:
     """Each of eight connections sends 20 MiB of a frame that has no end."""
     with Growth(server) as growth, ExitStack() as ending:
         raws = [ending.enter_context(raw_connection(port(server, 3), b"DEALER")) for _ in range(8)]
@@ -236,7 +236,7 @@ def test_more_connections_than_descriptors(server: ServerProcess) -> None:
     serves(server)
 
 
-def test_long_subscriptions(server: ServerProcess) -> None:
+def test_a_subscriber_with_many_long_subscriptions_is_cut_off(server: ServerProcess) -> None:
     with Growth(server) as growth, zmq.Context() as context, context.socket(zmq.SUB) as reader:
         reader.set(zmq.LINGER, 0)
         reader.set(zmq.RECONNECT_IVL, -1)
@@ -248,7 +248,7 @@ def test_long_subscriptions(server: ServerProcess) -> None:
     assert growth.most < 64, "603 before; 11 to 37 now"
 
 
-def test_many_readers_that_ask_and_read_nothing(server: ServerProcess) -> None:
+def test_snapshots_for_readers_that_read_nothing_take_bounded_memory(server: ServerProcess) -> None:
     """Snapshots of a map of 64 MiB that changes, so that each is an image of its own."""
     with Clone(server.address) as clone:
         for i in range(64):
@@ -269,7 +269,7 @@ def test_many_readers_that_ask_and_read_nothing(server: ServerProcess) -> None:
     assert growth.most < 400, "1,000 before"
 
 
-def test_many_frames_of_empty_lists_hold_nobody_up(server: ServerProcess) -> None:
+def test_a_flood_of_empty_lists_does_not_stop_the_server(server: ServerProcess) -> None:
     body = b"\x93\xdd\x00\xff\xff\xff" + b"\x90" * 16 * MIB
     options = msgpack.packb({"chp": 2, "id": 1})
     sets = iter([[STX + ETX, bytes(7) + b"\x01", b"s" * 16, b"", body]] * 20)

@@ -80,7 +80,7 @@ class Balancer:
 
 
 @pytest.mark.slow
-def test_one_of_two_is_killed_and_nothing_is_lost_or_doubled() -> None:
+def test_no_request_is_lost_or_doubled_if_a_gateway_is_killed() -> None:
     with ExitStack() as stack:
         pair = stack.enter_context(Pair(heartbeat_s=0.1, peer_timeout_s=1.0))
         (left, one), (_, two) = (stack.enter_context(gateway(pair.servers)) for _ in range(2))

@@ -52,7 +52,7 @@ def test_two_rounds_of_kills_stops_and_switches_are_linearizable(tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(MANY))
-def test_many_rounds_are_linearizable(tmp_path: Path, seed: int) -> None:
+def test_many_rounds_of_faults_are_linearizable(tmp_path: Path, seed: int) -> None:
     with ProcessPair(tmp_path) as pair:
         history = recorded(pair, 3, seed=100 + seed)
     assert not history.wrong(), history.outcomes

@@ -27,7 +27,7 @@ def filled(server: Running, address: str, keys: int) -> None:
             clone.set(f"/k/{i}", b"%d" % i).wait(WAIT_S)
 
 
-def test_a_log_that_is_gone_is_not_started_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_refuses_a_journal_without_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     server = start(tmp_path, "a", "--bind", address)
     filled(server, address, 20)
@@ -48,7 +48,7 @@ def test_a_log_that_is_gone_is_not_started_from(tmp_path: Path, capsys: pytest.C
     assert last.end() == 0, "what was accepted once is not asked again"
 
 
-def test_a_peer_that_has_it_sends_it(tmp_path: Path) -> None:
+def test_a_server_whose_log_is_gone_gets_the_keys_from_its_peer(tmp_path: Path) -> None:
     addresses = {name: f"tcp://127.0.0.1:{free_port()}" for name in "ab"}
 
     def server(name: str) -> Running:

@@ -49,7 +49,7 @@ def started(lines: list[str], log: Path) -> Iterator[None]:
             each.wait(WAIT_S)
 
 
-def test_a_pair_starts_with_what_it_wrote(tmp_path: Path) -> None:
+def test_a_pair_starts_with_the_files_of_keygen(tmp_path: Path) -> None:
     pair = f"tcp://127.0.0.1:{free_port()},tcp://127.0.0.1:{free_port()}"
     made = run(f"chp keygen --pair {pair} --admin root {tmp_path}/keys")
     assert made.returncode == 0, made
@@ -72,7 +72,7 @@ def test_a_pair_starts_with_what_it_wrote(tmp_path: Path) -> None:
     assert again.returncode == 2 and "is there already" in again.stderr
 
 
-def test_for_two_hosts_it_says_what_to_copy_where(tmp_path: Path) -> None:
+def test_keygen_prints_the_copy_commands_for_two_hosts(tmp_path: Path) -> None:
     said = run(f"chp keygen --pair tcp://a:5556,tcp://b:5566 --admin ops {tmp_path}/keys").stdout
     copies = printed(said, "ssh")
     assert f"scp -r {tmp_path}/keys/a root@a:/etc/chp/keys" in copies[0]
@@ -83,7 +83,7 @@ def test_for_two_hosts_it_says_what_to_copy_where(tmp_path: Path) -> None:
     assert printed(said, "chp --client-file") == [f"chp --client-file {tmp_path}/keys/ops.toml status"]
 
 
-def test_what_is_wrong_is_told_in_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+def test_keygen_refuses_wrong_arguments_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
     for words, text in (
         ("--pair tcp://a:5556 DIR", "the addresses of the primary and of the backup"),
         ("--pair tcp://a:5556,x/y DIR", "name a server's first port"),

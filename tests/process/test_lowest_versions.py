@@ -24,7 +24,7 @@ def lowest(text: str) -> str:
     return f"{wanted.name}=={bound}"
 
 
-def test_the_gateway_s_tests_pass_with_the_lowest_versions(tmp_path: Path) -> None:
+def test_the_tests_of_the_gateway_pass_with_the_lowest_versions(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     given = [*project["dependencies"], *(each for name in EXTRAS for each in project["optional-dependencies"][name])]
     wanted = [lowest(each) for each in given]

@@ -28,7 +28,7 @@ def fill(clone: Clone, most: int) -> tuple[int, str]:
     return most, ""
 
 
-def test_a_pair_at_its_bound_refuses_sets_and_does_all_else(tmp_path: Path) -> None:
+def test_a_pair_at_its_memory_limit_refuses_sets_but_deletes(tmp_path: Path) -> None:
     with ProcessPair(tmp_path, "--max-memory", "200MiB") as pair, Clone(pair.servers, None) as clone:
         done, why = fill(clone, 300)
         assert 20 < done < 250 and "(full): memory: " in why and "of 200 MiB" in why
@@ -42,7 +42,7 @@ def test_a_pair_at_its_bound_refuses_sets_and_does_all_else(tmp_path: Path) -> N
         pair.wait_in_sync()
 
 
-def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_address_space_does_not_end_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = subprocess.Popen
 
     def limited(*args: Any, **more: Any) -> Any:
@@ -64,7 +64,7 @@ def test_a_limit_on_address_space_ends_nobody(tmp_path: Path, monkeypatch: pytes
         server.kill()
 
 
-def test_keys_are_bounded(tmp_path: Path) -> None:
+def test_a_server_refuses_more_keys_than_max_keys(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, "alone", f"tcp://127.0.0.1:{free_port()}", None, "--max-keys", "10").start()
     try:
         with Clone(server.address) as clone:

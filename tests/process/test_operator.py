@@ -43,7 +43,7 @@ def wait_switched(pair: ProcessPair, was: ServerProcess) -> ServerProcess:
     return now
 
 
-def test_switch_under_load_loses_nothing_and_takes_little_time(tmp_path: Path) -> None:
+def test_switch_under_load_loses_nothing(tmp_path: Path) -> None:
     outages = []
     with ProcessPair(tmp_path) as pair, Load(pair.servers) as load:
         for n in range(3):
@@ -85,7 +85,7 @@ def test_rolling_restart_of_both_servers_under_load(tmp_path: Path) -> None:
         print(f"rolling restart under load: longest gap {1000 * load.outage_s(since):.0f} ms")
 
 
-def test_an_active_that_is_told_to_end_is_replaced_without_waiting_for_its_silence(tmp_path: Path) -> None:
+def test_an_active_that_ends_on_sigterm_is_replaced_before_the_peer_timeout(tmp_path: Path) -> None:
     with ProcessPair(tmp_path, peer_timeout_s=30.0) as pair, Load(pair.servers) as load:
         active = pair.active()
         assert active is not None
@@ -103,7 +103,7 @@ def test_an_active_that_is_told_to_end_is_replaced_without_waiting_for_its_silen
         nothing_lost(pair.both, load)
 
 
-def test_switch_is_refused_while_it_would_lose_sets(tmp_path: Path) -> None:
+def test_switch_is_refused_while_the_active_is_alone(tmp_path: Path) -> None:
     with ProcessPair(tmp_path) as pair, Load(pair.servers, 1) as load:
         active = pair.active()
         assert active is not None

@@ -52,7 +52,7 @@ RUN = [
 
 
 @pytest.mark.parametrize(("path", "i"), RUN, ids=[f"{shown(path)}-{i}" for path, i in RUN])
-def test_the_program_runs(process_pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
+def test_a_program_of_a_page_runs_and_prints(process_pair: ProcessPair, tmp_path: Path, path: Path, i: int) -> None:
     text = programs(path)[i]
     for port, address in zip(("5556", "5566"), process_pair.servers, strict=True):
         text = text.replace(f"127.0.0.1:{port}", address.removeprefix("tcp://"))
@@ -62,7 +62,7 @@ def test_the_program_runs(process_pair: ProcessPair, tmp_path: Path, path: Path,
     assert done.stdout.strip(), "it shows what it does"
 
 
-def test_what_is_a_part_of_a_program_is_python() -> None:
+def test_incomplete_programs_of_pages_are_valid_python() -> None:
     parts = [programs(path)[i] for path, i in BLOCKS if (path, i) not in RUN]
     for text in parts:
         compile(text, "page", "exec")

@@ -34,7 +34,7 @@ def test_a_link_that_is_cut_and_mended(chp_pair, chp_clone):
     chp_clone.set("/b", b"2").wait(30)
     assert dict(chp_clone) == {"/a": b"after", "/b": b"2"}
 
-def test_its_pair_is_told_by_the_environment(chp_pair, monkeypatch):
+def test_the_environment_names_the_pair(chp_pair, monkeypatch):
     import os
     assert os.environ["CHP_SERVERS"].split(",") == chp_pair.servers and "CHP_CLIENT_FILE" not in os.environ
 """
@@ -52,12 +52,12 @@ def test_each_test_has_a_pair_of_its_own(tmp_path: Path) -> None:
     assert "4 passed" in (said := run(tmp_path, MINE)), said
 
 
-def test_the_example_of_the_page(tmp_path: Path) -> None:
+def test_the_example_in_the_testing_page_passes(tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.S)
     assert "1 passed" in (said := run(tmp_path, code)), said
 
 
-def test_nothing_of_ours_is_imported_before_it_is_asked_for() -> None:
+def test_importing_the_plugin_loads_no_module_of_chp_or_zmq() -> None:
     code = "import sys, pytest_chp; print([m for m in sys.modules if m.startswith(('chp', 'zmq'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -29,7 +29,7 @@ def rows(servers: list[str], piece: ImagePartition) -> Iterator[list[tuple[str, 
             yield list(zip(updates.keys.to_pylist(), updates.values.to_pylist(), strict=True))
 
 
-def test_a_read_goes_on_at_the_successor_with_the_rows_of_its_number(
+def test_a_read_goes_on_at_the_successor_if_the_active_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "chp_client.spark")

@@ -147,7 +147,7 @@ def held(pair: ProcessPair) -> dict[int, dict[str, int]]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["lock", pytest.param("election", marks=pytest.mark.long)])
-def test_no_two_holders_tokens_are_both_accepted(pair: ProcessPair, tmp_path: Path, kind: str) -> None:
+def test_each_token_of_a_lock_or_election_belongs_to_one_holder(pair: ProcessPair, tmp_path: Path, kind: str) -> None:
     with Torment(pair, kind, tmp_path / "resource") as torment:
         torment.run()
     written, given = torment.rows(), held(pair)
@@ -161,7 +161,7 @@ def test_no_two_holders_tokens_are_both_accepted(pair: ProcessPair, tmp_path: Pa
 
 
 @pytest.mark.timeout(600)
-def test_no_more_than_the_limit_hold_a_semaphore(pair: ProcessPair, tmp_path: Path) -> None:
+def test_a_semaphore_never_has_more_holders_than_its_limit(pair: ProcessPair, tmp_path: Path) -> None:
     with Torment(pair, "semaphore", tmp_path / "resource") as torment:
         torment.run()
     written, given = torment.rows(), held(pair)
@@ -171,7 +171,7 @@ def test_no_more_than_the_limit_hold_a_semaphore(pair: ProcessPair, tmp_path: Pa
 
 
 @pytest.mark.timeout(600)
-def test_each_addition_counts_once_though_adders_and_servers_die(pair: ProcessPair, tmp_path: Path) -> None:
+def test_each_addition_to_a_counter_counts_once_over_kills(pair: ProcessPair, tmp_path: Path) -> None:
     with Torment(pair, "counter", tmp_path / "sums") as torment:
         torment.run()
     sums = [total for total, _ in torment.rows()]
@@ -184,7 +184,7 @@ def test_each_addition_counts_once_though_adders_and_servers_die(pair: ProcessPa
 
 
 @pytest.mark.timeout(600)
-def test_who_dies_or_stands_still_is_gone_from_a_party_and_who_wakes_is_back(pair: ProcessPair, tmp_path: Path) -> None:
+def test_a_party_drops_a_dead_or_stopped_member_until_the_member_returns(pair: ProcessPair, tmp_path: Path) -> None:
     with Torment(pair, "party", tmp_path / "joined") as torment, Clone(pair.servers, "/recipe/") as clone:
         clone.wait_until_synced(60)
         party = Party(clone, PATH, "looks-on")
@@ -215,7 +215,7 @@ def chp(pair: ProcessPair, *args: str, **more: object) -> subprocess.CompletedPr
     return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
 
-def test_a_command_runs_under_a_lock_and_its_exit_code_is_ours(pair: ProcessPair) -> None:
+def test_lock_runs_a_command_under_the_lock_and_returns_its_exit_code(pair: ProcessPair) -> None:
     done = chp(pair, "lock", "/locks/a", "--name", "me", "--", "sh", "-c", 'echo "$CHP_LOCK_TOKEN"; exit 7')
     assert done.returncode == 7 and int(done.stdout) > 0, done.stderr
     inner = [sys.executable, "-m", "chp_client.cli", "lock", "/locks/a"]
@@ -230,7 +230,7 @@ def test_a_command_runs_under_a_lock_and_its_exit_code_is_ours(pair: ProcessPair
     assert wrong.returncode == 2 and "begins with '/'" in wrong.stderr
 
 
-def test_who_is_elected_leads_until_its_command_ends(pair: ProcessPair) -> None:
+def test_elect_holds_the_leadership_while_its_command_runs(pair: ProcessPair) -> None:
     shown = [sys.executable, "-m", "chp_client.cli", "elect", "/leader", "--json"]
     done = chp(pair, "elect", "/leader", "--name", "host-1", "--", *shown)
     assert done.returncode == 0 and '"holder":"host-1"' in done.stdout.replace(" ", ""), done.stderr

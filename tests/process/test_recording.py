@@ -75,7 +75,7 @@ def recorded(servers: list[str], folder: Path, subtree: str = "", **options: Any
         join_all(thread)
 
 
-def test_what_a_row_says(server: TestServer, tmp_path: Path) -> None:
+def test_rows_of_a_recording_have_key_value_operation_ttl_and_revision(server: TestServer, tmp_path: Path) -> None:
     with Clone([server.address]) as clone:
         first = clone.set_many({"/a/1": b"x", "/a/2": b"y", "/b": b"z"}).wait(WAIT_S)
         with recorded([server.address], tmp_path, "/a/", every_s=600.0):
@@ -95,7 +95,7 @@ def test_what_a_row_says(server: TestServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [3, 9])
-def test_a_batch_that_is_lost_on_the_way_is_fetched(
+def test_a_feed_fetches_a_batch_that_was_lost_on_the_way(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     """The loss of the fourth batch shows by the `prev` of the fifth, and that of the last by the heartbeat."""
@@ -169,7 +169,7 @@ def test_kill_9_leaves_no_gap(tmp_path: Path) -> None:
     assert_counts(folder, counts[0])
 
 
-def test_failover_leaves_no_gap(pair: Pair, tmp_path: Path) -> None:
+def test_a_failover_leaves_no_unreported_gap(pair: Pair, tmp_path: Path) -> None:
     stop, counts = threading.Event(), []
     with Clone(pair.servers) as clone:
         clone.set("/n", b"-1").wait(WAIT_S)
@@ -194,7 +194,7 @@ def test_failover_leaves_no_gap(pair: Pair, tmp_path: Path) -> None:
         assert_counts(tmp_path, counts[0])
 
 
-def test_what_is_not_retained_is_a_gap_that_is_said_and_healed(tmp_path: Path) -> None:
+def test_updates_not_retained_become_a_gap_and_a_snapshot_in_the_recording(tmp_path: Path) -> None:
     with TestServer(heartbeat_s=0.1, retain_memory_bytes=1000) as server, Clone([server.address]) as clone:
         clone.update({"/a/stays": b"1", "/a/goes": b"1"})
         clone.flush(WAIT_S)
@@ -277,7 +277,7 @@ def test_another_store_is_refused(tmp_path: Path, n: int) -> None:
     assert rows_of(tmp_path) == before
 
 
-def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
+def test_a_recording_without_rows_refuses_another_store(tmp_path: Path) -> None:
     """The recording has no row yet, only its place."""
     with TestServer(heartbeat_s=0.1) as server, recorded([server.address], tmp_path, "/b/", every_s=0.1):
         mine = set_some(server, 3)
@@ -289,7 +289,7 @@ def test_a_place_in_another_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 30])
-def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: int) -> None:
+def test_a_recording_refuses_a_memory_store_after_a_restart(tmp_path: Path, n: int) -> None:
     with TestServer(heartbeat_s=0.1) as server:
         mine = set_some(server, 10)
         with recorded([server.address], tmp_path, start="begin", every_s=0.1) as said:
@@ -300,7 +300,7 @@ def test_a_store_in_memory_that_is_started_anew_is_another(tmp_path: Path, n: in
     assert mine != theirs and [row["value"] for row in rows_of(tmp_path)] == [b"%d" % i for i in range(10)]
 
 
-def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path) -> None:
+def test_a_recording_goes_on_after_a_restart_with_a_journal(tmp_path: Path) -> None:
     with TestServer(heartbeat_s=0.1, store=f"sqlite:{tmp_path / 'data'}") as server:
         mine = set_some(server, 10)
         with recorded([server.address], tmp_path / "rec", start="begin", every_s=0.1) as said:
@@ -311,7 +311,7 @@ def test_a_server_with_a_journal_that_is_started_anew_is_the_same(tmp_path: Path
     assert not any("error" in each or "GAP" in each for each in said)
 
 
-def test_a_new_recording_begins_where_it_is_told(server: TestServer, tmp_path: Path) -> None:
+def test_start_says_where_a_new_recording_begins(server: TestServer, tmp_path: Path) -> None:
     with Clone([server.address]) as clone:
         clone.set("/a", b"1").wait(WAIT_S)
         seen = clone.set("/b", b"2").wait(WAIT_S).revision
@@ -325,7 +325,7 @@ def test_a_new_recording_begins_where_it_is_told(server: TestServer, tmp_path: P
             record([server.address], tmp_path / "above", start="9.1")
 
 
-def test_a_directory_that_was_derived_is_not_gone_on_with(server: TestServer, tmp_path: Path) -> None:
+def test_record_refuses_a_directory_of_an_unknown_store(server: TestServer, tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "", 1, 1)
     writer.begin(1)
     writer.take(FeedRecord(2, 2, 0, ["/a"], [b"1"]))
@@ -356,7 +356,7 @@ def wanted(recording: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("speed", [None, 3.0])
-def test_a_replay_ends_with_the_same_map(recording: Path, speed: float | None) -> None:
+def test_a_replay_makes_the_map_that_was_recorded(recording: Path, speed: float | None) -> None:
     began = time.monotonic()
     assert held_after_replay(recording, speed=speed) == wanted(recording)
     assert speed is None or time.monotonic() - began >= 0.25
@@ -372,7 +372,7 @@ def test_a_replay_goes_on_from_a_number(recording: Path) -> None:
     assert held_after_replay(recording, half.until, begin=begin) == wanted(recording)  # type: ignore[arg-type]
 
 
-def test_the_updates_of_a_record_stay_together(server: TestServer, tmp_path: Path) -> None:
+def test_a_replay_gives_the_updates_of_a_record_one_revision(server: TestServer, tmp_path: Path) -> None:
     with Clone([server.address]) as clone, recorded([server.address], tmp_path):
         clone.set_many({f"/t/{i}": b"1" for i in range(20_000)}).wait(WAIT_S)
     with (
@@ -415,7 +415,7 @@ def refused(done: Result, code: int, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_bad_uses_are_told(server: TestServer, tmp_path: Path, recording: Path) -> None:
+def test_record_and_replay_refuse_wrong_arguments(server: TestServer, tmp_path: Path, recording: Path) -> None:
     servers = ("--servers", server.address)
     (tmp_path / "empty").mkdir()
     refused(run(*servers, "replay", str(tmp_path / "empty")), 2, "holds no recording")
@@ -429,7 +429,7 @@ def test_bad_uses_are_told(server: TestServer, tmp_path: Path, recording: Path) 
         refused(run(*servers, "record", str(tmp_path / "busy")), 2, "somebody records into")
 
 
-def test_large_files_are_cut_by_size(server: TestServer, tmp_path: Path) -> None:
+def test_a_recording_is_split_into_files_by_size(server: TestServer, tmp_path: Path) -> None:
     with Clone([server.address]) as clone, recorded([server.address], tmp_path, file_bytes=100_000):
         for i in range(30):
             clone.set(f"/{i}", b"x" * 20_000).wait(WAIT_S)
@@ -437,14 +437,14 @@ def test_large_files_are_cut_by_size(server: TestServer, tmp_path: Path) -> None
     assert len(sizes) >= 4 and max(sizes) <= 140_000 and sum(sizes) == 600_000
 
 
-def test_a_quiet_subtree_keeps_its_place(server: TestServer, tmp_path: Path) -> None:
+def test_a_recording_of_a_quiet_subtree_advances_its_position(server: TestServer, tmp_path: Path) -> None:
     with Clone([server.address]) as clone, recorded([server.address], tmp_path, "/a/", every_s=0.2):
         ack = clone.set("/b", b"1").wait(WAIT_S)
         until(lambda: RecordingWriter(tmp_path, "/a/", 1, 1).reached >= ack.revision, "the position")
     assert files(tmp_path) == []
 
 
-def test_progress_counts_what_is_acknowledged(recording: Path) -> None:
+def test_the_progress_of_a_replay_never_goes_back(recording: Path) -> None:
     seen: list[int] = []
     with TestServer(heartbeat_s=0.1) as server, Clone([server.address], None) as writer:
         note: Callable[[Replayed], object] = lambda done: seen.append(done.number)  # noqa: E731
@@ -452,5 +452,5 @@ def test_progress_counts_what_is_acknowledged(recording: Path) -> None:
     assert seen == sorted(seen) and done.number == files(recording)[-1].until
 
 
-def test_servers_retain_an_unfinished_file_by_default() -> None:
+def test_servers_retain_two_recording_files_of_updates_by_default() -> None:
     assert Config().retain_memory_bytes >= 2 * FILE_BYTES

@@ -40,14 +40,14 @@ finally:
 """
 
 
-def test_without_a_server_no_directory_is_made(tmp_path: Path) -> None:
+def test_record_makes_no_directory_without_a_server(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         record("tcp://127.0.0.1:9", tmp_path / "new" / "log", timeout_s=0.1)
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("room", [4, 100, 1500])
-def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_ends_a_recording_without_a_new_file(tmp_path: Path, room: int) -> None:
     argv = [sys.executable, "-c", FULL, str(tmp_path), str(room)]
     died = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert died.stderr.strip().splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/_writing.part'"
@@ -55,7 +55,7 @@ def test_a_full_disk_is_named_and_what_was_not_finished_is_no_file(tmp_path: Pat
     assert not files(tmp_path) and RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
-def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
+def test_a_feed_asks_again_if_the_answer_of_a_server_breaks_off(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = zmq.Socket.send_multipart
@@ -76,13 +76,13 @@ def test_a_server_that_goes_in_the_middle_of_an_answer_is_asked_again(
     assert seen == list(range(20)) and len(went) == 1
 
 
-def test_a_position_that_is_not_ours_is_none(tmp_path: Path) -> None:
+def test_an_invalid_position_file_is_ignored(tmp_path: Path) -> None:
     for text in ("", "[1]", "null", '{"number": null, "store": 1}'):
         (tmp_path / POSITION).write_text(text)
         assert RecordingWriter(tmp_path, "", 60.0, MIB).reached == 0
 
 
-def test_a_file_that_can_not_be_read_is_named(server: TestServer, tmp_path: Path) -> None:
+def test_record_and_replay_name_a_file_that_cannot_be_read(server: TestServer, tmp_path: Path) -> None:
     broken = tmp_path / file_name(0, 5)
     broken.write_bytes(b"not Parquet")
     with pytest.raises(BadInput, match=f"{broken} can't be read"):

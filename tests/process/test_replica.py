@@ -55,7 +55,7 @@ def test_a_clone_at_a_replica_survives_the_active_and_the_replica(tmp_path: Path
             replica.kill()
 
 
-def test_replicas_that_follow_each_other_end_with_a_reason(tmp_path: Path) -> None:
+def test_a_replica_ends_if_its_upstream_follows_this_replica(tmp_path: Path) -> None:
     addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     one, two = (replica_of(tmp_path, f"r{i}", addresses[1 - i], address=addresses[i]).start() for i in range(2))
     try:
@@ -67,7 +67,7 @@ def test_replicas_that_follow_each_other_end_with_a_reason(tmp_path: Path) -> No
         two.kill()
 
 
-def test_a_replica_of_another_store_or_kind_ends_with_a_reason(tmp_path: Path) -> None:
+def test_a_server_ends_on_the_journal_of_another_store_or_kind(tmp_path: Path) -> None:
     pair = [ServerProcess(tmp_path / name, "alone", f"tcp://127.0.0.1:{free_port()}", None) for name in "ab"]
     for server, name in zip(pair, "ab", strict=True):
         (tmp_path / name).mkdir()
@@ -101,7 +101,7 @@ def test_a_replica_of_another_store_or_kind_ends_with_a_reason(tmp_path: Path) -
         (["--replica", "--upstream", "tcp://a:5556", "--keys", "k", "--ipc", "/run/chp"], "can't vouch"),
     ],
 )
-def test_flags_that_do_not_go_together(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_replica_flags_are_refused(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     from chp_server.main import main
 
     assert main(flags) == Exit.USAGE

@@ -44,7 +44,7 @@ class Reader:
             self.seen.append(int(change.value))
 
 
-def test_readers_are_right_over_kills_of_replicas_and_of_the_active(tmp_path: Path) -> None:
+def test_readers_miss_no_update_over_kills_of_replicas_and_the_active(tmp_path: Path) -> None:
     rng = random.Random(1)
     with ProcessPair(tmp_path) as pair:
         replicas = [replica_in_memory(tmp_path, name, pair.servers).start() for name in ("r1", "r2")]

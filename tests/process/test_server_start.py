@@ -106,7 +106,7 @@ def test_show_config_starts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--help", "--show-config"])
-def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) -> None:
+def test_help_and_show_config_into_a_closed_pipe_succeed(tmp_path: Path, flag: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "chp_server.main", flag]
@@ -127,7 +127,7 @@ def test_a_reader_that_has_read_enough_is_no_failure(tmp_path: Path, flag: str) 
         (["--primary", "--peer", "tcp://b:5566"], "--insecure"),
     ],
 )
-def test_a_wrong_flag_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
+def test_a_wrong_flag_gives_exit_code_2(tmp_path: Path, argv: list[str], words: str) -> None:
     done = run(*argv, cwd=tmp_path)
     assert done.returncode == 2
     assert words in done.stderr and "Traceback" not in done.stderr
@@ -142,13 +142,13 @@ def test_a_wrong_flag_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
         (["--min-free-disk", "100000TiB"], "give less, or another --data"),
     ],
 )
-def test_a_bound_within_which_no_set_fits_is_2(tmp_path: Path, argv: list[str], words: str) -> None:
+def test_a_limit_without_room_for_a_set_gives_exit_code_2(tmp_path: Path, argv: list[str], words: str) -> None:
     done = run("--data", str(tmp_path), "--bind", local(), *argv, cwd=tmp_path)
     assert done.returncode == 2
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_unknown_key_in_the_file_is_2(tmp_path: Path) -> None:
+def test_an_unknown_key_in_the_config_file_gives_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "chp.toml").write_text("hartbeat_s = 1\n")
     done = run("--config", "chp.toml", cwd=tmp_path)
     assert done.returncode == 2
@@ -156,7 +156,7 @@ def test_an_unknown_key_in_the_file_is_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2])
-def test_a_port_taken_is_3(tmp_path: Path, offset: int) -> None:
+def test_a_taken_port_gives_exit_code_3(tmp_path: Path, offset: int) -> None:
     port = free_port()
     with socket.socket() as other:
         other.bind(("127.0.0.1", port + offset))
@@ -169,13 +169,13 @@ def test_a_port_taken_is_3(tmp_path: Path, offset: int) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_of_another_machine_is_3(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_gives_exit_code_3(tmp_path: Path) -> None:
     done = run("--bind", "tcp://192.0.2.1:5556", "--insecure", "--store", "memory:", cwd=tmp_path)
     assert done.returncode == 3
     assert "can't be bound" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_data_directory_that_can_not_be_made_is_4(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_gives_exit_code_4(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("--bind", local(), "--data", str(tmp_path / "file" / "data"), cwd=tmp_path)
     assert done.returncode == 4
@@ -183,7 +183,7 @@ def test_a_data_directory_that_can_not_be_made_is_4(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_data_directory_in_use_is_5(tmp_path: Path, start: Start) -> None:
+def test_a_data_directory_in_use_gives_exit_code_5(tmp_path: Path, start: Start) -> None:
     first = start("--bind", local(), "--data", "shared")
     first.wait_for(" active ")
     done = run("--bind", local(), "--data", "shared", cwd=tmp_path)
@@ -192,7 +192,7 @@ def test_a_data_directory_in_use_is_5(tmp_path: Path, start: Start) -> None:
     assert first.end() == 0
 
 
-def test_a_damaged_journal_is_6(tmp_path: Path, start: Start) -> None:
+def test_a_damaged_journal_gives_exit_code_6(tmp_path: Path, start: Start) -> None:
     endpoint = local()
     server = start("--bind", endpoint, "--data", "data")
     with ClassicClient([endpoint]) as client:
@@ -212,7 +212,7 @@ def test_a_damaged_journal_is_6(tmp_path: Path, start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, start: Start, number: signal.Signals) -> None:
+def test_a_signal_ends_a_server_cleanly(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     endpoint = local()
     server = start("--bind", endpoint)
     server.wait_for(" active ")
@@ -228,7 +228,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, start: Start, number: signal.S
     assert again.end() == 0
 
 
-def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
+def test_a_signal_ends_a_server_that_waits_for_its_peer(start: Start) -> None:
     peer = local()
     server = start("--primary", "--bind", local(), "--peer", peer, "--store", "memory:", "--solo-wait-s", "never")
     server.wait_for(f" waiting for the peer peer={peer} solo_wait_s=never")
@@ -236,7 +236,7 @@ def test_a_signal_ends_one_that_still_waits_for_its_peer(start: Start) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["zk", "etcd"])
-def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start, scheme: str) -> None:
+def test_a_signal_ends_a_server_that_looks_for_its_arbiter(start: Start, scheme: str) -> None:
     if scheme == "zk":
         pytest.importorskip("kazoo", reason="kazoo is not installed")
     nobody = f"{scheme}://127.0.0.1:{free_port()}/chp"
@@ -246,7 +246,7 @@ def test_a_signal_ends_one_that_still_looks_for_its_arbiter(start: Start, scheme
     assert not [line for line in server.lines if "ERROR" in line]
 
 
-def test_a_primary_whose_peer_is_not_there_serves_after_its_wait(start: Start) -> None:
+def test_a_primary_without_its_peer_serves_after_solo_wait_s(start: Start) -> None:
     endpoint = local()
     server = start(
         "--primary", "--bind", endpoint, "--peer", local(), "--store", "memory:", "--solo-wait-s", "0.5", "--bootstrap"
@@ -268,7 +268,7 @@ def test_json_logs_are_one_object_a_line(start: Start) -> None:
     assert [fact["event"] for fact in facts][:1] == ["starting"]
 
 
-def test_who_lets_others_in_is_told_so_all_the_time(start: Start) -> None:
+def test_an_insecure_server_warns_in_its_log_and_status(start: Start) -> None:
     port = free_port()
     server = start("--bind", f"tcp://*:{port}", "--insecure", "--store", "memory:")
     assert "WARN" in server.wait_for(f"insecure bind=tcp://*:{port}")
@@ -276,7 +276,7 @@ def test_who_lets_others_in_is_told_so_all_the_time(start: Start) -> None:
         assert admin.ask(f"tcp://127.0.0.1:{port}", "status").facts["insecure"] is True
 
 
-def test_what_a_server_writes_is_its_own_users_alone(start: Start, tmp_path: Path) -> None:
+def test_only_the_user_of_a_server_can_read_its_files(start: Start, tmp_path: Path) -> None:
     # Hosts where users share files have this mask.
     before = os.umask(0o002)
     try:

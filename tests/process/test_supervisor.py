@@ -53,7 +53,7 @@ def systemd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Systemd]
     made.close()
 
 
-def test_ready_is_said_once_and_each_change_of_standing(systemd: Systemd) -> None:
+def test_systemd_hears_ready_once_and_each_change_of_status(systemd: Systemd) -> None:
     supervisor = Supervisor({"NOTIFY_SOCKET": systemd.path})
     for ready, line in ((False, "primary"), (False, "primary"), (True, "active"), (True, "active"), (False, "passive")):
         supervisor.stands(ready, line)
@@ -63,7 +63,7 @@ def test_ready_is_said_once_and_each_change_of_standing(systemd: Systemd) -> Non
     assert systemd.heard == ["STATUS=primary", "STATUS=active", "READY=1", "STATUS=passive", "STOPPING=1"]
 
 
-def test_turns_are_told_three_times_in_the_time_that_is_asked_for_and_not_after_the_end(systemd: Systemd) -> None:
+def test_a_server_notifies_the_watchdog_three_times_in_its_period(systemd: Systemd) -> None:
     asked = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
     supervisor = Supervisor(asked)
     for now in range(100, 130):
@@ -85,7 +85,7 @@ def test_turns_are_told_three_times_in_the_time_that_is_asked_for_and_not_after_
         {"NOTIFY_SOCKET": "/" + "a" * 200},
     ],
 )
-def test_who_does_not_listen_does_no_harm(environ: dict[str, str]) -> None:
+def test_notices_to_a_missing_systemd_raise_no_error(environ: dict[str, str]) -> None:
     supervisor = Supervisor(environ)
     supervisor.turned(1.0)
     supervisor.stands(ready=True, line="active")
@@ -94,13 +94,13 @@ def test_who_does_not_listen_does_no_harm(environ: dict[str, str]) -> None:
     supervisor.stopping()
 
 
-def test_another_process_watchdog_is_not_answered(systemd: Systemd) -> None:
+def test_the_watchdog_of_another_process_is_not_notified(systemd: Systemd) -> None:
     Supervisor({"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}).turned(1.0)
     assert not systemd.has("WATCHDOG=1")
 
 
 @pytest.mark.slow
-def test_a_pair_is_ready_when_it_serves_and_stands_in_sync(tmp_path: Path) -> None:
+def test_the_servers_of_a_pair_tell_systemd_when_they_are_ready(tmp_path: Path) -> None:
     ports = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     told = {role: Systemd(str(tmp_path / f"{role}.socket")) for role in ("primary", "backup")}
     servers = {

@@ -26,7 +26,7 @@ def kept(database: Postgres, role: str) -> int:
     return int(database.run(f"SELECT coalesce(sum(count), 0) FROM chp_{role}.messages")[0][0])
 
 
-def test_messages_and_groups_are_there_after_both_servers_were_killed(tmp_path: Path, database: Postgres) -> None:
+def test_messages_and_groups_in_postgresql_survive_kills_of_both_servers(tmp_path: Path, database: Postgres) -> None:
     pair = ProcessPair(tmp_path)
     for server in pair.both:
         server.environ["CHP_SERVER_STORE"] = database.url(f"chp_{server.role}")

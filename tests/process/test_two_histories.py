@@ -90,7 +90,7 @@ def lone_store(place: Path, n: int) -> None:
         other.kill()
 
 
-def test_two_primaries_end_and_say_so_and_once_one_is_mended_they_are_a_pair(tmp_path: Path, pair: ProcessPair) -> None:
+def test_two_primaries_of_one_pair_end_with_exit_code_2(tmp_path: Path, pair: ProcessPair) -> None:
     """In 0.1 both served, and after the repair they were `in sync` with five of five keys different."""
     wrong = [
         ServerProcess(tmp_path / name, "primary", server.address, other.address, *FLAGS)
@@ -111,7 +111,7 @@ def test_two_primaries_end_and_say_so_and_once_one_is_mended_they_are_a_pair(tmp
     pair.wait_in_sync()
 
 
-def test_a_second_primary_does_not_end_one_that_serves(tmp_path: Path, pair: ProcessPair) -> None:
+def test_a_second_primary_does_not_end_the_primary_that_serves(tmp_path: Path, pair: ProcessPair) -> None:
     with pair:
         fill(pair.servers, 5)
         pair.backup.kill()
@@ -126,7 +126,7 @@ def test_a_second_primary_does_not_end_one_that_serves(tmp_path: Path, pair: Pro
         assert "role peer" in pair.primary.log.read_text()
 
 
-def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp_path: Path, pair: ProcessPair) -> None:
+def test_a_server_with_the_data_directory_of_another_pair_does_not_serve(tmp_path: Path, pair: ProcessPair) -> None:
     """In 0.1 sets were acknowledged as `replicated`, while 20 of 31 keys differed."""
     (tmp_path / "other").mkdir()
     lone_store(tmp_path / "other", 20)
@@ -154,7 +154,7 @@ def test_another_pairs_data_directory_is_refused_by_both_and_shown_by_status(tmp
 
 
 @pytest.mark.parametrize("later", [40, 3])
-def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(later: int, pair: ProcessPair) -> None:
+def test_a_primary_with_an_empty_disk_waits_for_its_peer(later: int, pair: ProcessPair) -> None:
     """In 0.1 the server with the new disk took sets; then 80 keys differed, or the backup ended with exit code 4."""
     with pair:
         fill(pair.servers, 40 - later)
@@ -175,7 +175,7 @@ def test_a_new_disk_never_serves_an_empty_map_to_clients_of_a_store_that_lives(l
         assert held(pair.servers) == numbers(40)
 
 
-def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) -> None:
+def test_a_server_in_memory_waits_for_its_peer_with_a_journal(tmp_path: Path) -> None:
     """In 0.1 the other server ended with exit code 4, `row 1.3 does not follow 1.41`."""
     pair = ProcessPair(tmp_path, *FLAGS)
     pair.primary = ServerProcess(
@@ -194,7 +194,7 @@ def test_a_side_without_a_journal_waits_for_the_one_that_has_it(tmp_path: Path) 
         assert all(server.process is not None and server.process.poll() is None for server in pair.both)
 
 
-def test_a_staging_server_begun_from_a_backup_is_not_productions_peer(tmp_path: Path, pair: ProcessPair) -> None:
+def test_a_staging_server_from_a_backup_is_no_peer_of_production(tmp_path: Path, pair: ProcessPair) -> None:
     """In 0.1 the staging server had production's store id, so its updates would have been replayed into production."""
     with pair:
         fill(pair.servers, 10)
@@ -217,7 +217,7 @@ def test_a_staging_server_begun_from_a_backup_is_not_productions_peer(tmp_path: 
         assert state(pair.primary) == "active" and held(pair.servers) == numbers(10)
 
 
-def test_an_empty_server_of_a_pair_begins_alone_only_if_it_is_told_to(tmp_path: Path, pair: ProcessPair) -> None:
+def test_an_empty_server_of_a_pair_begins_alone_only_with_bootstrap(tmp_path: Path, pair: ProcessPair) -> None:
     pair.primary.start()
     serves_nobody_for_a_while(pair.primary)
     pair.primary.kill()
@@ -231,7 +231,7 @@ def test_an_empty_server_of_a_pair_begins_alone_only_if_it_is_told_to(tmp_path: 
     until(lambda: state(pair.primary) == "active", "it to serve")
 
 
-def test_settings_that_differ_are_said_at_once(tmp_path: Path) -> None:
+def test_servers_report_settings_that_differ_between_them(tmp_path: Path) -> None:
     pair = ProcessPair(tmp_path, *FLAGS)
     pair.backup = ServerProcess(
         tmp_path, "backup", pair.backup.address, pair.primary.address, "--replica-timeout-s", "7", *FLAGS

@@ -33,7 +33,7 @@ TEN = commands()
 SECRET = "/etc/chp/keys/server.secret"
 
 
-def test_there_are_ten() -> None:
+def test_the_page_of_keys_has_ten_commands() -> None:
     assert len(TEN) == 10 and USER is not None and STATUS is not None
 
 
@@ -89,7 +89,7 @@ def test_the_ten_commands_make_a_pair(tmp_path: Path, kind: int) -> None:
         assert hosts.a.ended() == hosts.b.ended() == [None]
 
 
-def test_a_link_local_address_has_its_interface(tmp_path: Path) -> None:
+def test_a_client_reaches_a_link_local_address_with_its_interface(tmp_path: Path) -> None:
     with TwoHosts(tmp_path / "hosts", 6) as hosts:
         hosts.a.start("chp-server --insecure --bind tcp://*:5556 --store memory:")
         (found,) = re.findall(r"inet6 (fe80::[0-9a-f:]+)/", hosts.a.run("ip -6 addr show dev eth0").stdout)
@@ -116,7 +116,7 @@ def test_a_replica_follows_a_server_whose_name_has_an_ipv6_address_alone(tmp_pat
         (8, "b", f"{SECRET} can't be read (Permission denied); `chown chp {SECRET}`"),
     ],
 )
-def test_a_server_names_what_was_left_out(tmp_path: Path, without: int, server: str, says: str) -> None:
+def test_a_server_names_the_fault_if_a_command_is_skipped(tmp_path: Path, without: int, server: str, says: str) -> None:
     with TwoHosts(tmp_path / "hosts") as hosts:
         set_up(hosts, without=without)
         until(lambda: hosts[server].ended() != [None], "the server to end")
@@ -132,7 +132,7 @@ def test_a_server_names_what_was_left_out(tmp_path: Path, without: int, server: 
         (10, "tcp://a:5556 waits: it holds no store and does not hear its peer, which may hold one: start the other"),
     ],
 )
-def test_the_status_names_what_was_left_out(tmp_path: Path, without: int, says: str) -> None:
+def test_the_status_names_the_fault_if_a_command_is_skipped(tmp_path: Path, without: int, says: str) -> None:
     with TwoHosts(tmp_path / "hosts") as hosts:
         set_up(hosts, without=without)
         until(lambda: says in status(hosts)[1], says)

@@ -61,7 +61,7 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     return home / "bin"  # type: ignore[return-value]
 
 
-def test_the_image_s_steps_make_programs_that_run(tmp_path: Path) -> None:
+def test_the_steps_of_the_container_image_make_programs_that_run(tmp_path: Path) -> None:
     """No engine is needed for what its Containerfile says: what is copied is all that is there."""
     steps = (ROOT / "ops" / "Containerfile").read_text().split("\nFROM ")[1].splitlines()
     for line in steps:
@@ -85,7 +85,7 @@ def test_the_image_s_steps_make_programs_that_run(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_what_is_in_it(wheel: Path) -> None:
+def test_the_wheel_contains_five_packages_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as found:
         names = set(found.namelist())
         [metadata] = [found.read(name).decode() for name in names if name.endswith(".dist-info/METADATA")]
@@ -99,7 +99,7 @@ def test_what_is_in_it(wheel: Path) -> None:
     assert "[pytest11]\npytest_chp = pytest_chp" in points and "chp-server = " in points
 
 
-def test_the_base_runs_and_needs_two_packages(fresh: Path) -> None:
+def test_the_base_install_runs_and_needs_two_packages(fresh: Path) -> None:
     listed = subprocess.run(
         [fresh / "python", "-m", "pip", "list", "--format", "freeze"],
         capture_output=True,
@@ -124,7 +124,7 @@ def test_a_command_without_its_extra_says_what_to_install(fresh: Path, command: 
     assert "Traceback" not in done.stderr
 
 
-def test_mypy_uses_its_types(fresh: Path, tmp_path: Path) -> None:
+def test_mypy_uses_the_types_of_the_wheel(fresh: Path, tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "sample.py").write_text(SAMPLE)
     argv = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(fresh / "python"), "--config-file", ""]

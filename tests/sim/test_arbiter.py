@@ -33,7 +33,7 @@ def run(*parts: Iterable[str]) -> World:
     return world
 
 
-def test_who_is_not_in_the_set_waits_for_the_one_that_went_on_alone() -> None:
+def test_a_server_outside_the_arbiters_set_waits_for_its_peer() -> None:
     world = run(START, ALONE, OTHERS)
     assert world.nodes["c1"].ops[-1].result[2] == 1, "the active alone has acknowledged"
     assert not world.nodes["B"].core.active, "and the other one does not serve without it"
@@ -43,7 +43,7 @@ def test_who_is_not_in_the_set_waits_for_the_one_that_went_on_alone() -> None:
     assert world.arbiter is not None and world.arbiter.members.names == {"primary", "backup"}
 
 
-def test_one_that_goes_on_alone_without_a_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_active_that_goes_on_alone_before_the_arbiter_agrees_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     agreed = Arbitration.agreed
 
     def goes_on(self: Arbitration, confirmed: int | None, told: int, waiting: bool) -> bool:
@@ -54,18 +54,18 @@ def test_one_that_goes_on_alone_without_a_word_is_found(monkeypatch: pytest.Monk
         run(START, ALONE, OTHERS, BACK)
 
 
-def test_one_that_does_not_heed_the_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_the_arbiters_set_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbitration, "excluded", lambda self, now, number: False)
     with pytest.raises(Wrong, match="is lost"):
         run(START, ALONE, OTHERS, BACK)
 
 
-def test_nothing_is_acknowledged_while_the_arbiter_can_not_be_told() -> None:
+def test_the_active_acknowledges_nothing_while_the_arbiter_is_unreachable() -> None:
     world = run(START, ("cut P>B", "cut B>P", "doubt P", "tick 1.2", "set c1 /a", "tick 0.3"))
     assert world.nodes["c1"].ops[-1].result is None
 
 
-def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
+def test_an_operator_can_force_a_server_outside_the_arbiters_set_to_serve() -> None:
     world = run(START, ALONE, OTHERS)
     core = world.nodes["B"].core
     assert "primary acknowledged above" in forced(core)
@@ -75,7 +75,7 @@ def test_a_person_s_word_lets_one_serve_that_is_not_in_the_set() -> None:
     assert world.arbiter is not None and world.arbiter.members.names == {"backup"}
 
 
-def test_a_wish_is_confirmed_by_its_serial_and_upon_its_version() -> None:
+def test_an_earlier_wish_that_lands_late_does_not_confirm_the_present_wish() -> None:
     """A wish of before may land late, and does not count as the present wish."""
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(-1, frozenset(), 0))
@@ -96,7 +96,7 @@ def test_a_wish_is_confirmed_by_its_serial_and_upon_its_version() -> None:
     assert a.agreed(None, 7, True) and not a.both
 
 
-def test_a_passive_that_lacks_what_was_acknowledged_alone_does_not_count() -> None:
+def test_a_passive_that_lacks_acknowledged_updates_stays_out_of_the_set() -> None:
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(0, frozenset({"primary"}), 0))
     a.begin(1.0)
@@ -104,7 +104,7 @@ def test_a_passive_that_lacks_what_was_acknowledged_alone_does_not_count() -> No
     assert a.wish is not None and a.wish.names == {"primary"}
 
 
-def test_a_server_whose_disk_went_back_is_not_in_the_set_any_more() -> None:
+def test_a_server_behind_the_number_of_the_set_may_not_be_active() -> None:
     a = Arbitration(True, "primary", 0.0)
     a.hear(9.0, Members(3, frozenset({"primary", "backup"}), 50))
     assert not a.holds(1.0, 49) and a.holds(1.0, 50)

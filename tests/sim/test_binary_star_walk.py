@@ -178,6 +178,6 @@ def test_a_wrong_table_is_found(monkeypatch: pytest.MonkeyPatch, key: tuple[Stat
     assert next(violations(reachable()))
 
 
-def test_epochs_of_one_parity_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk_finds_epochs_that_ignore_parity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "next_epoch", lambda seen, odd: seen + 1)
     assert any("two actives in epoch" in text for text in violations(reachable()))

@@ -41,7 +41,7 @@ def test_seeds_with_consumers_run_clean(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", REFUSED_SEEDS)
-def test_what_full_disks_refuse_is_done_once_there_is_room(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_whose_full_disks_refuse_acknowledgements_run_clean(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     refused, code = list[str](), consumers._code
 
     def counted(op: Op) -> str:
@@ -53,7 +53,7 @@ def test_what_full_disks_refuse_is_done_once_there_is_room(seed: int, monkeypatc
     assert "full" in refused, "the seed is of use"
 
 
-def test_a_share_of_the_ordinary_seeds_has_consumers_and_faults_of_every_kind() -> None:
+def test_some_ordinary_seeds_have_consumers_in_every_temper() -> None:
     having = [made for made in map(plan, range(300)) if any(each.startswith("consume ") for each in made.commands)]
     # A share has them by itself, and some bursts bring them.
     assert 20 < len(having) < 100
@@ -82,7 +82,7 @@ def refusals_unheeded(mp: pytest.MonkeyPatch) -> None:
     mp.setattr(consumers, "_code", lambda op: "" if code(op) in ("full", "fenced") else code(op))
 
 
-def test_a_member_that_leaves_what_was_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_ignores_refused_acknowledgements_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     refusals_unheeded(monkeypatch)
     said = [run_plan(with_refused_groups(plan(seed))).error for seed in REFUSED_SEEDS]
     assert any("group g of t is at" in each or "group h of t is at" in each for each in said), said
@@ -93,7 +93,7 @@ DEATHS_SEEDS = (6, 9, 26, 45, 55)
 
 
 @pytest.mark.parametrize("seed", DEATHS_SEEDS)
-def test_messages_that_kill_are_put_aside_and_no_others(seed: int) -> None:
+def test_only_messages_that_kill_members_are_put_aside(seed: int) -> None:
     assert run_plan(with_deaths(plan(seed))).error == ""
 
 
@@ -133,7 +133,7 @@ def closing_counts(mp: pytest.MonkeyPatch) -> None:
         (closing_counts, "is good, and was put aside", (0, 2, 20)),
     ],
 )
-def test_a_planted_bug_of_deaths_is_found(
+def test_a_planted_bug_of_dead_letters_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], word: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
@@ -166,7 +166,7 @@ def move_early(mp: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", UNEVEN_SEEDS)
-def test_slots_move_by_work_and_no_message_is_in_two_hands(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_move_by_work_without_giving_a_message_to_two_members(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = move_early(monkeypatch)
     assert run_plan(with_uneven_members(plan(seed))).error == ""
     assert sum(moved) > 0, "the seed is of use"

@@ -25,7 +25,7 @@ def run(seed: int) -> tuple[Result, list[ImageReader]]:
 
 
 @pytest.mark.slow
-def test_seeds_with_reads_of_images_run_clean_and_successors_go_on_with_them() -> None:
+def test_seeds_with_image_reads_run_clean_also_at_a_successor() -> None:
     done = [run(seed) for seed in SEEDS]
     assert [result.error for result, _ in done] == [""] * len(done)
     readers = [reader for _, readers in done for reader in readers]

@@ -21,7 +21,7 @@ CUT = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "set c
        "tick 1", "crash P", "crash B", "shorten P 1", "recover B 6", "settle 15"]  # fmt: skip
 
 
-def test_who_ended_as_its_journal_was_cut_short_is_started_again_when_the_other_is_there() -> None:
+def test_the_operator_restarts_a_server_that_ended_on_a_cut_journal() -> None:
     """A server whose journal was cut short ends (exit code 6) while its peer is away; the operator restarts it."""
     world = World()
     for command in CUT[:-1]:
@@ -35,7 +35,7 @@ HELD = ["client c1 model all", "start P", "start B", "start c1", "tick 3", "leas
         "set c1 /l/1 lease=L", "tick 1"]  # fmt: skip
 
 
-def test_a_world_is_not_quiet_as_long_as_the_keys_of_a_lease_that_has_ended_go() -> None:
+def test_a_world_is_not_quiet_while_keys_of_an_ended_lease_remain() -> None:
     """The keys of an ended lease go with later turns, and the pair may be in sync before (seed 122016)."""
     world = World()
     for command in HELD:
@@ -54,7 +54,7 @@ def client_at(**views: int) -> Any:
     return SimpleNamespace(name="c1", core=SimpleNamespace(views=lambda: told))
 
 
-def test_a_ticket_is_held_against_the_copy_of_its_keys_alone() -> None:
+def test_a_ticket_is_checked_only_against_the_copy_of_its_keys() -> None:
     """Another copy may follow the discarded history a moment longer (seed 90205), so it does not count."""
     checks = World().checks
     shared, lost, after = number(1, 1), number(2, 2), number(3, 2)

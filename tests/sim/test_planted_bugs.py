@@ -558,7 +558,7 @@ WAYS: dict[Plant, Callable[[Plan], Plan]] = {
 }  # fmt: skip
 
 
-def test_a_replay_that_forgets_whose_batches_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_forgets_the_sessions_of_its_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scenario shows this bug each time, while only one seed in thousands does."""
     replay_forgets_sessions(monkeypatch)
     with pytest.raises(Wrong, match="more than once"):
@@ -606,7 +606,7 @@ set c1 /a | tick 0.5 | cut P>B | cut B>P | cut c2>P | cut P>c2 | cut c1>B | cut 
 crash P at saves | crash c1 | heal P>B | heal B>P | tick 2 | settle 15"""
 
 
-def test_a_file_that_is_written_after_the_journal_forgot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suffix_file_that_is_written_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's suffix must stay in its journal until the file is written, since the server may die just before."""
     commands = [command.strip() for line in PARTED.splitlines() for command in line.split("|")]
 
@@ -650,7 +650,7 @@ DENIED = ["keyed", "client c1 model all", "start P", "start B", "start c1", "tic
           "crash P", "tick 4", "start P", "settle 15"]  # fmt: skip
 
 
-def test_a_set_that_waits_until_other_rules_allow_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_set_that_is_done_under_later_rules_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A set that the rules refused stays refused, though the active died and the passive still has the set (seed
     51118).
     """
@@ -937,7 +937,7 @@ def reading_is_the_right_to_consume(mp: pytest.MonkeyPatch) -> None:
         (reading_is_the_right_to_consume, "the intruder"),
     ],
 )
-def test_a_planted_bug_of_other_users_members_is_found(
+def test_a_planted_bug_that_admits_an_intruder_is_found(
     monkeypatch: pytest.MonkeyPatch, found: Found, plant: Plant, word: str
 ) -> None:
     plant(monkeypatch)
@@ -1032,7 +1032,7 @@ def with_a_feed(made: Plan) -> Plan:
     return made if {"keyed", "feed f1"} & set(made.commands) else with_feed(made)
 
 
-def test_a_page_that_its_reader_refuses_is_found(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
+def test_a_feed_page_that_its_reader_refuses_is_found(monkeypatch: pytest.MonkeyPatch, found: Found) -> None:
     with monkeypatch.context() as light:
         light_bodies(light)
         assert run_plan(with_a_feed(plan(LIGHT_SEED))).error == ""

@@ -26,7 +26,7 @@ def test_seeds_run_clean(start: int) -> None:
         assert not result.error, f"seed {seed} ({result.temper}): {result.error}; see the transcript above"
 
 
-def test_seed_382_drops_a_partial_record_while_a_snapshot_of_the_complete_ones_is_written() -> None:
+def test_seed_382_drops_a_partial_record_during_a_snapshot() -> None:
     """The snapshot goes on, as in a real journal (`Journal.drop_after`)."""
     result = run_seed(382)
     assert not result.error, result.error
@@ -66,7 +66,7 @@ def test_a_seed_does_not_depend_on_the_order_of_sets(hash_seed: str) -> None:
     assert done.stdout.strip() == _digest(11), done.stderr
 
 
-def test_runs_reach_what_they_are_for() -> None:
+def test_the_first_forty_seeds_reach_all_wanted_events() -> None:
     """Some 40 seeds have failovers, suffixes, replicated and journaled acknowledgements, refusals and reads."""
     wanted = {
         "is now ACTIVE (vote_peer_silent)", "is now ACTIVE (alone)", "is now ACTIVE (handover)", "says suffix",

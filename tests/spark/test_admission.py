@@ -96,7 +96,7 @@ def test_a_batch_that_runs_again_has_the_same_rows(server: TestServer, clone: Cl
         assert stream.tasks(stream.ends[i], stream.ends[i + 1]) == [rows]
 
 
-def test_bytes_bound_a_batch(server: TestServer, clone: Clone) -> None:
+def test_a_byte_limit_bounds_each_batch(server: TestServer, clone: Clone) -> None:
     for n in range(4):
         clone.set(f"/{n}", bytes(400)).wait(30)
     clone.set_many({f"/big/{i}": bytes(300) for i in range(5)}).wait(30)
@@ -114,7 +114,7 @@ def test_the_changes_of_other_subtrees_make_no_batches(server: TestServer, clone
     assert [len(rows) for rows in Stream(server, subtree="/n/", maxRowsPerTrigger=9).all()] == [8, 4]
 
 
-def test_a_cut_goes_on_after_a_failover(clone: Clone, server: TestServer) -> None:
+def test_a_restarted_query_continues_within_a_cut_record(clone: Clone, server: TestServer) -> None:
     """The offset of a cut names the record, and not what a process knows of it."""
     clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
     stream = Stream(server, maxRowsPerTrigger=4)
@@ -126,7 +126,7 @@ def test_a_cut_goes_on_after_a_failover(clone: Clone, server: TestServer) -> Non
 
 
 @pytest.mark.parametrize("most", [1000, 30])
-def test_each_key_is_of_one_task_and_in_order(server: TestServer, clone: Clone, most: int) -> None:
+def test_the_changes_of_a_key_reach_one_task_in_order(server: TestServer, clone: Clone, most: int) -> None:
     for n in range(5):
         clone.set_many({f"/{i}": b"%d" % n for i in range(40)}).wait(30)
     stream = Stream(server, partitions=3, maxRowsPerTrigger=most)
@@ -143,7 +143,7 @@ def test_each_key_is_of_one_task_and_in_order(server: TestServer, clone: Clone, 
     assert len(seen) == 40 and set(map(tuple, seen.values())) == {(b"0", b"1", b"2", b"3", b"4")}
 
 
-def test_a_topic_by_rows_and_bytes(server: TestServer, clone: Clone) -> None:
+def test_row_and_byte_limits_bound_the_batches_of_a_topic(server: TestServer, clone: Clone) -> None:
     clone.topic("t").publish_many([bytes(100)] * 25 + [bytes(900)] * 2).wait(30)
     sizes = [len(rows) for rows in Stream(server, topic="t", maxRowsPerTrigger=10).all()]
     assert sizes == [10, 10, 7]
@@ -151,7 +151,7 @@ def test_a_topic_by_rows_and_bytes(server: TestServer, clone: Clone) -> None:
     assert sizes == [10, 10, 5, 1, 1]
 
 
-def test_sizes_that_break_off_are_asked_for_again(
+def test_the_stream_asks_again_for_sizes_after_an_interruption(
     server: TestServer, clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
@@ -173,7 +173,7 @@ def test_sizes_that_break_off_are_asked_for_again(
         list(Stream(server, maxRowsPerTrigger=4).all())
 
 
-def test_a_checkpoint_of_keys_is_none_of_a_topic(server: TestServer, clone: Clone) -> None:
+def test_streams_of_keys_and_topics_refuse_each_others_checkpoints(server: TestServer, clone: Clone) -> None:
     clone.topic("t").publish(b"").wait(30)
     keys, messages = Stream(server), Stream(server, topic="t")
     keys.at, messages.at = messages.at, keys.at
@@ -210,7 +210,7 @@ def test_a_batch_waits_for_rows_or_for_the_delay(server: TestServer, clone: Clon
     assert len(stream.next() or []) == 2, "the trigger availableNow waits for nothing"
 
 
-def test_a_limit_is_left_out_where_the_trigger_takes_all(server: TestServer, clone: Clone) -> None:
+def test_the_row_limit_is_ignored_if_the_trigger_reads_all(server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{i}": b"" for i in range(10)}).wait(30)
     stream = Stream(server, maxRowsPerTrigger=4)
     end = stream._reader.latestOffset(stream.at, spark_api.ReadAllAvailable())

@@ -77,12 +77,12 @@ def test_wrong_options(  # noqa: PLR0917
 
 
 @pytest.mark.parametrize("way", [batch_read, stream_read, stream_write])
-def test_no_servers_at_all(spark: Any, tmp_path: Path, way: Callable[[Any, Path, dict[str, str]], None]) -> None:
+def test_servers_must_be_given(spark: Any, tmp_path: Path, way: Callable[[Any, Path, dict[str, str]], None]) -> None:
     with pytest.raises(PySparkException, match="option servers is missing"):
         way(spark, tmp_path, {})
 
 
-def test_a_stream_s_columns(spark: Any, filled: TestServer, tmp_path: Path) -> None:
+def test_a_stream_write_refuses_wrong_columns(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     """Wrong columns of a stream are refused before its first batch."""
     stream = rows(spark, tmp_path).selectExpr("key", "cast(value as double) value")
     wrong = [
@@ -96,7 +96,7 @@ def test_a_stream_s_columns(spark: Any, filled: TestServer, tmp_path: Path) -> N
             run(writer, tmp_path / f"checkpoint{i}")
 
 
-def test_a_stream_s_values(spark: Any, filled: TestServer, tmp_path: Path) -> None:
+def test_a_stream_write_refuses_a_batch_with_a_wrong_value(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     """A batch with a wrong value is not written, and no part of it is."""
     with pytest.raises(PySparkException, match="key 'key' is null in row"):
         frame = rows(spark, tmp_path).selectExpr("if(value = '1', null, key) key", "value")
@@ -109,7 +109,7 @@ def test_a_stream_s_values(spark: Any, filled: TestServer, tmp_path: Path) -> No
         assert dict(clone) == {"/n/1": b"1"}
 
 
-def test_replacing_is_confirmed_by_each_way(spark: Any, filled: TestServer, tmp_path: Path) -> None:
+def test_stream_overwrites_need_the_option_confirm_overwrite(spark: Any, filled: TestServer, tmp_path: Path) -> None:
     counts = rows(spark, tmp_path).groupBy("key").count().selectExpr("key", "cast(count as string) value")
     writer = counts.writeStream.format("chp").outputMode("complete").options(servers=filled.address, subtree="/n/")
     with pytest.raises(PySparkException, match=r"overwrite deletes every key in '/n/'.*confirm.overwrite=true"):
@@ -120,7 +120,7 @@ def test_replacing_is_confirmed_by_each_way(spark: Any, filled: TestServer, tmp_
         foreach_batch(servers=filled.address, version=1)
 
 
-def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_refuses_an_offset_that_is_not_retained_or_never_existed(spark: Any, tmp_path: Path) -> None:
     with (
         TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as filled,
         Clone(filled.address, None) as clone,
@@ -141,7 +141,7 @@ def test_an_offset_that_is_not_retained_or_never_was(spark: Any, tmp_path: Path)
             assert 5 < len(found) < 60 and found[-1] == "99", "what there is, up to the newest"
 
 
-def test_an_error_of_ours_is_the_first_line(spark: Any, server: TestServer, tmp_path: Path) -> None:
+def test_only_the_head_of_spark_precedes_a_connector_error(spark: Any, server: TestServer, tmp_path: Path) -> None:
     """Only Spark's own head comes before our error, on its own line if a task failed."""
     there = {"servers": server.address}
     for line, act, said in (
@@ -156,7 +156,7 @@ def test_an_error_of_ours_is_the_first_line(spark: Any, server: TestServer, tmp_
         assert said in str(told.value).strip().splitlines()[line], str(told.value)
 
 
-def test_tables_of_spark_s_catalog_are_refused_as_soon_as_spark_asks(spark: Any, server: TestServer) -> None:
+def test_tables_of_the_spark_catalog_are_refused(spark: Any, server: TestServer) -> None:
     said = r"Spark's catalog.*CREATE TEMPORARY VIEW \.\.\. USING chp OPTIONS"
     given = f"OPTIONS (servers '{server.address}')"
     with pytest.raises(Exception, match=said):

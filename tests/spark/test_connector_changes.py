@@ -73,7 +73,7 @@ def moment() -> str:
     return now
 
 
-def test_changes_that_may_have_gone_are_said(spark: Any) -> None:
+def test_a_read_of_changes_that_are_not_retained_is_refused(spark: Any) -> None:
     with TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as server, Clone(server.address) as clone:
         clone.wait_until_synced(30)
         early = moment()
@@ -89,7 +89,7 @@ def test_changes_that_may_have_gone_are_said(spark: Any) -> None:
 
 
 @pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
-def test_a_stream_that_starts_at_a_time_and_tells_its_lag(
+def test_a_stream_starts_at_a_timestamp_and_reports_its_lag(
     spark: Any, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
     clone.set("/a", b"0").wait(30)
@@ -115,7 +115,7 @@ def test_a_stream_that_starts_at_a_time_and_tells_its_lag(
     assert told[0]["revision"] == f"{told[0]['epoch']}.{told[0]['sequence']}"
 
 
-def test_deletes_by_a_column_so_that_changes_are_copied_as_they_come(
+def test_a_write_deletes_keys_by_its_operation_column(
     spark: Any, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
     clone.set_many({"/a/1": b"1", "/a/2": b"2", "/b/1": b"old"}).wait(30)

@@ -48,7 +48,7 @@ def points(folder: Path, where: dict[str, tuple[int, str]]) -> Callable[[], bool
     return lambda: all((folder / f"at.{name}.{version}.{point}").exists() for name, (version, point) in where.items())
 
 
-def test_the_driver_and_its_jvm_killed_between_staging_and_commit_and_after_commit(spark: Any, tmp_path: Path) -> None:
+def test_writes_count_once_after_kills_of_the_driver(spark: Any, tmp_path: Path) -> None:
     """All ways to write run at the same time, with a copy that is killed in its first batch."""
     write_files(tmp_path, 3, A_FILE)
     faults = json.dumps(
@@ -96,7 +96,7 @@ def check_copy(server: str, unchanged: dict[str, bytes], held: dict[str, bytes])
     assert ("/copy/1", b"second") in later and ("/copy/6", None) in later and len(unchanged) == 496
 
 
-def test_a_worker_killed_in_a_task_and_the_active_while_staging_and_committing(tmp_path: Path) -> None:
+def test_increments_count_once_after_kills_of_a_worker_and_the_active(tmp_path: Path) -> None:
     write_files(tmp_path, 4, A_FILE)
     with (
         Pair(heartbeat_s=0.1, peer_timeout_s=1.0, solo_wait_s=1.0) as pair,

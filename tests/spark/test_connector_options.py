@@ -29,7 +29,7 @@ def segments(options: dict[str, str], **columns: object) -> list[tuple[list[str]
     return [(s.keys, s.values, s.extras) for s in shape.segments(batch)]
 
 
-def test_defaults_and_names_in_any_case() -> None:
+def test_option_names_ignore_case_and_options_have_defaults() -> None:
     options = parse(
         {"SERVERS": "tcp://a:5556, tcp://b:5566", "Confirm.Overwrite": "TRUE", "txnappid": "x", "txnVersion": "7"}
     )
@@ -68,12 +68,12 @@ def test_defaults_and_names_in_any_case() -> None:
         ({**SERVERS, "applicationId": ""}, "it has 1 to 256 characters"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], said: str) -> None:
+def test_wrong_options_are_refused_by_name(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         parse(given)
 
 
-def test_an_offset_to_start_from() -> None:
+def test_starting_offsets_may_be_an_epoch_and_a_sequence() -> None:
     assert parse({**SERVERS, "startingOffsets": '{"epoch": 1, "sequence": 42}'})["startingOffsets"] == {
         "epoch": 1,
         "sequence": 42,
@@ -89,12 +89,12 @@ def test_an_offset_to_start_from() -> None:
         ({"startingOffsets": "latest"}, "which is for streams: a read of changes has earliest or an offset"),
     ],
 )
-def test_options_of_changes_that_do_not_go_together(given: dict[str, str], said: str) -> None:
+def test_invalid_combinations_of_change_options_are_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         reads_changes(parse({**SERVERS, **given}))
 
 
-def test_which_reads_are_of_changes() -> None:
+def test_a_stream_or_a_start_option_reads_changes() -> None:
     assert not reads_changes(parse(SERVERS)) and reads_changes(parse(SERVERS), stream=True)
     given = parse({**SERVERS, "startingOffsets": "1.42", "endingRevision": "1.50"})
     assert reads_changes(given) and given["startingOffsets"] == {"epoch": 1, "sequence": 42}
@@ -139,7 +139,7 @@ def test_progress_is_a_line_every_few_seconds() -> None:
     ]
 
 
-def test_progress_goes_to_standard_error_where_nobody_logs(
+def test_progress_goes_to_standard_error_without_a_log_handler(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "chp_client.progress"):
@@ -155,12 +155,12 @@ def test_key_and_value_columns() -> None:
     assert segments({"key": "k", "value": "v"}, v=[b"\0"], k=["/a"], more=[1]) == [(["/a"], [b"\0"], None)]
 
 
-def test_a_template_of_text_numbers_and_days() -> None:
+def test_a_key_template_takes_text_numbers_and_days() -> None:
     columns = {"base": ["EUR"], "n": [7], "day": [dt.date(2026, 1, 5)], "value": ["x"]}
     assert segments({"key.template": "/r/{base}/{n}/{day}"}, **columns)[0][0] == ["/r/EUR/7/2026-01-05"]
 
 
-def test_codecs_take_the_other_columns() -> None:
+def test_codecs_encode_the_columns_beside_the_key() -> None:
     columns = {
         "key": ["/a"],
         "bid": [1.5],
@@ -175,7 +175,7 @@ def test_codecs_take_the_other_columns() -> None:
 
 
 @pytest.mark.parametrize(("codec", "decode"), [("json", json.loads), ("msgpack", msgpack.unpackb)])
-def test_a_map_is_an_object(codec: str, decode: Callable[[bytes], object]) -> None:
+def test_codecs_write_a_map_column_as_an_object(codec: str, decode: Callable[[bytes], object]) -> None:
     """A map is an object as one of several columns, and as the only one."""
     maps = pa.array([[("EUR", 1.5)], None], pa.map_(pa.string(), pa.float64()))
     columns = {"key": ["/a", "/b"], "m": maps}
@@ -192,7 +192,7 @@ def test_nulls_ttls_and_revisions() -> None:
     assert segments({"ttl": "1.5"}, key=["/a"], value=["1"])[0][2] == {"t": 1500}
 
 
-def test_large_batches_are_cut_and_columns_with_them() -> None:
+def test_large_batches_are_cut_into_segments_with_their_columns() -> None:
     n = 10
     columns = {
         "key": [f"/{i}" for i in range(n)],
@@ -233,18 +233,18 @@ def test_large_batches_are_cut_and_columns_with_them() -> None:
         ({"revision": "r"}, {"key": ["/a"], "value": ["1"], "r": ["1"]}, "column 'r' is string"),
     ],
 )  # fmt: skip
-def test_bad_rows_are_named(options: dict[str, str], columns: dict[str, object], said: str) -> None:
+def test_bad_data_frames_are_refused(options: dict[str, str], columns: dict[str, object], said: str) -> None:
     with pytest.raises(BadDataFrame, match=said):
         segments(options, **columns)
 
 
-def test_servers_of_foreach_batch_as_a_list() -> None:
+def test_foreach_batch_takes_servers_as_a_list() -> None:
     foreach_batch(servers=["tcp://a:5556", "b:5566"], subtree="/a/")
     with pytest.raises(BadOption, match="server 'a/b' is not tcp"):
         foreach_batch(servers=["tcp://a:5556", "a/b"])
 
 
-def test_an_ending_revision_is_its_text_or_the_number_in_the_column() -> None:
+def test_the_option_ending_revision_takes_dotted_text_or_a_number() -> None:
     for text in ("1.88", "281474976710744"):
         assert (
             parse({**SERVERS, "startingOffsets": "earliest", "endingRevision": text})["endingRevision"]

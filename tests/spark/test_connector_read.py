@@ -32,7 +32,7 @@ def read(spark: Any, server: TestServer, schema: str = "", **options: object) ->
 # -- snapshots
 
 
-def test_a_snapshot_is_of_one_number(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_a_snapshot_read_sees_all_keys_at_one_number(spark: Any, server: TestServer, clone: Clone) -> None:
     """A writer goes on changing all keys together; no read may see two versions."""
     keys = [f"/n/{i}" for i in range(2000)]
     clone.set_many((keys, [b"0"] * len(keys)))
@@ -58,7 +58,7 @@ def test_a_snapshot_is_of_one_number(spark: Any, server: TestServer, clone: Clon
     assert frame.rdd.getNumPartitions() == 4 and sorted(r.key for r in frame.collect()) == sorted(keys)
 
 
-def test_columns(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_the_columns_of_a_snapshot_read(spark: Any, server: TestServer, clone: Clone) -> None:
     at = clone.set("/a", b"\x00\xff", ttl=60).wait(30)
     clone.set("/b", b"").wait(30)
     a, b = read(spark, server).orderBy("key").collect()
@@ -93,7 +93,7 @@ def test_values_decoded_by_a_schema(spark: Any, server: TestServer, clone: Clone
 
 
 @pytest.mark.parametrize("pushdown", [False, True])
-def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, clone: Clone, pushdown: bool) -> None:
+def test_a_filter_narrows_only_one_use_of_a_frame(spark: Any, server: TestServer, clone: Clone, pushdown: bool) -> None:
     """Spark plans a frame's source once for all its uses: no filter may narrow what another use reads."""
     clone.set_many({f"/{a}/{i}": b"" for a in "ab" for i in range(20)})
     clone.flush(30)
@@ -111,7 +111,7 @@ def test_uses_of_a_frame_with_different_filters(spark: Any, server: TestServer, 
 
 
 @pytest.mark.skipif(not spark_api.FILTERS, reason="this Spark tells no filters")
-def test_filters_on_the_key_reach_the_server_on_request(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_key_filters_reach_the_server_with_push_down_predicate(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{a}/{i}": b"/b" for a in "ab" for i in range(20)}).wait(30)
     reader = spark.read.format("chp").schema("key string, value string")
     reader = reader.options(servers=server.address, pushDownPredicate="true")
@@ -147,7 +147,7 @@ def test_a_view_and_sql(spark: Any, server: TestServer, clone: Clone) -> None:
     assert read(spark, server, "key string, bid double", codec="json").collect() == [("/a/3", 3.5)]
 
 
-def test_an_active_that_dies_in_the_middle_of_an_answer_is_noticed_at_once(server: TestServer, clone: Clone) -> None:
+def test_a_reader_notices_at_once_if_the_active_dies_during_an_answer(server: TestServer, clone: Clone) -> None:
     clone.set_many({f"/{i}": bytes(1 << 20) for i in range(60)}).wait(30)
     with port_of(parse({"servers": server.address, "timeout": "3600"})) as port:
         (part,) = plan_read(port, "", "", 1)
@@ -158,7 +158,7 @@ def test_an_active_that_dies_in_the_middle_of_an_answer_is_noticed_at_once(serve
             list(chunks)
 
 
-def test_a_snapshot_that_is_gone_is_said(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_a_read_fails_if_its_snapshot_is_gone(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set("/a", b"1").wait(30)
     frame = read(spark, server, timeout=5)
     assert len(frame.collect()) == 1
@@ -227,14 +227,14 @@ def test_every_change_once_in_order_over_restarts(spark: Any, server: TestServer
 
 
 @pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
-def test_batches_end_with_records(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_stream_batch_ends_with_a_whole_record(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     for n in range(5):
         clone.set_many({f"/{n}/{i}": b"" for i in range(10)}).wait(30)
     found = Changes(spark, server, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=25).run()
     assert [len(batch) for batch in found.batches] == [20, 20, 10]
 
 
-def test_a_snapshot_and_then_the_changes(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_stream_reads_a_snapshot_then_changes(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     clone.set_many({f"/{i}": b"old" for i in range(100)}).wait(30)
     clone.delete("/7").wait(30)
     options = {"startingOffsets": "snapshot", "partitions": 3}
@@ -244,7 +244,7 @@ def test_a_snapshot_and_then_the_changes(spark: Any, server: TestServer, clone: 
     assert Changes(spark, server, tmp_path, **options).run().rows == [("/1", b"new", "set")]
 
 
-def test_latest_and_an_offset(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_stream_starts_at_latest_or_an_offset(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     clone.set("/a", b"1").wait(30)
     at = clone.set("/a", b"2").wait(30)
     assert Changes(spark, server, tmp_path / "1", startingOffsets="latest").run().rows == []
@@ -254,7 +254,7 @@ def test_latest_and_an_offset(spark: Any, server: TestServer, clone: Clone, tmp_
     assert Changes(spark, server, tmp_path / "2", startingOffsets=start).run().rows == [("/a", b"3", "set")]
 
 
-def test_a_query_without_a_start_begins_with_what_is_held(
+def test_a_query_without_a_start_begins_with_a_snapshot(
     spark: Any, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
     clone.set_many({"/a": b"1", "/b": b"2"}).wait(30)
@@ -264,7 +264,7 @@ def test_a_query_without_a_start_begins_with_what_is_held(
     assert Changes(spark, server, tmp_path).run().rows == [("/b", None, "delete")]
 
 
-def test_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_refuses_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
     with TestServer(Limits(log_records_max=10), retain_memory_bytes=2000) as server, Clone(server.address) as clone:
         clone.wait_until_synced(30)
         clone.set("/a", b"1").wait(30)
@@ -280,7 +280,7 @@ def test_changes_that_are_not_retained(spark: Any, tmp_path: Path) -> None:
         assert 5 < len(rows) < 60 and rows[-1] == ("/n", b"99", "set")
 
 
-def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_store_is_refused(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     clone.set("/a", b"1").wait(30)
     Changes(spark, server, tmp_path, startingOffsets="earliest").run()
     with TestServer() as other, Clone(other.address) as there:
@@ -293,7 +293,7 @@ def test_a_checkpoint_of_another_store(spark: Any, server: TestServer, clone: Cl
 
 
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
-def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, tmp_path: Path, start: str) -> None:
+def test_a_batch_planned_for_a_replaced_store_is_refused(spark: Any, tmp_path: Path, start: str) -> None:
     """The checkpoint names the end of the batch in numbers of a store that is gone."""
 
     class Failing(Changes):
@@ -320,7 +320,7 @@ def test_a_batch_that_was_planned_before_the_servers_were_replaced(spark: Any, t
         assert {value for _, value, _ in found.rows} == {b"new"}
 
 
-def test_what_was_written_is_read_back(spark: Any, server: TestServer) -> None:
+def test_written_rows_are_read_back(spark: Any, server: TestServer) -> None:
     rows = spark.range(0, 20_000, 1, 3).selectExpr(
         "concat('/n/', id) key", "encode(repeat('é', int(id % 50)), 'UTF-8') value"
     )

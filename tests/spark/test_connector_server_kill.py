@@ -88,7 +88,7 @@ def going_on(ended: threading.Event) -> bool:
     return not ended.is_set()
 
 
-def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
+def test_a_batch_write_is_done_once_if_the_active_is_killed(spark: Any, tmp_path: Path) -> None:
     with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/save/"], ROWS) as readers:
         for n, where in enumerate(SAVES):
             rows = spark.range(n * ROWS, (n + 1) * ROWS, 1, 2)
@@ -112,7 +112,7 @@ def test_a_batch_write(spark: Any, tmp_path: Path) -> None:
         assert nothing_staged(pair)
 
 
-def test_a_stream_of_increments(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_of_increments_is_done_once_if_the_active_is_killed(spark: Any, tmp_path: Path) -> None:
     write_files(tmp_path, len(BATCHES), ROWS)
     with DyingPair(tmp_path) as pair, Readers(pair.servers, ["/inc/"], ROWS) as readers:
         lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(f"{tmp_path}/in")

@@ -26,7 +26,7 @@ def numbers(spark: Any, n: int, value: str = "id", partitions: int = 4) -> Any:
     return spark.range(0, n, 1, partitions).selectExpr("concat('/n/', id) key", f"cast({value} as string) value")
 
 
-def test_all_rows_at_once_in_one_revision(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_all_rows_of_a_write_become_visible_in_one_revision(spark: Any, server: TestServer, clone: Clone) -> None:
     seen: set[int] = set()
     stop = threading.Event()
     watch = clone.watch("/n/")
@@ -70,7 +70,7 @@ def test_deletes_ttls_templates_and_the_last_of_equal_keys(spark: Any, server: T
     assert left is not None and 10 < left <= 50
 
 
-def test_rows_go_back_only_where_nothing_newer_is(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_a_write_with_revisions_skips_keys_with_newer_values(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set_many({"/n/0": b"a", "/n/1": b"a"})
     clone.flush(30)
     read = (
@@ -150,7 +150,7 @@ def _split(columns: str) -> list[str]:
     return parts
 
 
-def test_no_server_is_there(spark: Any) -> None:
+def test_a_write_fails_if_no_server_answers(spark: Any) -> None:
     frame = numbers(spark, 2, partitions=1)
     with pytest.raises(PySparkException, match=r"gave no answer for 2 s \(option timeout\)"):
         frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
@@ -180,7 +180,7 @@ def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tm
     sinks({"applicationId": "a"}, {"applicationId": "b"})
 
 
-def test_no_server_is_there_for_foreach_batch(spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_foreach_batch_fails_if_no_server_answers(spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """The log says early what it waits for, and the error names the servers' silence in a few lines."""
     monkeypatch.setattr(staging, "SILENCE_S", 0.5)
     sink = foreach_batch(servers="tcp://127.0.0.1:9", timeout=2, applicationId="test")

@@ -43,7 +43,7 @@ def left_behind(mark: Path) -> list[str]:
     return found
 
 
-def test_it_ends_with_everything_equal(run: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_the_demo_ends_with_equal_applications(run: subprocess.Popen[str], tmp_path: Path) -> None:
     assert run.stdout is not None
     said = ""
     while (found := CONSOLE.search(said)) is None:
@@ -65,7 +65,7 @@ def test_it_ends_with_everything_equal(run: subprocess.Popen[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("number", "started"), [(signal.SIGINT, "Spark starts"), (signal.SIGTERM, "reads the backlog")]
 )
-def test_interrupted_it_leaves_nothing(
+def test_an_interrupted_demo_leaves_no_processes_or_files(
     run: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, started: str
 ) -> None:
     assert run.stdout is not None
@@ -78,7 +78,7 @@ def test_interrupted_it_leaves_nothing(
     assert left_behind(tmp_path) == []
 
 
-def test_a_step_that_fails_is_named_with_what_was_said_last(tmp_path: Path) -> None:
+def test_a_failure_names_the_ended_process_and_shows_its_last_output(tmp_path: Path) -> None:
     with processes.Family(tmp_path) as family:
         dying = family.start("dying", [sys.executable, "-c", "print('last words'); raise SystemExit(3)"])
         scene = demo.Demo(family, tmp_path, Plain())
@@ -88,7 +88,7 @@ def test_a_step_that_fails_is_named_with_what_was_said_last(tmp_path: Path) -> N
         assert dying.end() == 3
 
 
-def test_a_process_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "END_S", 1.0)
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"

@@ -33,7 +33,7 @@ def program() -> str:
     return "\n".join(parts)
 
 
-def test_the_page_is_a_program_that_runs(process_pair: ProcessPair, tmp_path: Path) -> None:
+def test_the_blocks_of_the_spark_page_run_in_order(process_pair: ProcessPair, tmp_path: Path) -> None:
     text = program()
     for port, address in zip(("5556", "5566"), process_pair.servers, strict=True):
         text = text.replace(f"tcp://127.0.0.1:{port}", address)

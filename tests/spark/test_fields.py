@@ -50,31 +50,31 @@ def refused(text: str, frame: pa.RecordBatch, **options: object) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 7, True, dt.date(2026, 1, 5), decimal.Decimal("1.0"), ["x"], {"a": 1}])
-def test_a_value_is_binary_or_text(value: object) -> None:
+def test_a_value_that_is_not_binary_or_text_is_refused(value: object) -> None:
     refused("column 'value' is .*; a value is binary or text", batch(key=["/a"], value=[value]))
 
 
-def test_two_columns_of_one_name() -> None:
+def test_two_columns_of_one_name_are_refused() -> None:
     frame = pa.RecordBatch.from_arrays([pa.array(["/a"])] * 2 + [pa.array(["1"])], names=["key", "key", "value"])
     refused("2 columns are called 'key'; rename all but one", frame)
 
 
 @pytest.mark.parametrize("key", ["", "HUGZ", "\x02x", "k" * 1025])
-def test_a_key_that_none_may_have(key: str) -> None:
+def test_invalid_keys_are_refused(key: str) -> None:
     refused("column 'key' has a key that can't be one", batch(key=["/fine", key], value=["1", "2"]))
 
 
-def test_a_template_with_a_null() -> None:
+def test_a_null_in_a_key_template_is_refused() -> None:
     frame = batch(a=["w", None], b=["y", "z"], value=["1", "2"])
     refused("key '/{a}/{b}' is null in row 1 of a batch", frame, key_template="/{a}/{b}")
 
 
 @pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan"), float("inf"), 1e12])
-def test_a_ttl_that_none_can_be(ttl: float) -> None:
+def test_invalid_ttls_are_refused(ttl: float) -> None:
     refused("column 'ttl'", batch(key=["/a"], value=["1"], ttl=[ttl]), ttl="ttl")
 
 
-def test_a_ttl_is_a_number() -> None:
+def test_a_ttl_of_text_is_refused() -> None:
     refused(
         "column 'ttl' is string; a ttl is a number of seconds", batch(key=["/a"], value=["1"], ttl=["5"]), ttl="ttl"
     )

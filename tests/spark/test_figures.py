@@ -47,13 +47,13 @@ def run_of(days: int, currency: str = "USD", start: dt.date = START, step: int =
         (dt.date(1999, 1, 1), dt.date(1999, 2, 17)),
     ],
 )
-def test_real_rates(spark: Any, first: dt.date, last: dt.date) -> None:
+def test_spark_and_the_reference_agree_on_real_rates(spark: Any, first: dt.date, last: dt.date) -> None:
     found = assert_same(spark, list(ecb.flat(ecb.history(first, last))))
     assert {("EUR", "USD"), ("USD", "JPY")} <= found.keys()
     assert len(found) > 35
 
 
-def test_the_last_rate_is_the_published_one(spark: Any) -> None:
+def test_the_last_figure_is_the_published_rate(spark: Any) -> None:
     days = ecb.history(dt.date(2025, 12, 1), dt.date(2026, 1, 20))
     found = by_spark(spark, list(ecb.flat(days)))
     day, rates = days[-1]
@@ -68,7 +68,7 @@ def test_a_currency_that_ended_has_no_figures(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 2, 29, 30, 31, 89, 90])
-def test_little_history(spark: Any, days: int) -> None:
+def test_figures_need_enough_days_of_history(spark: Any, days: int) -> None:
     found = assert_same(spark, run_of(days))["EUR", "USD"]
     assert (found.change is not None) == (days >= 2)
     assert (found.average_30 is not None) == (days >= 30)
@@ -76,7 +76,7 @@ def test_little_history(spark: Any, days: int) -> None:
     assert (found.average_90 is not None) == (days >= 90)
 
 
-def test_a_gap_makes_no_return(spark: Any) -> None:
+def test_no_return_is_computed_across_a_gap(spark: Any) -> None:
     before, after = run_of(40), run_of(1, start=START + dt.timedelta(days=60))
     found = assert_same(spark, [*before, (after[0][0], "USD", 1000.0)])["EUR", "USD"]
     assert found.change is None and found.high_1y == 1000.0
@@ -91,25 +91,25 @@ def test_the_year_ends_after_365_days(spark: Any) -> None:
     assert assert_same(spark, rates[:-1])["EUR", "USD"].high_1y == 99.0
 
 
-def test_no_rates(spark: Any) -> None:
+def test_no_rates_give_no_figures(spark: Any) -> None:
     assert assert_same(spark, []) == {}
 
 
-def test_what_is_no_rate_is_left_out_and_the_last_to_arrive_counts(spark: Any) -> None:
+def test_invalid_rates_are_left_out_and_the_last_correction_counts(spark: Any) -> None:
     day = START + dt.timedelta(days=1)
     bad: list[Rate] = [(day, "USD", value) for value in (None, 0.0, -1.0, math.nan, math.inf)]
     corrected: list[Rate] = [(START, "USD", 7.0), (START, "USD", 2.0)]
     assert assert_same(spark, corrected + bad)["EUR", "USD"] == Figures(last=2.0, day=START, high_1y=2.0, low_1y=2.0)
 
 
-def test_a_cross_needs_both_on_the_same_day(spark: Any) -> None:
+def test_a_cross_rate_needs_both_currencies_on_one_day(spark: Any) -> None:
     base, quote = CROSSES[0]
     rates: list[Rate] = [(START, base, 2.0), (START, quote, 300.0), (START + dt.timedelta(days=1), quote, 310.0)]
     found = assert_same(spark, rates)
     assert found[base, quote].day == START and found[base, quote].last == 150.0
 
 
-def test_rows_are_keys_and_decimal_text(spark: Any) -> None:
+def test_figures_become_rows_of_keys_and_decimal_text(spark: Any) -> None:
     values = {
         "EUR/AAA": 1.0832,
         "EUR/BBB": 0.0,

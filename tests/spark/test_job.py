@@ -74,7 +74,7 @@ def test_days_become_figures(spark: Any, server: TestServer, held: Clone, tmp_pa
     assert live.revision == kept.revision, "a batch is one record"
 
 
-def test_a_batch_run_again_publishes_the_same(spark: Any, tmp_path: Path) -> None:
+def test_a_repeated_batch_publishes_equal_rows(spark: Any, tmp_path: Path) -> None:
     days = ecb.history(dt.date(2026, 1, 5), dt.date(2026, 1, 9))
     schema, seen = job.SCHEMA + ", arrived long", []
 
@@ -91,7 +91,7 @@ def test_a_batch_run_again_publishes_the_same(spark: Any, tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["1", "2"]
 
 
-def test_a_batch_that_was_published_is_published_once(
+def test_a_batch_that_is_published_twice_counts_once(
     spark: Any, server: TestServer, held: Clone, tmp_path: Path
 ) -> None:
     """A job may die after the commit, before Spark notes that the batch is done; the batch still counts once."""

@@ -41,7 +41,7 @@ def read(codec: str, field: StructField, *values: bytes | None) -> list[object]:
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 @pytest.mark.parametrize(("kind", "key"), [(IntegerType(), 7), (DoubleType(), 1.5), (BooleanType(), True)])
-def test_a_map_whose_keys_are_no_text(codec: str, kind: DataType, key: object) -> None:
+def test_a_map_with_keys_other_than_text_is_read_back(codec: str, kind: DataType, key: object) -> None:
     """msgpack has such maps. In json every key is text, and is read back by the type of the column."""
     schema = StructType([StructField("key", StringType()), StructField("m", MapType(kind, StringType()))])
     frame = pa.record_batch({"key": ["/a"], "m": [[(key, "x")]]}, schema=to_arrow_schema(schema))
@@ -50,13 +50,13 @@ def test_a_map_whose_keys_are_no_text(codec: str, kind: DataType, key: object) -
     assert read(codec, schema["m"], *value) == [[(key, "x")]]
 
 
-def test_a_map_whose_keys_do_not_fit() -> None:
+def test_a_map_with_keys_of_another_type_is_refused() -> None:
     for key in ("seven", "7.5", str(2**40)):
         with pytest.raises(BadDataFrame, match="column 'm' can't be map<int32"):
             read("json", StructField("m", MapType(IntegerType(), StringType())), json.dumps({"m": {key: "x"}}).encode())
 
 
-def test_columns_are_found_as_spark_finds_them() -> None:
+def test_column_names_ignore_case_as_in_spark() -> None:
     schema = StructType([StructField("KEY", StringType()), StructField("Value", StringType())])
     found = Layout(schema, "raw").batch(Updates(["/a"], [b"1"], np.arange(1)))
     assert found.to_pydict() == {"KEY": ["/a"], "Value": ["1"]} and found.schema.names == ["KEY", "Value"]
@@ -72,7 +72,7 @@ def test_columns_are_found_as_spark_finds_them() -> None:
 
 
 @pytest.mark.parametrize("kind", [StringType(), BinaryType()])
-def test_a_value_that_could_not_be_read_is_kept_beside_the_nulls(kind: DataType) -> None:
+def test_an_unreadable_value_is_kept_in_the_corrupt_record_column(kind: DataType) -> None:
     fields = [StructField(name, IntegerType()) for name in "ab"] + [StructField("Bad", kind)]
     values = [b'{"a": 1, "b": 2}', b'{"a": "x", "b": 2}', b"nonsense", None]
     updates = Updates([f"/{i}" for i in range(4)], list(values), np.arange(4))
@@ -88,7 +88,7 @@ def test_a_value_that_could_not_be_read_is_kept_beside_the_nulls(kind: DataType)
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_days_times_and_decimals_deep_within_a_value_are_read_as_they_were_written(codec: str) -> None:
+def test_nested_days_times_and_decimals_are_read_back(codec: str) -> None:
     kinds = {"day": DateType(), "at": TimestampType(), "n": IntegerType(), "price": DecimalType(9, 3)}
     inner = StructType([StructField(name, kind) for name, kind in kinds.items()])
     outer = StructType([StructField("list", ArrayType(inner)), StructField("map", MapType(StringType(), inner))])
@@ -103,18 +103,18 @@ def test_days_times_and_decimals_deep_within_a_value_are_read_as_they_were_writt
     assert Layout(schema, codec).batch(updates).column("x").to_pylist() == things
 
 
-def test_text_that_is_no_day() -> None:
+def test_text_that_is_not_a_day_is_refused() -> None:
     field = StructField("days", ArrayType(DateType()))
     with pytest.raises(BadDataFrame, match=r"column 'days' can't be list<.*Invalid isoformat"):
         read("json", field, b'{"days": ["yesterday"]}')
 
 
-def test_a_number_that_is_too_large() -> None:
+def test_a_number_that_is_too_large_is_refused() -> None:
     with pytest.raises(BadDataFrame, match=r"column 'n' can't be int64: .*too large.*give another type"):
         read("json", StructField("n", LongType()), json.dumps({"n": 2**70}).encode())
 
 
-def test_a_column_that_is_never_null() -> None:
+def test_a_null_in_a_non_nullable_column_is_refused() -> None:
     """Without this Spark ends with a Java error that names nothing."""
     field = StructField("bid", DoubleType(), nullable=False)
     assert read("json", field, b'{"bid": 1.5}') == [1.5]
@@ -139,12 +139,12 @@ BAD = [
 
 class TestWhatDoesNotFit:
     @pytest.mark.parametrize("value", BAD)
-    def test_it_is_refused_and_the_remedy_named(self, value: bytes) -> None:
+    def test_failfast_refuses_a_bad_value_and_names_the_option_mode(self, value: bytes) -> None:
         with pytest.raises(BadDataFrame, match="the option mode"):
             frame("failfast", BID, b'{"bid": 1}', value)
 
     @pytest.mark.parametrize("value", BAD)
-    def test_or_it_is_null(self, value: bytes) -> None:
+    def test_permissive_reads_a_bad_value_as_null(self, value: bytes) -> None:
         rows = frame("permissive", BID, b'{"bid": 1, "name": "a"}', value, b'{"bid": 3.0}', None)
         assert [row["bid"] for row in rows] == [1, None, 3, None] and [row["key"] for row in rows] == [
             "/0",
@@ -155,7 +155,7 @@ class TestWhatDoesNotFit:
         assert rows[0]["name"] == "a"
 
     @pytest.mark.parametrize("value", BAD)
-    def test_or_its_row_is_left_out(self, value: bytes) -> None:
+    def test_dropmalformed_leaves_out_the_row_of_a_bad_value(self, value: bytes) -> None:
         rows = frame("dropmalformed", BID, value, b'{"bid": 1}', value, b'{"bid": 3.0}')
         assert [(row["key"], row["bid"]) for row in rows] == [("/1", 1), ("/3", 3)]
 
@@ -173,7 +173,7 @@ class TestWhatDoesNotFit:
             (DoubleType(), 1.5, "1.5"),
         ],
     )
-    def test_nothing_is_cut_whatever_the_type(self, kind: DataType, good: object, bad: object) -> None:
+    def test_no_type_cuts_a_value_that_does_not_fit(self, kind: DataType, good: object, bad: object) -> None:
         schema = StructType([StructField("x", kind)])
         said = dict(good) if isinstance(good, list) and good and isinstance(good[0], tuple) else good
         values = [json.dumps({"x": thing}, default=str).encode() for thing in (said, bad, None)]
@@ -182,20 +182,20 @@ class TestWhatDoesNotFit:
         with pytest.raises(BadDataFrame, match="column 'x' can't be"):
             frame("failfast", schema, *values)
 
-    def test_columns_that_are_not_inside_the_value_too(self) -> None:
+    def test_the_modes_apply_to_a_value_column_of_text(self) -> None:
         schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
         assert [row["value"] for row in frame("permissive", schema, b"a", b"\xff", b"c")] == ["a", None, "c"]
         assert [row["key"] for row in frame("dropmalformed", schema, b"a", b"\xff", b"c")] == ["/0", "/2"]
         with pytest.raises(BadDataFrame, match="column 'value' can't be string"):
             frame("failfast", schema, b"a", b"\xff")
 
-    def test_a_column_that_is_never_null_stays_so(self) -> None:
+    def test_permissive_refuses_a_null_in_a_non_nullable_column(self) -> None:
         schema = StructType([StructField("bid", IntegerType(), nullable=False)])
         with pytest.raises(BadDataFrame, match=r"column 'bid' is null for '/1'"):
             frame("permissive", schema, b'{"bid": 1}', b'{"bid": 1.5}')
         assert frame("dropmalformed", schema, b'{"bid": 1}', b'{"bid": 1.5}') == [{"bid": 1}]
 
-    def test_many_rows_of_which_few_are_bad_are_not_looked_at_one_by_one(self) -> None:
+    def test_only_the_bad_rows_among_many_become_null(self) -> None:
         values = [b'{"bid": 1}'] * 8000
         values[77] = values[7000] = b'{"bid": 0.5}'
         rows = frame("permissive", BID, *values)
@@ -203,7 +203,7 @@ class TestWhatDoesNotFit:
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_a_value_that_is_the_only_column_is_itself_and_no_object_of_one_field(codec: str) -> None:
+def test_a_lone_value_column_is_encoded_without_an_object(codec: str) -> None:
     schema = StructType([StructField("key", StringType()), StructField("value", DoubleType())])
     frame = pa.record_batch({"key": ["/a", "/b"], "value": [1.5, 2.0]})
     (written,) = Shape(parse({"servers": "tcp://a:5556", "codec": codec}), ["key", "value"]).segments(frame)
@@ -224,7 +224,7 @@ def test_columns_beside_the_value_make_an_object() -> None:
     assert written.values == [b"1.5"], "a ttl is no part of a value"
 
 
-def test_a_whole_value_that_does_not_fit() -> None:
+def test_the_modes_apply_to_a_whole_value_that_does_not_fit() -> None:
     schema = StructType([StructField("value", DoubleType())])
     with pytest.raises(BadDataFrame, match="column 'value' can't be double"):
         frame("failfast", schema, b'"x"')
@@ -233,7 +233,7 @@ def test_a_whole_value_that_does_not_fit() -> None:
     assert frame("permissive", schema, b'"x"', b"{", b"1") == [{"value": None}, {"value": None}, {"value": 1.0}]
 
 
-def test_types_that_only_spark_can_read() -> None:
+def test_a_type_that_only_spark_can_read_is_refused() -> None:
     from pyspark.sql import types
 
     geography = getattr(types, "GeographyType", None)

@@ -53,7 +53,7 @@ class Halves:
 # -- in one process
 
 
-def test_a_mapping_that_follows(server: TestServer, table: Live) -> None:
+def test_a_live_table_is_a_mapping_that_follows_changes(server: TestServer, table: Live) -> None:
     assert "not opened here" in repr(table) and snapshots(server) == 0
     put(server, USD="1.08", JPY="160")
     assert (table["/rates/USD"], table.get("/rates/XXX", "none"), len(table)) == ("1.08", "none", 2)
@@ -71,7 +71,7 @@ def test_an_empty_subtree_is_opened_once(server: TestServer, table: Live) -> Non
     assert snapshots(server) == 1
 
 
-def test_it_travels_as_a_name_and_shares_the_replica(server: TestServer, table: Live) -> None:
+def test_a_pickled_table_shares_the_replica_of_its_process(server: TestServer, table: Live) -> None:
     put(server, USD="2")
     assert table["/rates/USD"] == "2"
     sent = pickle.dumps(table)
@@ -82,7 +82,7 @@ def test_it_travels_as_a_name_and_shares_the_replica(server: TestServer, table: 
     assert snapshots(server) == 1
 
 
-def test_a_pin_is_one_moment(server: TestServer, table: Live) -> None:
+def test_a_pin_keeps_the_values_of_one_moment(server: TestServer, table: Live) -> None:
     put(server, USD="1", JPY="1")
     first = table.pin()
     put(server, USD="2", JPY="2")
@@ -91,7 +91,7 @@ def test_a_pin_is_one_moment(server: TestServer, table: Live) -> None:
     assert table.pin().revision > first.revision and isinstance(first, Pinned)
 
 
-def test_items_are_those_of_one_moment(server: TestServer, table: Live) -> None:
+def test_items_and_values_are_of_one_moment(server: TestServer, table: Live) -> None:
     put(server, USD="1", JPY="1")
     for view in (table.items, table.values):
         until(lambda: len(table) == 2, "both")
@@ -105,7 +105,7 @@ def test_items_are_those_of_one_moment(server: TestServer, table: Live) -> None:
         put(server, USD="1", JPY="1")
 
 
-def test_a_pin_of_a_store_that_came_to_the_same_number_anew(server: TestServer, table: Live) -> None:
+def test_a_new_store_at_an_equal_number_gets_a_new_pin(server: TestServer, table: Live) -> None:
     put(server, USD="1")
     before = table.pin()
     server.kill()
@@ -134,7 +134,7 @@ def test_a_closed_table_opens_anew(server: TestServer, table: Live) -> None:
     assert table["/rates/USD"] == "1" and snapshots(server) == 2
 
 
-def test_it_survives_a_failover(pair: Pair) -> None:
+def test_a_live_table_survives_a_failover(pair: Pair) -> None:
     table = live(pair.servers, "/rates/", codec="text")
     try:
         with Clone(pair.servers, None, codec="text") as clone:
@@ -151,7 +151,7 @@ def _read_in_child(table: Live, out: object) -> None:
     out.send((os.getpid(), table["/rates/USD"], len(table.pin())))  # type: ignore[attr-defined]
 
 
-def test_a_forked_child_opens_its_own(server: TestServer, table: Live) -> None:
+def test_a_forked_child_opens_its_own_replica(server: TestServer, table: Live) -> None:
     put(server, USD="1")
     assert table.pin() == {"/rates/USD": "1"}
     context = multiprocessing.get_context("fork")
@@ -167,7 +167,7 @@ def test_a_forked_child_opens_its_own(server: TestServer, table: Live) -> None:
     assert snapshots(server) == 2
 
 
-def test_what_it_refuses() -> None:
+def test_live_refuses_bad_arguments_and_silent_servers() -> None:
     with pytest.raises(BadSubtree, match="begin and end with"):
         live(["tcp://a:5556"], "rates")
     with pytest.raises(BadInput, match="is not tcp://host:port"):
@@ -194,7 +194,7 @@ def test_replicas_are_bounded(server: TestServer) -> None:
 
 
 @pytest.mark.spark
-def test_in_every_kind_of_function(spark: Any, server: TestServer) -> None:
+def test_live_tables_work_in_udfs_and_in_pandas_and_arrow_functions(spark: Any, server: TestServer) -> None:
     import pyarrow as pa
     from pyspark.sql.functions import udf
 

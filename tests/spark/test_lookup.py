@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 ALICE = keys.new_pair()
 
 
-def test_values_of_keys(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_lookup_adds_the_values_of_keys_to_a_frame(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set_many({"/c/1": b'{"name": "x", "limit": 1.5}', "/c/2": b'{"name": "y"}'}).wait(30)
     orders = spark.createDataFrame(
         [(1, "/c/1"), (2, "/c/2"), (3, "/c/9"), (4, None), (5, "/c/1")], "id int, customer string"
@@ -31,7 +31,7 @@ def test_values_of_keys(spark: Any, server: TestServer, clone: Clone) -> None:
     assert known.where("name is not null").count() == 3
 
 
-def test_what_it_refuses(spark: Any) -> None:
+def test_lookup_refuses_bad_columns_and_modes(spark: Any) -> None:
     frame = spark.createDataFrame([("/c/1", 1, "x")], "customer string, n int, value string")
     given: dict[str, Any] = {"servers": "tcp://127.0.0.1:9"}
     with pytest.raises(BadDataFrame, match=r"no column 'who' with the keys; the frame has customer, n, value"):
@@ -48,7 +48,7 @@ def test_what_it_refuses(spark: Any) -> None:
         lookup(frame, "customer", "/c/", "limit double", codec="json", mode="dropmalformed", **given)
 
 
-def test_live_tables_and_lookups_where_the_servers_have_keys(spark: Any, tmp_path: Path) -> None:
+def test_live_tables_and_lookups_work_with_a_client_file(spark: Any, tmp_path: Path) -> None:
     """The path of the client file travels, and the worker reads it."""
     folder = keys.pair_of_directories(tmp_path, ("alice", ALICE))[0]
     with TestServer(keys=str(folder)) as server:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 MINUTE = 60_000
 
 
-def test_ticks_are_the_same_each_time_and_end_at_the_rate() -> None:
+def test_derived_ticks_are_repeatable_and_end_at_the_published_rate() -> None:
     made = ticks.derive(days=2, minutes=10)
     assert made == ticks.derive(days=2, minutes=10) != ticks.derive(days=2, minutes=10, seed=1)
     assert [tick.arrival_ms for tick in made] == sorted(tick.arrival_ms for tick in made)
@@ -39,7 +39,7 @@ def _day(tick: ticks.Tick) -> dt.date:
     return dt.datetime.fromtimestamp(tick.time_ms / 1000, dt.UTC).date()
 
 
-def test_a_bar_by_hand() -> None:
+def test_the_reference_equals_a_bar_computed_by_hand() -> None:
     def tick(time_ms: int, price: int, size: int, no: int) -> ticks.Tick:
         return ticks.Tick(0, "EUR/USD", no, time_ms, price, size)
 
@@ -62,7 +62,7 @@ def test_a_derived_recording_replays(server: TestServer, tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-def test_bars_with_late_ticks_are_those_of_the_reference(spark: Any, tmp_path: Path) -> None:
+def test_bars_with_late_ticks_equal_the_reference(spark: Any, tmp_path: Path) -> None:
     made = ticks.derive(minutes=20)
     late = ticks.too_late(made, every=10)
     delayed = sum(tick.arrival_ms - tick.time_ms > 1600 for tick in made)
@@ -102,7 +102,7 @@ def test_bars_with_late_ticks_are_those_of_the_reference(spark: Any, tmp_path: P
 
 
 @pytest.mark.spark
-def test_the_demo() -> None:
+def test_the_market_data_demo_ends_with_equal_bars() -> None:
     command = [sys.executable, "-m", "examples.marketdata.demo", "--minutes", "20", "--speed", "150"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-3000:]

@@ -29,7 +29,7 @@ def record(folder: Path, made: list[ticks.Tick]) -> list[Path]:
     return found
 
 
-def test_bars_after_kills_between_staging_and_commit_and_after_commit(server: TestServer, tmp_path: Path) -> None:
+def test_bars_equal_an_undisturbed_run_after_kills_of_the_driver(server: TestServer, tmp_path: Path) -> None:
     """State and bars are as if the query had never died; what comes too late changes nothing."""
     made = ticks.derive(minutes=15)
     undisturbed = bars.reference(made)

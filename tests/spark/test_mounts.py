@@ -79,7 +79,7 @@ def test_a_filter_narrows_the_read_of_each_mount() -> None:
 
 
 @pytest.mark.spark
-def test_a_write_goes_to_the_mount_of_all_its_keys_or_nowhere(spark: Any, mounts: str, tmp_path: Path) -> None:
+def test_a_write_may_have_keys_of_one_mount_only(spark: Any, mounts: str, tmp_path: Path) -> None:
     def save(*rows: str, partitions: int = 1, **options: str) -> None:
         frame = spark.createDataFrame([(key, "new") for key in rows], "key string, value string")
         frame = frame.repartitionByRange(partitions, "key") if partitions > 1 else frame.coalesce(1)
@@ -100,7 +100,7 @@ def test_a_write_goes_to_the_mount_of_all_its_keys_or_nowhere(spark: Any, mounts
     assert held(mounts) == {**HELD, "/rates/GBP": b"new", "/rates/CHF": b"new", "/b": b"x"}
 
 
-def test_what_is_of_one_pair_refuses_several(mounts: str, other: TestServer) -> None:
+def test_operations_of_one_pair_refuse_several_mounts(mounts: str, other: TestServer) -> None:
     both = r"spans the mounts '/' and '/rates/'.*name a subtree of one mount"
     with pytest.raises(BadOption, match=both):
         parse({"servers": mounts})
@@ -119,19 +119,19 @@ def test_what_is_of_one_pair_refuses_several(mounts: str, other: TestServer) -> 
         (",".join(f"tcp://c:{5000 + i}" for i in range(17)), "17 servers are given, more than 16"),
     ],
 )
-def test_replicas_that_can_not_be(replicas: str, said: str) -> None:
+def test_a_bad_replicas_option_is_refused(replicas: str, said: str) -> None:
     with pytest.raises(BadOption, match=rf"option replicas is .*{said}"):
         parse({"servers": NO_SERVER, "replicas": replicas})
 
 
-def test_each_read_begins_with_another_replica() -> None:
+def test_each_read_begins_with_a_random_replica() -> None:
     options = parse({"servers": NO_SERVER, "replicas": "tcp://c:1,tcp://d:1,tcp://e:1"})
     turned = {tuple(places_of(options, "")[0].servers) for _ in range(200)}
     c, d, e = options["replicas"]
     assert turned == {(c, d, e), (d, e, c), (e, c, d)}
 
 
-def test_replicas_have_their_keys_in_the_client_file(tmp_path: Path) -> None:
+def test_each_replica_must_be_in_the_client_file(tmp_path: Path) -> None:
     c, d = "tcp://c:5556", "tcp://d:5556"
     file = keys.client_file(tmp_path / "alice.toml", ALICE, {c: ALICE.public, d: ALICE.public})
     options = parse({"clientFile": str(file), "replicas": d})
@@ -141,7 +141,7 @@ def test_replicas_have_their_keys_in_the_client_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_replicas_are_read_and_the_pair_is_written(spark: Any, server: TestServer, clone: Clone) -> None:
+def test_reads_go_to_replicas_and_writes_go_to_the_pair(spark: Any, server: TestServer, clone: Clone) -> None:
     with TestServer(replica=True, upstream=server.address, heartbeat_s=0.1) as replica:
         with synced(replica.address) as reader:
             given = {"servers": NO_SERVER, "replicas": replica.address}

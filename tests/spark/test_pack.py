@@ -17,7 +17,7 @@ def rows(keys: list[str], values: list[bytes], extras: dict[str, Any] | None = N
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
-def test_as_a_segment_of_lists(lengths: list[int]) -> None:
+def test_packed_rows_encode_as_a_segment_of_lists(lengths: list[int]) -> None:
     keys, values = (
         [chr(97 + i % 26) * n for i, n in enumerate(lengths)],
         [bytes([i]) * n for i, n in enumerate(lengths)],
@@ -34,7 +34,7 @@ def test_a_slice_and_text_beyond_ascii() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 15, 16, 70_000])
-def test_heads_of_arrays(n: int) -> None:
+def test_arrays_of_every_header_size_are_packed(n: int) -> None:
     keys, values = [f"/{i:06}" for i in range(n)], [b"%d" % i for i in range(n)]
     assert rows(keys, values).encode() == Segment(keys, values).encode()
 
@@ -52,11 +52,11 @@ def test_duplicates_are_counted(keys: list[str], again: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "\x02a", "HUGZ", "/" + "x" * 1024, "/" + "ä" * 512])
-def test_a_key_that_can_not_be_one(key: str) -> None:
+def test_invalid_keys_are_refused(key: str) -> None:
     with pytest.raises(BadKey):
         check_keys(pa.array(["/fine", key, "/fine"], pa.large_string()))
 
 
-def test_keys_that_can_be() -> None:
+def test_valid_keys_are_accepted() -> None:
     for keys in ([], ["/a", "b", "é", "/" + "x" * 1023], ["/only/plain"]):
         check_keys(pa.array(keys, pa.large_string()))

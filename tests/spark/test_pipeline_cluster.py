@@ -63,7 +63,7 @@ def committed_files(folder: Path) -> list[str]:
     return list(found.values())
 
 
-def test_changes_to_a_topic_to_files_under_kills(tmp_path: Path) -> None:
+def test_each_change_reaches_the_topic_and_the_files_once_despite_kills(tmp_path: Path) -> None:
     with (
         keys.pair_with_keys(tmp_path / "keys", ("alice", ALICE), heartbeat_s=0.1, peer_timeout_s=5.0) as pair,
         started_cluster(tmp_path / "cluster") as master,

@@ -16,7 +16,7 @@ from tests.talk import until
 pytestmark = pytest.mark.spark
 
 
-def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path) -> None:
+def test_spark_reads_only_the_finished_files_of_a_recording(spark: Any, tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "/a/", 600, 1 << 30)
     writer.be_of(b"\x0f" * 16)
     writer.begin(number(1, 1))
@@ -45,7 +45,7 @@ def test_what_is_finished_is_read_beside_what_is_not(spark: Any, tmp_path: Path)
     assert spark.read.parquet(str(tmp_path)).where("epoch = 2").count() == GROUP_ROWS
 
 
-def test_a_recording_of_a_server(spark: Any, server: TestServer, tmp_path: Path) -> None:
+def test_spark_reads_a_recording_of_a_server(spark: Any, server: TestServer, tmp_path: Path) -> None:
     with recorded([server.address], tmp_path, start="begin", every_s=0.1):
         set_some(server, 50)
         until(lambda: files(tmp_path), "files")

@@ -18,13 +18,13 @@ def test_settings_depend_on_cores() -> None:
     assert "-Xss16m" in wanted["spark.driver.extraJavaOptions"]
 
 
-def test_spark_s_own_bar_is_on_where_somebody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_of_spark_is_on_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for seen in (True, False):
         monkeypatch.setattr(sys.stderr, "isatty", lambda seen=seen: seen)
         assert all_settings(2)["spark.ui.showConsoleProgress"] == str(seen).lower()
 
 
-def test_the_environment_keeps_what_is_given() -> None:
+def test_the_environment_keeps_given_variables() -> None:
     java = Java(Path("/j"), 17, "here")
     fresh = environment(java, {})
     assert fresh["JAVA_HOME"] == "/j" and fresh["PYSPARK_PYTHON"] == sys.executable
@@ -32,13 +32,13 @@ def test_the_environment_keeps_what_is_given() -> None:
     assert environment(java, {"SPARK_LOCAL_IP": "10.0.0.1"})["SPARK_LOCAL_IP"] == "10.0.0.1"
 
 
-def test_no_cores() -> None:
+def test_zero_cores_are_refused() -> None:
     with pytest.raises(ValueError, match="cores is 0"):
         make_session(cores=0)
 
 
 @pytest.mark.spark
-def test_what_is_raised_is_not_logged_too(spark: Any) -> None:
+def test_spark_does_not_log_raised_errors_again(spark: Any) -> None:
     logs = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager
     assert not any(logs.getLogger(name).isErrorEnabled() for name in SAID_AGAIN)
     assert logs.getLogger("org.apache.spark.sql.execution.streaming").isErrorEnabled()
@@ -59,7 +59,7 @@ def test_a_session_is_warmed_up(spark: Any) -> None:
     assert warm(spark, 2)
 
 
-def test_a_session_that_ends_while_it_is_warmed_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_warming_up_an_ended_session_only_logs_the_error(caplog: pytest.LogCaptureFixture) -> None:
     class Ended:
         def range(self, *_: object, **__: object) -> None:
             raise RuntimeError("the session has ended")

@@ -11,7 +11,7 @@ from chp_server.testing import TestServer
 from tests.wire import keys
 
 
-def test_a_job_that_gives_up_its_servers_leaves_those_of_others_alone(server: TestServer) -> None:
+def test_a_failed_commit_closes_only_the_clone_of_its_servers(server: TestServer) -> None:
     good, nobody = staging.clone_of([server.address]), ["tcp://127.0.0.1:9"]
     for _ in range(2):
         lost = staging.clone_of(nobody)
@@ -22,7 +22,7 @@ def test_a_job_that_gives_up_its_servers_leaves_those_of_others_alone(server: Te
     assert good.closed
 
 
-def test_a_job_gives_up_servers_that_it_knows_by_a_client_file(tmp_path: Path) -> None:
+def test_a_failed_commit_closes_the_clone_of_its_client_file(tmp_path: Path) -> None:
     alice = keys.new_pair()
     nobody = ClientFile.read(keys.client_file(tmp_path / "alice.toml", alice, {"tcp://127.0.0.1:9": alice.public}))
     lost = staging.clone_of(nobody)
@@ -31,7 +31,7 @@ def test_a_job_gives_up_servers_that_it_knows_by_a_client_file(tmp_path: Path) -
     assert lost.closed, "what it has not sent goes with it"
 
 
-def test_a_job_whose_key_no_server_knows_does_not_wait(tmp_path: Path) -> None:
+def test_a_job_with_an_unknown_key_fails_without_waiting(tmp_path: Path) -> None:
     (folder, _), mallory = keys.pair_of_directories(tmp_path, ("alice", keys.new_pair())), keys.new_pair()
     with TestServer(keys=str(folder)) as server:
         known = {server.address: keys.public_of(folder)}

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 PAGE = (Path(__file__).parents[2] / "docs" / "spark-state.md").read_text(encoding="utf-8")
 
 
-def test_the_page_is_a_program_that_runs(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_the_blocks_of_the_spark_state_page_run(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
     program = "\n".join(blocks).replace("tcp://127.0.0.1:5556,tcp://127.0.0.1:5566", server.address)
     program = program.replace("checkpoints/", f"{tmp_path}/")

@@ -50,7 +50,7 @@ def test_rows_become_messages_and_come_back(spark: SparkSession, server: TestSer
     assert values == [bytes(row.value) for row in rows]
 
 
-def test_headers_are_as_kafka_s_source_has_them(spark: SparkSession, server: TestServer, clone: Clone) -> None:
+def test_headers_have_the_form_of_the_kafka_source(spark: SparkSession, server: TestServer, clone: Clone) -> None:
     kind = "key string, value string, headers array<struct<key:string,value:binary>>"
     rows = [("a", "1", [("n", b"1"), ("m", "ü".encode())]), ("b", "2", None), ("c", "3", [])]
     spark.createDataFrame(rows, kind).coalesce(1).write.format("chp").mode("append").options(
@@ -76,7 +76,7 @@ def test_a_job_that_runs_again_publishes_nothing_more(spark: SparkSession, serve
     assert clone.topic("orders").facts()["next"] == 6000
 
 
-def test_from_one_offset_up_to_another(spark: SparkSession, server: TestServer, clone: Clone) -> None:
+def test_a_read_of_a_topic_between_two_offsets(spark: SparkSession, server: TestServer, clone: Clone) -> None:
     clone.topic("orders").publish_many([b"%d" % i for i in range(100)]).wait(30)
     rows = read(spark, server, startingOffsets="17", endingOffsets="42")
     assert [(row.offset, row.key, bytes(row.value)) for row in rows] == [(i, None, b"%d" % i) for i in range(17, 42)]
@@ -86,7 +86,7 @@ def test_from_one_offset_up_to_another(spark: SparkSession, server: TestServer, 
             read(spark, server, **{name: text})
 
 
-def test_with_a_codec_values_are_columns(spark: SparkSession, server: TestServer) -> None:
+def test_a_codec_makes_columns_of_message_values(spark: SparkSession, server: TestServer) -> None:
     rows = spark.createDataFrame([("a", 1, 1.5), ("b", 2, None)], "key string, n int, bid double")
     options = {"servers": server.address, "topic": "orders", "codec": "json"}
     rows.write.format("chp").mode("append").options(**options).save()
@@ -101,7 +101,7 @@ def drained(query: Any) -> None:
 
 
 @pytest.mark.skipif(not spark_api.ADMISSION, reason="this Spark has no admission control")
-def test_a_stream_has_each_message_once_by_portions(
+def test_a_stream_reads_each_message_once_in_bounded_batches(
     spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
     topic, batches = clone.topic("orders"), list[list[int]]()
@@ -148,7 +148,7 @@ def test_a_group_follows_a_query(spark: SparkSession, server: TestServer, clone:
         assert run() == 0
 
 
-def test_topic_to_topic_exactly_once_though_the_driver_dies_before_its_checkpoint(
+def test_a_repeated_batch_from_topic_to_topic_publishes_once(
     spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path
 ) -> None:
     orders, invoices = clone.topic("orders"), clone.topic("invoices")
@@ -176,7 +176,7 @@ def test_topic_to_topic_exactly_once_though_the_driver_dies_before_its_checkpoin
     assert sorted(values, key=int) == [b"%d" % i for i in range(501)]
 
 
-def test_what_is_kept_no_more_is_told(spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path) -> None:
+def test_reads_of_trimmed_messages_fail(spark: SparkSession, server: TestServer, clone: Clone, tmp_path: Path) -> None:
     topic = clone.topic("orders")
     topic.create("size", max_messages=10)
     for i in range(30):
@@ -199,12 +199,12 @@ def test_what_is_kept_no_more_is_told(spark: SparkSession, server: TestServer, c
         run()
 
 
-def test_a_topic_that_is_not_there_is_named(spark: SparkSession, server: TestServer) -> None:
+def test_a_read_of_a_missing_topic_is_refused(spark: SparkSession, server: TestServer) -> None:
     with pytest.raises(Exception, match=r"there is no topic 'orders'.*chp topic create"):
         read(spark, server)
 
 
-def test_a_full_topic_takes_nothing_of_a_job(spark: SparkSession, server: TestServer, clone: Clone) -> None:
+def test_a_job_larger_than_its_topic_publishes_nothing(spark: SparkSession, server: TestServer, clone: Clone) -> None:
     clone.topic("orders").create("all", max_messages=2999)
     with pytest.raises(Exception, match="may have 2,999"):
         publish(spark, server)
@@ -228,7 +228,7 @@ def test_a_full_topic_takes_nothing_of_a_job(spark: SparkSession, server: TestSe
         ({"endingOffsets": "17"}, "needs the option topic"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, str], text: str) -> None:
+def test_invalid_topic_options_are_refused(options: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
         parse({"servers": "tcp://127.0.0.1:5556", **options})
 
@@ -242,19 +242,19 @@ def test_options_that_do_not_go_together(options: dict[str, str], text: str) -> 
         (["key"], {"codec": "json"}, "no column is left for the value"),
     ],
 )
-def test_frames_that_are_no_messages(names: list[str], options: dict[str, str], text: str) -> None:
+def test_frames_with_wrong_columns_are_refused(names: list[str], options: dict[str, str], text: str) -> None:
     with pytest.raises(BadDataFrame, match=text):
         MessageShape(parse({"servers": "tcp://127.0.0.1:5556", "topic": "t", **options}), names)
 
 
-def test_a_message_without_a_value_is_refused_with_what_helps() -> None:
+def test_a_message_without_a_value_is_refused_with_a_remedy() -> None:
     frame = pa.record_batch({"key": ["k"], "value": pa.nulls(1, pa.string())})
     shape = MessageShape(parse({"servers": "tcp://127.0.0.1:5556", "topic": "t"}), frame.schema.names)
     with pytest.raises(BadDataFrame, match=r"null in row 0.*a message has a value: fill it, or filter"):
         list(shape.segments(frame))
 
 
-def test_messages_are_added_and_never_replaced(spark: SparkSession, server: TestServer) -> None:
+def test_overwriting_a_topic_is_refused(spark: SparkSession, server: TestServer) -> None:
     writer = frame(spark).write.format("chp").mode("overwrite").options(servers=server.address, topic="orders")
     with pytest.raises(Exception, match="use mode append"):
         writer.save()

@@ -27,7 +27,7 @@ def two() -> Iterator[TestServer]:
         yield started
 
 
-def test_a_version_is_kept_by_age_and_a_new_name_is_refused_beyond_the_bound(spark: Any, two: TestServer) -> None:
+def test_a_new_application_is_refused_until_an_older_application_is_forgotten(spark: Any, two: TestServer) -> None:
     def save(value: str, application: str, version: int) -> None:
         frame = spark.createDataFrame([("/n/1", value)], "key string, value string")
         given = {"servers": two.address, **({"applicationId": application, "version": version} if application else {})}

@@ -35,7 +35,7 @@ def _new_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reader", "more"), READS)
-def test_a_batch_read_gives_servers_up_early_that_never_answered(
+def test_a_batch_read_gives_up_early_if_no_server_ever_answered(
     reader: Any, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "FIRST_S", 0.4)
@@ -87,7 +87,7 @@ class Source:
 
 
 @pytest.mark.parametrize("act", [lambda: Source().plan(), lambda: list(Source().read())])
-def test_an_error_of_ours_comes_before_the_trace(act: Any) -> None:
+def test_errors_first_puts_a_client_error_before_the_trace(act: Any) -> None:
     with pytest.raises(Refused) as told:
         act()
     # Spark does this where it shortens the trace.
@@ -97,12 +97,12 @@ def test_an_error_of_ours_comes_before_the_trace(act: Any) -> None:
     assert (told.value.code, told.value.detail) == ("busy", 7) and "inside" not in "".join(lines)
 
 
-def test_errors_of_others_stay_as_they_are() -> None:
+def test_errors_first_leaves_other_errors_unchanged() -> None:
     with pytest.raises(ValueError) as told:
         Source().other()
     assert told.value.__cause__ is None
 
 
-def test_an_error_that_takes_other_arguments_than_its_text() -> None:
+def test_an_error_with_other_arguments_than_its_text_keeps_its_text() -> None:
     error = BadInput("x")
     assert worker.first(error) is error and str(error.__cause__) == "x"

@@ -51,11 +51,11 @@ RULES = Rules.of(
         ("", "admin", "status", False),
     ],
 )
-def test_what_one_may(user: str, verb: str, where: str, may: bool) -> None:
+def test_rules_tell_whether_a_user_has_a_right(user: str, verb: str, where: str, may: bool) -> None:
     assert RULES.may(user, verb, where) is may
 
 
-def test_a_column_of_keys_is_judged_as_its_keys_are() -> None:
+def test_first_not_finds_the_first_key_without_the_right() -> None:
     write = RULES.rights("alice").write
     keys = ["/pub/a", "/pub/a/x", "/pub/b", "/pub/z", "/q", "/", "/pub/"]
     for n in range(1 << len(keys)):
@@ -87,9 +87,7 @@ NEW = {
         ({**NEW, "all": {"consume": [""], "deny-read": ["/.chp/topics/t/"]}}, "all", *["consume by group"] * 2),
     ],
 )
-def test_who_may_use_a_group_and_who_may_have_it_lose_what_it_keeps(
-    users: Any, user: str, uses: str, loses: str
-) -> None:
+def test_unconsumed_names_the_right_that_a_group_user_lacks(users: Any, user: str, uses: str, loses: str) -> None:
     rules = Rules.of({"users": users})
     for wanted, found in (
         (uses, rules.unconsumed(user, "t", "g")),
@@ -99,7 +97,7 @@ def test_who_may_use_a_group_and_who_may_have_it_lose_what_it_keeps(
     assert rules.may(user, "consume", "/.chp/topics/t/g/") is (uses == "")
 
 
-def test_a_role_names_consume_too_and_one_group_is_not_all_of_a_topic() -> None:
+def test_a_role_can_grant_consume_for_one_group_of_a_topic() -> None:
     rules = Rules.of(
         {"roles": {"r": {"consume": ["/.chp/topics/t/g/"]}}, "users": {"a": {"roles": ["r"], "read": [""]}}}
     )
@@ -125,7 +123,7 @@ def test_a_role_names_consume_too_and_one_group_is_not_all_of_a_topic() -> None:
         ({"users": {f"u{n}": {"read": [f"/{n:0900}/"]} for n in range(40)}}, "32768 bytes"),
     ],
 )
-def test_what_is_no_rule_is_named(document: Any, says: str) -> None:
+def test_invalid_rules_are_refused_with_the_reason(document: Any, says: str) -> None:
     with pytest.raises(BadInput, match=says.replace("(", r"\(")):
         Rules.of(document)
 
@@ -142,12 +140,12 @@ def test_granting_and_revoking_edit_a_copy() -> None:
     assert access.lines(before)[0] == "role reader deny-read /pub/secret/"
 
 
-def test_who_may_change_the_rules_is_named_to_who_is_denied() -> None:
+def test_to_ask_names_the_users_with_the_right_to_change_rules() -> None:
     assert RULES.to_ask() == "root"
     assert Rules.of({"users": {f"u{n}": {"admin": ["access"]} for n in range(5)}}).to_ask() == "u0, u1, u2 and 2 others"
 
 
-def test_a_token_is_a_user_s_by_the_whole_of_its_hash() -> None:
+def test_a_token_belongs_to_a_user_by_its_whole_hash() -> None:
     hashed, other = token_hash("chp_one"), token_hash("chp_two")
     rules = Rules.of({"users": {"ann": {"tokens": [hashed, other]}, "bob": {}}})
     assert rules.user_of(hashed) == rules.user_of(other) == "ann" and rules.user_of(token_hash("")) == ""
@@ -166,7 +164,7 @@ def test_a_token_is_a_user_s_by_the_whole_of_its_hash() -> None:
         ({"ann": {"tokens": [token_hash("a")]}, "bob": {"tokens": [token_hash("a")]}}, "two users"),
     ],
 )
-def test_tokens_that_can_not_be_are_refused(users: dict[str, Any], why: str) -> None:
+def test_invalid_tokens_are_refused(users: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
         Rules.of({"users": users})
     with pytest.raises(BadInput):

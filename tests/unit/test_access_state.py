@@ -62,7 +62,7 @@ def ruled(rules: dict[str, Any] = RULES) -> Cores:
     return cores
 
 
-def test_rules_are_told_as_done_when_both_servers_have_them() -> None:
+def test_a_rules_change_is_answered_once_both_servers_have_the_rules() -> None:
     cores = Cores(keyed=True)
     cores.late("P")
     cores.linked = False
@@ -79,7 +79,7 @@ def test_rules_are_told_as_done_when_both_servers_have_them() -> None:
     assert cores.p.state.proof() == cores.b.state.proof()
 
 
-def test_who_is_denied_is_refused_and_told_whom_to_ask() -> None:
+def test_a_refusal_names_the_key_and_the_user_to_ask() -> None:
     cores = ruled()
     put(cores, "alice", ALICE, 1, "/pub/a")
     put(cores, "alice", ALICE, 2, "/secret/a")
@@ -94,7 +94,7 @@ def test_who_is_denied_is_refused_and_told_whom_to_ask() -> None:
     assert set(cores.b.state.map.values) == {"/pub/a", "/pub/b", "/secret/a"}
 
 
-def test_new_rules_are_asked_before_the_first_part_of_what_was_asked_under_the_old_ones() -> None:
+def test_new_rules_apply_to_a_snapshot_request_in_their_turn() -> None:
     """New rules and a question may come in one turn, and the rules must be those of the asking user (seed 40382)."""
     cores = ruled()
     changed = cores.p.state.access.changed
@@ -114,7 +114,7 @@ def test_new_rules_are_asked_before_the_first_part_of_what_was_asked_under_the_o
     assert len(told) == 1
 
 
-def test_a_condition_reads_what_it_is_on() -> None:
+def test_a_conditional_set_needs_the_right_to_read_its_key() -> None:
     rules = {"roles": {}, "users": {**RULES["users"], "w": {"write": ["/secret/"]}}}
     cores = ruled(rules)
     put(cores, "root", ROOT, 1, "/secret/a")
@@ -125,7 +125,7 @@ def test_a_condition_reads_what_it_is_on() -> None:
     assert [answer[1] for answer in cores.answers(b"w" * 16)] == ["access", "access", "ack"]
 
 
-def test_a_topic_is_written_and_read_as_the_subtree_of_its_name() -> None:
+def test_a_topic_needs_the_rights_of_its_subtree() -> None:
     rules = {"roles": {}, "users": {**RULES["users"], "pub": {"write": ["/.chp/topics/news/"], "read": ["/pub/"]}}}
     cores, session = ruled(rules), b"p" * 16
     for no, topic in enumerate(("news", "secret"), 1):
@@ -163,7 +163,7 @@ OF_GROUPS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("regime", [0, 1])
 @pytest.mark.parametrize(("extras", "may"), OF_GROUPS)
-def test_what_concerns_a_group_asks_consume_or_what_it_asked_before_rules_named_that(
+def test_group_commands_need_consume_only_if_the_rules_name_consume(
     extras: dict[str, Any], may: str, regime: int
 ) -> None:
     cores = ruled({"roles": {}, "users": (GROUPED, BY_READ)[regime]})
@@ -188,7 +188,7 @@ def stream(cores: Cores, user: str, member: bytes, **more: Any) -> list[str]:
 
 @pytest.mark.parametrize("users", [GROUPED, BY_READ | {"worker": GROUPED["reader"]}])
 @pytest.mark.parametrize("opened", [[], [b"anybody:"]])
-def test_a_member_s_messages_are_for_who_may_use_its_lease(opened: list[bytes], users: dict[str, Any]) -> None:
+def test_other_users_cannot_read_the_messages_of_a_member(opened: list[bytes], users: dict[str, Any]) -> None:
     lease, users = b"l" * 16, {**users, "other": users["worker"]}
     cores = ruled({"roles": {}, "users": users})
     steps: tuple[dict[str, Any], ...] = (
@@ -205,7 +205,7 @@ def test_a_member_s_messages_are_for_who_may_use_its_lease(opened: list[bytes], 
     assert [name for name, *_ in cores.p.requests.readers.coordinator._streams] == [b"worker"], "it goes on"
 
 
-def test_the_pair_has_one_secret_on_both_servers_which_rules_and_failovers_leave_as_it_is() -> None:
+def test_the_secret_of_the_pair_survives_new_rules_and_a_failover() -> None:
     cores = ruled()
     secret = cores.p.state.access.secret
     assert len(secret) == 32 and cores.b.state.access.secret == secret
@@ -223,7 +223,7 @@ def test_the_pair_has_one_secret_on_both_servers_which_rules_and_failovers_leave
     assert told.facts["secret"] == secret and isinstance(denied, Refused)
 
 
-def test_rules_of_a_server_that_had_no_secret_get_one_when_a_gateway_asks() -> None:
+def test_a_pair_without_a_secret_makes_one_when_a_gateway_asks() -> None:
     cores = ruled()
     for core in cores.cores.values():
         core.state.access.secret = b""
@@ -233,7 +233,7 @@ def test_rules_of_a_server_that_had_no_secret_get_one_when_a_gateway_asks() -> N
     assert cores.p.state.proof() == cores.b.state.proof()
 
 
-def test_staged_parts_are_looked_at_again_when_they_are_committed() -> None:
+def test_a_commit_checks_staged_batches_against_the_rules_again() -> None:
     cores, transaction = ruled(), b"t" * 16
     put(cores, "alice", ALICE, 1, "/pub/a", stage=[transaction, "0"])
     without = {"roles": {}, "users": {"root": RULES["users"]["root"], "alice": {"read": ["/pub/"]}}}
@@ -246,7 +246,7 @@ def test_staged_parts_are_looked_at_again_when_they_are_committed() -> None:
     assert not cores.b.state.map.values
 
 
-def test_a_commit_that_replaces_a_subtree_writes_all_of_it() -> None:
+def test_a_commit_that_replaces_a_subtree_needs_the_right_to_write_it() -> None:
     cores, transaction = ruled(), b"t" * 16
     put(cores, "root", ROOT, 1, "/secret/a")
     put(cores, "alice", ALICE, 1, "/pub/a", stage=[transaction, "0"])
@@ -257,7 +257,7 @@ def test_a_commit_that_replaces_a_subtree_writes_all_of_it() -> None:
     assert set(cores.p.state.map.values) == {"/secret/a"}
 
 
-def test_a_session_is_its_user_s_on_both_servers() -> None:
+def test_a_session_belongs_to_one_user_on_both_servers() -> None:
     cores = ruled()
     put(cores, "alice", ALICE, 1, "/pub/a")
     cores.run(1.0)
@@ -270,7 +270,7 @@ def test_a_session_is_its_user_s_on_both_servers() -> None:
         assert admit(core, "bob", topic[:10]) and admit(core, "bob", topic[:-1])
 
 
-def test_after_a_failover_the_rules_hold_for_what_was_pending_too() -> None:
+def test_the_rules_apply_to_pending_sets_after_a_failover() -> None:
     cores = ruled()
     cores.stopped = "P"
     body = Segment(["/secret/a"], [b"v"]).encode()
@@ -282,7 +282,7 @@ def test_after_a_failover_the_rules_hold_for_what_was_pending_too() -> None:
     assert not cores.b.state.map.values
 
 
-def test_what_the_rules_deny_waits_for_no_others_and_nor_does_what_follows_on_it() -> None:
+def test_the_passive_drops_a_denied_set_and_later_sets_of_the_session() -> None:
     """The active may have refused such a set and died before it could tell; a CHP/1 client is never told."""
     cores = ruled()
     for no, key in enumerate(("/pub/a", "/secret/a", "/pub/b"), 1):
@@ -301,7 +301,7 @@ def test_what_the_rules_deny_waits_for_no_others_and_nor_does_what_follows_on_it
     assert set(cores.b.state.map.values) == {"/pub/a", "/pub/c"}
 
 
-def test_with_a_whole_state_of_other_rules_stays_only_what_it_can_have_the_refusals_of() -> None:
+def test_a_whole_state_with_other_rules_drops_pending_sets_of_unknown_sessions() -> None:
     cores = ruled()
     put(cores, "alice", ALICE, 1, "/pub/a")
     cores.run(1.0)
@@ -322,7 +322,7 @@ def test_with_a_whole_state_of_other_rules_stays_only_what_it_can_have_the_refus
     assert [frames[1] for frames in cores.b.link.pending.taken] == [pack(2)]
 
 
-def test_a_journal_brings_them_back_by_rows_and_by_a_snapshot(tmp_path: Path) -> None:
+def test_a_server_recovers_rules_from_journal_rows_and_from_a_snapshot(tmp_path: Path) -> None:
     cores = ruled()
     put(cores, "alice", ALICE, 1, "/pub/a")
     cores.run(1.0)
@@ -365,7 +365,7 @@ def test_no_reader_is_sent_the_rules() -> None:
     assert any(b"/pub/a" in frame for frame in sent) and not any(b"alice" in frame for frame in sent)
 
 
-def test_rules_are_refused_where_they_could_not_hold() -> None:
+def test_a_change_of_rules_is_refused_with_the_reason() -> None:
     for cores, says in [
         (Cores(), "need keys"),
         (Cores(keyed=True), "changed since"),
@@ -395,7 +395,7 @@ def test_a_server_whose_peer_was_never_heard_takes_no_rules() -> None:
     assert "start it first" in answers(cores)[-1].detail
 
 
-def test_an_older_server_is_no_peer_of_one_with_rules() -> None:
+def test_a_server_with_rules_rejects_an_older_peer_as_incompatible() -> None:
     cores = ruled()
     said = next(unpackb(m[1], "STATE") for turn in cores.turns["B"] for m in turn.to_peer if m[0] == b"STATE")
     cores.p.peer_message([b"STATE", packb({**said, "version": 3})])
@@ -422,14 +422,14 @@ def split(both: bool) -> Cores:
     return cores
 
 
-def test_rules_given_by_a_server_that_gives_way_are_handed_over() -> None:
+def test_new_rules_of_the_server_that_steps_down_are_replayed() -> None:
     cores = split(both=False)
     for core in cores.cores.values():
         assert core.state.access.rules is not None and core.state.access.rules.may("carol", "read", "/ref/")
     assert cores.outcomes()[""] == "replayed"
 
 
-def test_unless_the_other_one_was_given_rules_too() -> None:
+def test_rules_conflict_if_both_servers_got_new_rules_during_a_split() -> None:
     cores = split(both=True)
     for core in cores.cores.values():
         assert core.state.access.rules is not None

@@ -29,7 +29,7 @@ from tests.wire import keys
         ("ipc:///run/chp/9/5566", "ipc:///run/chp/9/5567"),
     ],
 )
-def test_an_address_stands_for_those_after_it(address: str, after: str) -> None:
+def test_the_other_addresses_of_a_server_follow_from_its_first_one(address: str, after: str) -> None:
     assert beside(address, 1) == after
     assert endpoints_of(address)[0][:2] == (address, after)
     assert read_servers(address) == (address,)
@@ -49,7 +49,7 @@ def test_an_address_stands_for_those_after_it(address: str, after: str) -> None:
         ("udp://a:5556", "not tcp"),
     ],
 )
-def test_what_is_none_is_named_with_the_reason(address: str, why: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(address: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse(address)
     with pytest.raises(BadInput, match=why):
@@ -57,13 +57,13 @@ def test_what_is_none_is_named_with_the_reason(address: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["a:5556,b:5566", ["a:5556", "tcp://b:5566"], " a:5556 , b:5566"])
-def test_tcp_may_be_left_out_wherever_servers_are_given(given: Any) -> None:
+def test_endpoints_of_adds_a_missing_tcp_prefix(given: Any) -> None:
     assert [first for first, _, _ in endpoints_of(given)] == ["tcp://a:5556", "tcp://b:5566"]
     with pytest.raises(BadInput, match="twice"):
         endpoints_of(["a:5556", "tcp://a:5556"])
 
 
-def test_a_feed_and_options_of_spark_take_it_too() -> None:
+def test_feeds_and_spark_options_add_a_missing_tcp_prefix() -> None:
     with Feed("127.0.0.1:9") as feed, pytest.raises(TimeoutError, match=r"tcp://127\.0\.0\.1:9"):
         feed.facts(0.0)
     options = pytest.importorskip("chp_client.spark.options")
@@ -71,13 +71,13 @@ def test_a_feed_and_options_of_spark_take_it_too() -> None:
 
 
 @pytest.mark.parametrize("directory", ["run/chp", "/run/my chp", "/run,chp", f"/{'x' * 103}"])
-def test_a_server_is_given_a_directory_that_addresses_can_name(directory: str) -> None:
+def test_a_server_refuses_an_ipc_directory_that_addresses_cannot_name(directory: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(["--ipc", directory], {})
     assert error.value.problems[0].startswith(f"ipc = {directory}")
 
 
-def test_the_files_are_named_as_the_ports(tmp_path: Path) -> None:
+def test_the_ipc_file_of_a_server_is_named_after_its_port(tmp_path: Path) -> None:
     config = load(["--backup", "--peer", "tcp://127.0.0.1:5556", "--ipc", "/run/chp/"], {}).config
     assert config.ipc_address == "ipc:///run/chp/5566" and config.describe()["ipc"] == config.ipc_address
 
@@ -121,13 +121,13 @@ def test_a_url_says_servers_subtree_and_codec(text: str, servers: list[str], sub
         (",".join(f"a:{port}" for port in range(1, 18)), {}, "17 servers are given, more than 16"),
     ],
 )
-def test_a_url_that_says_too_much_or_too_little_is_refused(text: str, options: dict[str, Any], why: str) -> None:
+def test_a_clone_refuses_an_invalid_or_contradictory_url(text: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(BadInput, match=why):
         Clone(text, **options)
 
 
 @pytest.mark.parametrize("given", ["a:5556, b:5566", ["a:5556", "tcp://b:5566"], ("tcp://a:5556", "b:5566")])
-def test_tcp_may_be_left_out(given: str | list[str]) -> None:
+def test_a_clone_adds_a_missing_tcp_prefix(given: str | list[str]) -> None:
     with Clone(given) as clone:
         assert [link.address for link in internals(clone).mailbox.core.links] == ["tcp://a:5556", "tcp://b:5566"]
         clone.close(0.0)
@@ -158,7 +158,7 @@ def test_a_host_without_a_port_has_the_default_one(given: str, address: str) -> 
     assert full(given) == address
 
 
-def test_without_arguments_it_is_the_environment_or_else_the_local_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_without_arguments_follows_chp_servers_or_the_local_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHP_SERVERS", raising=False)
     assert followed(Clone()) == list(LOCAL_PAIR)
     monkeypatch.setenv("CHP_SERVERS", "")
@@ -178,7 +178,7 @@ def client_file(path: Path) -> Path:
     return keys.client_file(path, keys.new_pair(), {"tcp://k:5556": keys.new_pair().public})
 
 
-def test_a_client_file_stands_in_place_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_takes_its_servers_from_a_client_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CHP_SERVERS", "CHP_CLIENT_FILE", "CHP_CLIENT"):
         monkeypatch.delenv(name, raising=False)
     file = client_file(tmp_path / "alice.toml")
@@ -196,7 +196,7 @@ def test_a_client_file_stands_in_place_of_servers(tmp_path: Path, monkeypatch: p
         Clone()
 
 
-def test_the_old_variable_names_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_variable_is_refused_with_the_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_CLIENT", str(client_file(tmp_path / "alice.toml")))
     for act in (Clone, Admin):
         with pytest.raises(BadInput, match="CHP_CLIENT is set, which is CHP_CLIENT_FILE now"):
@@ -204,7 +204,7 @@ def test_the_old_variable_names_the_new_one(tmp_path: Path, monkeypatch: pytest.
     assert followed(Clone("a:5556")) == ["tcp://a:5556"]
 
 
-def test_an_async_clone_takes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_async_clone_takes_its_subtree_from_chp_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_SERVERS", "chp://a:5556/r/")
 
     async def run() -> str:

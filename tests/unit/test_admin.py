@@ -111,7 +111,7 @@ def test_a_server_tells_its_status(fake: Callable[..., Fake]) -> None:
     ]
 
 
-def test_both_are_asked_and_one_that_is_away_is_said_to_be(fake: Callable[..., Fake]) -> None:
+def test_ask_all_reports_a_server_that_is_unreachable(fake: Callable[..., Fake]) -> None:
     server, nobody = fake(_says(state="active")), f"tcp://127.0.0.1:{free_port()}"
     with Admin([nobody, server.address], 1.0) as admin:
         answers = admin.ask_all("status")
@@ -122,7 +122,7 @@ def test_both_are_asked_and_one_that_is_away_is_said_to_be(fake: Callable[..., F
     assert "nobody listens there" in str(away)
 
 
-def test_one_that_is_silent_is_told_from_one_that_is_away(fake: Callable[..., Fake]) -> None:
+def test_a_silent_server_is_reported_as_connected(fake: Callable[..., Fake]) -> None:
     server = fake(lambda command, options: None)
     with Admin([server.address], 1.0) as admin, pytest.raises(Unreachable, match="does not answer") as error:
         admin.ask(server.address, "switch")
@@ -131,7 +131,7 @@ def test_one_that_is_silent_is_told_from_one_that_is_away(fake: Callable[..., Fa
     assert len(server.requests) == 1
 
 
-def test_a_status_that_got_lost_is_asked_again(fake: Callable[..., Fake]) -> None:
+def test_a_status_request_is_sent_again_if_its_answer_is_lost(fake: Callable[..., Fake]) -> None:
     calls: list[int] = []
 
     def answer(command: str, options: dict[str, Any]) -> list[Any] | None:
@@ -144,7 +144,7 @@ def test_a_status_that_got_lost_is_asked_again(fake: Callable[..., Fake]) -> Non
     assert len(calls) == 2
 
 
-def test_a_server_of_chp1_is_never_sent_what_would_stop_it(fake: Callable[..., Fake]) -> None:
+def test_a_chp1_server_is_sent_no_admin_request(fake: Callable[..., Fake]) -> None:
     server = fake(_says(), greets=False)
     with Admin([server.address], PATIENCE_S) as admin, pytest.raises(SpeaksOnlyChp1, match="CHP/1 only"):
         admin.ask(server.address, "status")
@@ -171,13 +171,13 @@ def test_the_active_server_is_found(fake: Callable[..., Fake]) -> None:
         admin.ask_active("backup")
 
 
-def test_what_is_no_answer_is_said_to_be_none(fake: Callable[..., Fake]) -> None:
+def test_a_reply_of_another_kind_is_an_admin_error(fake: Callable[..., Fake]) -> None:
     server = fake(lambda command, options: [GREETING, 3, 3, 7, 250, bytes(16), "fake"])
     with Admin([server.address], PATIENCE_S) as admin, pytest.raises(AdminError, match="not CHP/2"):
         admin.ask(server.address, "status")
 
 
 @pytest.mark.parametrize("servers", [[], ["non/sense"], ["tcp://127.0.0.1:x"]])
-def test_an_address_that_is_none(servers: list[str]) -> None:
+def test_an_invalid_server_list_is_refused(servers: list[str]) -> None:
     with pytest.raises(BadInput):
         Admin(servers)

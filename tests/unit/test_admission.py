@@ -47,14 +47,14 @@ def admission(host: str, sockets: list[zmq.Socket[bytes]]) -> Admission:
         ("ipc:///run/1", False),
     ],
 )
-def test_only_a_name_has_turns(address: str, name: bool) -> None:
+def test_only_a_host_name_alternates_between_ipv4_and_ipv6(address: str, name: bool) -> None:
     assert is_name(address) is name
     assert [in_turn(address, tries) for tries in range(3)] == (
         [False, True, False] if name else [address[6] == "["] * 3
     )
 
 
-def test_a_name_that_is_not_reached_is_tried_as_ipv6_and_the_other_ports_follow(
+def test_the_first_port_tries_ipv6_and_the_other_ports_follow(
     sockets: list[zmq.Socket[bytes]],
 ) -> None:
     each = admission("a.invalid", sockets)
@@ -68,14 +68,14 @@ def test_a_name_that_is_not_reached_is_tried_as_ipv6_and_the_other_ports_follow(
     assert sockets[1].ipv6 and each.due == NEVER
 
 
-def test_what_was_reached_once_keeps_to_its_address(sockets: list[zmq.Socket[bytes]]) -> None:
+def test_a_host_name_that_was_reached_once_keeps_its_address_family(sockets: list[zmq.Socket[bytes]]) -> None:
     each = admission("a.invalid", sockets)
     each.heard(told(SUCCEEDED), 1.0)
     each.heard(told(NOT_REACHED), 2.0)
     assert each.due == NEVER and not sockets[0].ipv6
 
 
-def test_a_number_has_no_turns(sockets: list[zmq.Socket[bytes]]) -> None:
+def test_a_numeric_address_is_not_tried_as_ipv6(sockets: list[zmq.Socket[bytes]]) -> None:
     each = admission("127.0.0.1", sockets)
     each.heard(told(NOT_REACHED), 1.0)
     assert each.due == NEVER

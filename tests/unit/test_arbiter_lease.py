@@ -73,7 +73,7 @@ def test_a_lease_in_doubt_that_is_not_wanted_any_more_is_released(arbiter: Arbit
     assert keeper.owner is None
 
 
-def test_a_node_that_was_made_without_an_answer_is_released(arbiter: Arbiter, keeper: Keeper) -> None:
+def test_a_node_is_released_although_the_answer_to_its_creation_was_lost(arbiter: Arbiter, keeper: Keeper) -> None:
     keeper.lost = True
     arbiter.want(True)
     arbiter.check()
@@ -83,7 +83,7 @@ def test_a_node_that_was_made_without_an_answer_is_released(arbiter: Arbiter, ke
     assert keeper.owner is None
 
 
-def test_another_s_lease_is_left_alone(arbiter: Arbiter, keeper: Keeper) -> None:
+def test_the_lease_of_another_server_is_left_alone(arbiter: Arbiter, keeper: Keeper) -> None:
     keeper.owner = THEIRS
     for wanted in (True, False):
         arbiter.want(wanted)

@@ -81,13 +81,13 @@ def taking(late: Any) -> AtomicOperations:
     return AtomicOperations(late, Mock(), late, late)
 
 
-def test_a_key_that_is_not_there_is_looked_for_again_after_a_sync() -> None:
+def test_pop_looks_again_after_a_sync_if_the_copy_lacks_the_key() -> None:
     late = Late({}, {"/a": b"1"})
     assert at_once(taking(late).pop("/a", NOTHING)) == b"1"
     assert late.asked == ["sync", "delete /a"] and not late.servers
 
 
-def test_a_key_that_is_absent_at_the_servers_is_absent() -> None:
+def test_pop_finds_no_key_if_the_servers_lack_the_key() -> None:
     late = Late({}, {})
     assert at_once(taking(late).pop("/a", b"none")) == b"none"
     with pytest.raises(KeyError, match="/a"):
@@ -95,38 +95,38 @@ def test_a_key_that_is_absent_at_the_servers_is_absent() -> None:
     assert late.asked == ["sync", "sync"]
 
 
-def test_a_conflict_is_an_answer_of_the_servers_too() -> None:
+def test_pop_needs_no_sync_after_a_conflict() -> None:
     late = Late({"/a": b"1"}, {})
     assert at_once(taking(late).pop("/a", None)) is None
     assert late.asked == ["delete /a"]
 
 
-def test_a_default_is_not_what_a_late_copy_shows() -> None:
+def test_setdefault_returns_the_value_of_the_servers_after_a_sync() -> None:
     late = Late({"/a": b"old"}, {"/a": b"new"})
     assert at_once(taking(late).setdefault("/a", b"mine")) == b"new"
     assert late.asked == ["sync"]
 
 
-def test_a_default_is_set_where_a_late_copy_shows_a_value() -> None:
+def test_setdefault_sets_the_key_if_only_a_late_copy_has_it() -> None:
     late = Late({"/a": b"old"}, {})
     assert at_once(taking(late).setdefault("/a", b"mine")) == b"mine" == late.servers["/a"]
     assert late.asked == ["sync", "set /a"]
 
 
-def test_a_default_of_another_program_needs_no_sync_beside_the_conflict() -> None:
+def test_setdefault_needs_no_sync_after_a_conflict() -> None:
     late = Late({}, {"/a": b"theirs"})
     assert at_once(taking(late).setdefault("/a", b"mine")) == b"theirs"
     assert late.asked == ["set /a"]
 
 
-def test_an_own_set_that_is_not_confirmed_is_not_the_answer() -> None:
+def test_setdefault_does_not_return_an_unconfirmed_own_set() -> None:
     late = Late({"/a": b"refused"}, {"/a": b"theirs"})
     late.pending.add("/a")
     assert at_once(taking(late).setdefault("/a", b"mine")) == b"theirs"
     assert late.asked == ["sync"]
 
 
-def test_a_key_that_a_late_copy_has_not_is_touched_after_a_sync() -> None:
+def test_touch_syncs_first_if_the_copy_lacks_the_key() -> None:
     late = Late({}, {"/a": b"1"})
     at_once(taking(late).touch("/a", 30))
     with pytest.raises(KeyError, match="/b"):
@@ -134,7 +134,7 @@ def test_a_key_that_a_late_copy_has_not_is_touched_after_a_sync() -> None:
     assert late.asked == ["sync", "touch /a b'1' for 30", "sync"]
 
 
-def test_a_touch_sends_what_it_finds_after_a_conflict_and_an_own_set() -> None:
+def test_touch_sends_the_current_value_after_a_conflict_or_an_own_set() -> None:
     late = Late({"/a": b"old"}, {"/a": b"new"})
     at_once(taking(late).touch("/a", None))
     late.pending.add("/a")
@@ -153,7 +153,7 @@ def test_a_touch_gives_up_after_three_more_conflicts() -> None:
     assert len(late.asked) == 4
 
 
-def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
+def test_popitem_looks_again_after_a_sync_if_the_copy_is_empty() -> None:
     late = Late({}, {"/a": b"1"})
     assert at_once(taking(late).popitem()) == ("/a", b"1")
     with pytest.raises(KeyError, match="holds no keys"):
@@ -170,6 +170,6 @@ def test_an_empty_map_is_looked_at_again_after_one_sync() -> None:
         lambda t: t.touch("/a", 5),
     ],
 )
-def test_a_clone_that_only_writes_can_not_tell(act: Callable[[AtomicOperations], Any]) -> None:
+def test_a_write_only_clone_refuses_atomic_operations(act: Callable[[AtomicOperations], Any]) -> None:
     with pytest.raises(BadInput, match="only writes"):
         at_once(act(taking(Late({}, {}, subtrees=()))))

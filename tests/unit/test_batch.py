@@ -39,7 +39,7 @@ def test_any_bytes_are_read_or_are_bad_input(body: bytes) -> None:
 
 
 @given(shaped)
-def test_what_was_read_can_be_narrowed_applied_and_sent_on(shape: tuple[list[str], list[bytes], object]) -> None:
+def test_a_decoded_segment_can_be_encoded_narrowed_and_applied(shape: tuple[list[str], list[bytes], object]) -> None:
     from chp.hashmap import Hashmap
 
     try:
@@ -60,19 +60,19 @@ def test_what_was_read_can_be_narrowed_applied_and_sent_on(shape: tuple[list[str
     st.lists(st.sampled_from(["/", "/a", "/a/", "/a/b", "/a0", "/b/", "z", "é/"]), max_size=8),
     st.sampled_from(["", "/a/", "/a", "é", "/b/", "q"]),
 )
-def test_narrowing_a_column_is_asking_each_key(keys: list[str], prefix: str) -> None:
+def test_narrow_keeps_exactly_the_keys_with_the_prefix(keys: list[str], prefix: str) -> None:
     part = narrow(Segment(keys, [b"%d" % i for i in range(len(keys))]), prefix)
     wanted = [(key, b"%d" % i) for i, key in enumerate(keys) if key.startswith(prefix)]
     assert ([] if part is None else list(zip(part.keys, part.values, strict=True))) == wanted
 
 
 @pytest.mark.parametrize("n", [0, 1, 14, 15, 16, 65_534, 65_535, 65_536])
-def test_a_body_with_any_number_of_items(n: int) -> None:
+def test_split_reads_a_body_with_any_number_of_items(n: int) -> None:
     parts = split(join([5, 1, 2, 3, 4, None, False], [b"\xc0"] * n))
     assert len(parts) == n + 1
 
 
-def test_items_up_to_the_maximum() -> None:
+def test_a_segment_has_at_most_the_maximum_of_items() -> None:
     n = DEFAULT.batch_items_max
     assert len(decode_segment(Segment(["k"] * n, [b""] * n).encode()).keys) == n
     with pytest.raises(BadFrame, match="split it"):
@@ -82,12 +82,12 @@ def test_items_up_to_the_maximum() -> None:
 @pytest.mark.parametrize(
     "header", [[], [None], [-1], [len(KIND_NAMES)], ["1"], [True], 1, None, [1, 2, 3], [0], [7, 1, 2]]
 )
-def test_a_header_that_is_none(header: object) -> None:
+def test_a_malformed_header_is_refused(header: object) -> None:
     with pytest.raises(BadFrame):
         split(packb([header]))
 
 
-def test_a_delete_is_named_once() -> None:
+def test_a_segment_that_names_a_delete_twice_is_refused() -> None:
     with pytest.raises(BadFrame, match="'d'"):
         segment_of([["/a", "/b"], [b"", b""], {"d": [0, 0]}])
 
@@ -98,7 +98,7 @@ def test_a_delete_is_named_once() -> None:
         max_size=5,
     )
 )
-def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
+def test_check_column_agrees_with_check_key(keys: list[str]) -> None:
     def good(key: str) -> bool:
         try:
             return check_key(key) == key
@@ -118,7 +118,7 @@ def test_a_column_is_checked_as_each_key_would_be(keys: list[str]) -> None:
         max_size=5,
     )
 )
-def test_a_key_that_came_in_a_segment_is_checked_as_any_other(keys: list[str]) -> None:
+def test_check_decoded_agrees_with_check_key(keys: list[str]) -> None:
     def taken(keys: list[str]) -> bool:
         try:
             check_decoded(decode_segment(Segment(keys, [b""] * len(keys)).encode()).keys)
@@ -136,7 +136,7 @@ def test_a_key_that_came_in_a_segment_is_checked_as_any_other(keys: list[str]) -
 
 
 @pytest.mark.parametrize("n", [1, 100, 10_000])
-def test_a_segment_with_a_key_that_is_too_long_is_refused_and_told_the_limit(n: int) -> None:
+def test_a_segment_with_a_too_long_key_is_refused_with_the_limit(n: int) -> None:
     keys = [*map(str, range(n - 1)), "k" * 1025]
     with pytest.raises(BadFrame, match="text of more than 1024 bytes"):
         decode_segment(Segment(keys, [b""] * n).encode())
@@ -158,7 +158,7 @@ def test_a_segment_with_a_key_that_is_too_long_is_refused_and_told_the_limit(n: 
         (Segment(["/a"], [b"1"], {"stage": [b"t" * 16, "0"]}), "/a=1"),
     ],
 )
-def test_a_segment_in_one_line(segment: Segment, line: str) -> None:
+def test_describe_shows_a_segment_in_one_line(segment: Segment, line: str) -> None:
     assert segment.describe() == line
 
 

@@ -20,11 +20,11 @@ def timer() -> BeatTimer:
     return made
 
 
-def test_a_short_turn_needs_no_word_beside_its_own() -> None:
+def test_no_beat_is_due_during_a_short_turn() -> None:
     assert timer().due(101.25, 101.25) is None
 
 
-def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
+def test_beats_are_due_during_a_long_turn_until_it_is_stuck() -> None:
     beats = timer()
     frames = beats.due(104.0, 104.0)
     assert frames is not None
@@ -33,7 +33,7 @@ def test_a_long_turn_vouches_for_the_last_one_until_it_is_stuck() -> None:
     assert beats.due(101.1 + STUCK_S, 101.1 + STUCK_S) is None and beats.stuck(101.1 + STUCK_S)
 
 
-def test_who_takes_no_processor_time_is_not_busy() -> None:
+def test_no_beat_is_due_while_the_turn_takes_no_processor_time() -> None:
     """Such a server waits for a disk or a database."""
     beats = timer()
     assert beats.due(102.0, 5.0) is not None
@@ -41,7 +41,7 @@ def test_who_takes_no_processor_time_is_not_busy() -> None:
     assert beats.due(102.2, 5.01) is not None
 
 
-def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
+def test_hush_stops_beats_until_the_turn_is_done() -> None:
     beats = timer()
     beats.hush()
     assert beats.due(102.0, 102.0) is None
@@ -49,7 +49,7 @@ def test_without_room_nothing_is_said_until_a_turn_is_done() -> None:
     assert beats.due(102.1, 102.1) is not None
 
 
-def test_silence_is_the_longest_gap_between_words_of_one_turn() -> None:
+def test_silence_is_the_longest_gap_between_beats_of_one_turn() -> None:
     beats = timer()
     for now in (101.5, 102.0, 103.5, 104.0):
         beats.due(now, now)
@@ -78,7 +78,7 @@ def long_turn(pair: Cores, seconds: float, *, beating: bool) -> None:
 
 
 @pytest.mark.parametrize("beating", [True, False])
-def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) -> None:
+def test_only_a_stopped_server_holds_back_after_a_long_turn(beating: bool) -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=beating)
     assert pair.b.pair.peer_lives() is beating
@@ -87,7 +87,7 @@ def test_who_is_busy_holds_nothing_back_and_who_was_stopped_does(beating: bool) 
     assert (pair.p.turn.now < pair.p.pair.hold_until) is not beating
 
 
-def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_its_say() -> None:
+def test_a_server_that_was_stopped_first_refuses_topic_questions_as_busy() -> None:
     pair = Cores()
     long_turn(pair, 3.0, beating=False)
 
@@ -108,7 +108,7 @@ def test_who_was_stopped_answers_no_question_about_topics_before_its_peer_had_it
     assert isinstance(told, Refused) and told.code == "topic", told
 
 
-def test_a_beat_is_of_the_run_that_was_heard_and_has_not_left() -> None:
+def test_a_beat_counts_only_from_the_known_run_before_it_leaves() -> None:
     pair = Cores()
     peer = pair.b.pair.peer
     assert peer is not None

@@ -21,7 +21,7 @@ from benchmarks.workload import BATCH, KEYS, batches, expected
 
 
 @pytest.mark.parametrize("sets", [BATCH, KEYS, 3 * KEYS, 7 * KEYS, 8 * KEYS + 3 * BATCH])
-def test_what_a_watcher_must_hold_is_what_was_written(sets: int) -> None:
+def test_expected_returns_the_last_values_that_batches_wrote(sets: int) -> None:
     held: dict[str, bytes] = {}
     for keys, values in batches(sets, 10):
         held.update(zip(keys, values, strict=True))
@@ -30,7 +30,7 @@ def test_what_a_watcher_must_hold_is_what_was_written(sets: int) -> None:
     assert all(held[key] == value for key, value in want.items())
 
 
-def test_a_copy_that_stopped_a_lap_earlier_is_found_out() -> None:
+def test_the_expected_values_of_two_laps_differ_for_every_key() -> None:
     early, late = expected(KEYS, 100), expected(2 * KEYS, 100)
     assert all(early[key] != late[key] for key in late)
 
@@ -49,11 +49,11 @@ def test_contenders_take_turns() -> None:
     assert [r["rate"] for r in results["b"]] == [1, 2, 5]
 
 
-def test_the_median_and_the_spread() -> None:
+def test_summary_gives_the_median_and_the_spread() -> None:
     assert summary([{"rate": 1}, {"rate": 9}, {"rate": 2}]) == {"rounds": 3, "rate": 2, "rate_spread": [1, 9]}
 
 
-def test_the_ratio_is_of_neighbours_so_a_drift_cancels_out() -> None:
+def test_the_ratio_compares_neighbouring_rounds() -> None:
     results = {"ours": [{"rate": 20}, {"rate": 40}, {"rate": 80}], "theirs": [{"rate": 10}, {"rate": 20}, {"rate": 40}]}
     assert ratio(results, "rate", "ours", "theirs") == 2
 
@@ -72,7 +72,7 @@ def test_the_table_shows_median_spread_and_ratio() -> None:
     assert "ratio to x 8.00" in shown
 
 
-def test_messages_out_of_order_or_missing_end_a_benchmark_of_topics() -> None:
+def test_a_topic_benchmark_fails_on_missing_or_misordered_messages() -> None:
     assert in_order([(["a", "b"], [b"1", b"1"]), (["a"], [b"2"])])
     assert not in_order([(["a", "b"], [b"2", b"1"]), (["b", "a"], [b"2", b"1"])])
     # This is the same message once more.
@@ -86,7 +86,7 @@ def test_messages_out_of_order_or_missing_end_a_benchmark_of_topics() -> None:
         figures(published, [took, took | {"in_order": False}], 100)
 
 
-def test_what_is_started_for_another_tree_imports_that_tree(tmp_path: Path) -> None:
+def test_a_process_started_for_another_tree_imports_that_tree(tmp_path: Path) -> None:
     (tmp_path / "client" / "chp_client").mkdir(parents=True)
     (tmp_path / "client" / "chp_client" / "__init__.py").write_text("WHOSE = 'the other one'\n")
     look = [sys.executable, "-c", "import chp_client; print(getattr(chp_client, 'WHOSE', 'this one'))"]
@@ -97,7 +97,7 @@ def test_what_is_started_for_another_tree_imports_that_tree(tmp_path: Path) -> N
     assert seen == [b"the other one", b"this one"]
 
 
-def test_a_commit_that_git_does_not_know_is_named() -> None:
+def test_a_commit_unknown_to_git_is_named_in_the_error() -> None:
     with pytest.raises(ValueError, match="no-such-commit"):
         against.run("no-such-commit", [])
 
@@ -110,7 +110,7 @@ ABOUT = {
 }  # fmt: skip
 
 
-def test_a_picture_has_one_scale_and_no_bar_stands_alone(tmp_path: Path) -> None:
+def test_each_plot_has_one_unit_and_no_plot_has_a_single_bar(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rate, time = {"rate": 1e6, "rate_spread": [9e5, 2e6]}, {"p50_us": 460, "p99_us": 654}
     cases = {
@@ -135,13 +135,13 @@ def test_a_picture_has_one_scale_and_no_bar_stands_alone(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_cases_of_one_contender_stand_together_under_their_names(tmp_path: Path) -> None:
+def test_cases_with_one_contender_are_plotted_as_one_group(tmp_path: Path) -> None:
     cases = {f"{n} watchers": {"contenders": {"chp": {"rate": 1e5 * n}}} for n in (1, 4)}
     (group,) = plots._groups({"cases": cases}, plots.KINDS[0]).items()
     assert group[0] == "" and [bar.label for bar in group[1]] == ["1 watching clients", "4 watching clients"]
 
 
-def test_each_benchmark_says_what_it_was_measured_on_and_its_words_are_a_stranger_s() -> None:
+def test_plots_describe_each_benchmark_in_plain_words() -> None:
     assert set(NAMES) <= plots.MEASURED.keys()
     assert (
         plots.spelled("set_many, 100 bytes, 4 watchers")
@@ -157,7 +157,7 @@ def test_a_busy_machine_is_refused_with_the_remedy() -> None:
     assert "--busy" in too_busy(LOAD_MAX + 0.5)
 
 
-def test_the_page_of_growing_shows_the_tables_of_the_result() -> None:
+def test_growing_md_shows_the_tables_of_the_readers_result() -> None:
     result = json.loads((RESULTS / "readers.json").read_text())
     page = (ROOT / "docs/operations/growing.md").read_text()
     assert "\n".join(result["markdown"]) in page, "copy `markdown` of results/readers.json into the page"

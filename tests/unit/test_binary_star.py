@@ -25,14 +25,14 @@ def hear(mine: tuple[State, int, int, bool], theirs: tuple[State, int, int, bool
 
 
 @pytest.mark.parametrize("state", State)
-def test_what_the_table_does_not_name_changes_nothing(state: State) -> None:
+def test_an_event_outside_the_table_keeps_the_state(state: State) -> None:
     for event in PairEvent:
         assert step(state, event) is TABLE.get((state, event), state)
 
 
 @pytest.mark.parametrize(("one", "two"), list(product(WAITING, repeat=2)))
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 0), (5, 5), (4, 5), (5, 4)])
-def test_of_two_that_wait_exactly_one_goes_first(one: State, two: State, ours: int, theirs: int) -> None:
+def test_exactly_one_of_two_waiting_servers_becomes_active(one: State, two: State, ours: int, theirs: int) -> None:
     primary = hear((one, ours, 0, True), (two, theirs, 0, False))
     backup = hear((two, theirs, 0, False), (one, ours, 0, True))
     assert [primary, backup].count(State.ACTIVE) == 1
@@ -40,7 +40,7 @@ def test_of_two_that_wait_exactly_one_goes_first(one: State, two: State, ours: i
 
 
 @pytest.mark.parametrize(("one", "two"), [(1, 2), (2, 1), (3, 2)])
-def test_of_two_actives_the_higher_epoch_stays(one: int, two: int) -> None:
+def test_the_active_with_the_higher_epoch_stays_active(one: int, two: int) -> None:
     primary = hear((State.ACTIVE, 9, one, True), (State.ACTIVE, 9, two, False))
     backup = hear((State.ACTIVE, 9, two, False), (State.ACTIVE, 9, one, True))
     assert (primary is State.ACTIVE, backup is State.ACTIVE) == (one > two, two > one)
@@ -58,5 +58,5 @@ def test_a_vote_counts_only_while_the_peer_is_silent() -> None:
         assert step(state, PairEvent.VOTE_PEER_SILENT) is state
 
 
-def test_the_diagram_is_the_table() -> None:
+def test_the_diagram_has_a_line_for_each_entry_of_the_table() -> None:
     assert len(diagram().splitlines()) == len(TABLE)

@@ -61,7 +61,7 @@ class Published:
         return len(self.talk.requests)
 
 
-def test_what_arrives_as_another_is_found_by_the_next_heartbeat_and_healed() -> None:
+def test_a_corrupted_batch_is_found_by_the_next_heartbeat_and_repaired() -> None:
     server = Published(talk := Talk(), **{"/a": n(4)})
     server.batch({"/a": b"1"})
     server.heartbeat()
@@ -75,7 +75,7 @@ def test_what_arrives_as_another_is_found_by_the_next_heartbeat_and_healed() -> 
     assert talk.stats["digest_mismatches"] == 1 and server.asked == 2 and talk.core.state == "SYNCED"
 
 
-def test_parts_and_what_is_held_back_are_counted_in_their_order() -> None:
+def test_the_digest_counts_parts_and_held_back_batches_in_order() -> None:
     server = Published(talk := Talk())
     server.batch({"/a": b"1"}, more=True)
     server.batch({"/b": b"1"})
@@ -93,7 +93,7 @@ def test_parts_and_what_is_held_back_are_counted_in_their_order() -> None:
     assert "digest_mismatches" not in talk.stats and sorted(talk.map) == ["/a", "/b", "/c", "/d"]
 
 
-def test_what_counts_from_elsewhere_is_taken_over() -> None:
+def test_a_client_takes_over_a_digest_that_starts_at_another_number() -> None:
     server = Published(talk := Talk())
     # The channel had no subscriber for a moment, and was made anew.
     server.digest = 5
@@ -161,7 +161,7 @@ def asks(subtree: str, start: int) -> tuple[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("subtree", ["", "/a/"])
-def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(subtree: str) -> None:
+def test_heartbeats_and_kthxbai_carry_the_digest_of_published_batches(subtree: str) -> None:
     server = Lone()
     for other in ("", "/a/", "/b/"):
         server.turn(("sub", [b"\x01" + channel_topic(other)]))
@@ -183,7 +183,7 @@ def test_heartbeats_and_the_end_of_a_copy_tell_the_digest_of_what_was_published(
     assert server.digest(subtree, first)
 
 
-def test_a_copy_without_a_channel_tells_of_none() -> None:
+def test_kthxbai_has_no_digest_if_the_subtree_has_no_channel() -> None:
     server = Lone()
     server.turn(asks("/nobody/", 0))
     assert msgpack.unpackb(server.replies[-1])[0][7:9] == [0, 0]

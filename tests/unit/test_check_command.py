@@ -24,7 +24,7 @@ from tests.damage.test_sqlite_damage import filled, flip
         ("C:\\data", "sqlite:C:\\data"),
     ],
 )
-def test_a_path_is_a_store_too(where: str, url: str) -> None:
+def test_store_url_turns_a_path_into_an_sqlite_url(where: str, url: str) -> None:
     assert store_url(where) == url
 
 
@@ -34,7 +34,7 @@ def test_a_sound_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "sound" in capsys.readouterr().out
 
 
-def test_a_damaged_one_is_named_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal_is_named_and_sets_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled(tmp_path / "sound")
     flip(filled(tmp_path / "j"), b"body 000007 ")
     assert check(["--json", str(tmp_path / "j"), str(tmp_path / "sound")]) == 1
@@ -45,13 +45,13 @@ def test_a_damaged_one_is_named_and_counts(tmp_path: Path, capsys: pytest.Captur
     assert first["problems"]
 
 
-def test_a_place_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_path_that_does_not_exist_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([str(tmp_path / "none")]) == 1
     assert "does not exist; name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("args", "code"), [(["--help"], 0), ([], 2), (["--nonsense", "x"], 2)])
-def test_used_wrongly_or_asked_for_help(args: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_wrong_use_have_exit_codes(args: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(args) == code
     capsys.readouterr()
 
@@ -64,7 +64,7 @@ def test_used_wrongly_or_asked_for_help(args: list[str], code: int, capsys: pyte
         ("postgresql://u:secret@127.0.0.1:1/db", 1, "postgresql://u:***@127.0.0.1:1/db: not checked: "),
     ],
 )
-def test_what_can_not_be_looked_at_is_not_called_damaged(
+def test_a_store_that_cannot_be_checked_is_not_called_damaged(
     url: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check([url]) == code
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, capsys: pytest.Ca
     assert "DAMAGED" in capsys.readouterr().out
 
 
-def test_a_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     check([])
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -103,16 +103,14 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_a_log_that_is_missing_is_named_and_not_in_sqlites_words(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_sqlite_log_is_named_in_plain_words(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copied / "journal.sqlite-wal").unlink()
     assert check([str(copied)]) == DAMAGED
     said = capsys.readouterr().out
     assert "journal.sqlite-wal, its log, is missing or empty; put that back" in said and "Safety" not in said
 
 
-def test_a_database_that_is_gone_from_beside_its_log(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_database_beside_its_log_is_reported(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copied / "journal.sqlite").unlink()
     assert check([str(copied)]) == DAMAGED
     said = capsys.readouterr().err
@@ -120,7 +118,7 @@ def test_a_database_that_is_gone_from_beside_its_log(copied: Path, capsys: pytes
     assert "--recover prefix" in said
 
 
-def test_what_sqlite_can_not_read_says_that_no_part_can_be_kept(copied: Path) -> None:
+def test_an_unreadable_database_says_that_recover_prefix_cannot_help(copied: Path) -> None:
     (copied / "journal.sqlite").write_bytes(b"garbage" * 4000)
     for recover in ("strict", "prefix"):
         with pytest.raises(JournalDamaged, match=r"with --recover prefix neither: move it .* away, and let the other"):
@@ -128,12 +126,12 @@ def test_what_sqlite_can_not_read_says_that_no_part_can_be_kept(copied: Path) ->
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
-def test_a_timeout_that_is_none(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_timeout_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(["tcp://127.0.0.1:9", "--against", "tcp://127.0.0.1:9", f"--timeout={text}"]) == USAGE
     assert "--timeout" in capsys.readouterr().err
 
 
-def test_nobody_at_either_address_is_said_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_servers_are_reported_within_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
     began = monotonic()
     assert check(["tcp://127.0.0.1:9", "--against", "tcp://127.0.0.1:9", "--timeout", "0.2"]) == DAMAGED
     said = capsys.readouterr().err

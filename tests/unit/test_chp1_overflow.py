@@ -6,7 +6,7 @@ from tests.unit.test_client_chp1 import Chp1Talk
 UPDATES = {f"/{i}": b"x" * 100 for i in range(5, 15)}
 
 
-def test_what_is_not_held_back_is_not_missed() -> None:
+def test_a_chp1_client_asks_for_another_snapshot_after_an_overflow() -> None:
     talk = Chp1Talk(limits={"join_buffer_bytes": 1000})
     talk.found()
     for number, (key, value) in enumerate(UPDATES.items(), 5):

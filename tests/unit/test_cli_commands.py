@@ -79,7 +79,7 @@ def test_get_in_json_has_revision_and_ttl(shared: Shared) -> None:
     }  # fmt: skip
 
 
-def test_get_of_what_is_not_there(shared: Shared) -> None:
+def test_get_of_a_missing_key_fails_and_names_the_key(shared: Shared) -> None:
     shared.put("/a", b"1")
     result = run("get", "/a", "/b")
     assert (result.exit_code, result.stdout) == (1, "/a\t1\n")
@@ -104,7 +104,7 @@ def test_no_server_has_its_own_exit_code(shared: Shared) -> None:
 # -- set
 
 
-def test_set_is_silent_in_a_pipe_and_holds_nothing(shared: Shared) -> None:
+def test_set_prints_nothing_to_a_pipe_and_reads_no_subtree(shared: Shared) -> None:
     result = run("set", "/a", "hello", "--ttl", "5m")
     assert (result.exit_code, result.output) == (0, "")
     assert (shared.entries["/a"].value, shared.entries["/a"].ttl) == (b"hello", 300)
@@ -112,7 +112,7 @@ def test_set_is_silent_in_a_pipe_and_holds_nothing(shared: Shared) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_set_says_so_on_a_terminal() -> None:
+def test_set_prints_the_revision_on_a_terminal() -> None:
     assert run("set", "/a", "1").stdout == "set /a  revision 3.1, replicated\n"
 
 
@@ -123,7 +123,7 @@ def test_set_takes_bytes_from_standard_input_and_from_a_file(shared: Shared, tmp
     assert (shared.entries["/a"].value, shared.entries["/b"].value) == (b"\xff\n", b"\x00file")
 
 
-def test_set_if_revision(shared: Shared) -> None:
+def test_set_if_revision_succeeds_only_at_that_revision(shared: Shared) -> None:
     shared.put("/a", b"1")
     assert run("set", "/a", "2", "--if-revision", "3.1").exit_code == 0
     result = run("set", "/a", "3", "--if-revision", "3.1")
@@ -177,14 +177,14 @@ def test_a_wrong_command_line_is_told_in_one_line(shared: Shared, args: list[str
     assert not shared.entries
 
 
-def test_a_missing_file_is_not_found() -> None:
+def test_set_and_load_report_a_missing_file() -> None:
     for args in (["set", "/a", "--file", "/none"], ["load", "/none"]):
         result = run(*args)
         assert result.exit_code == 1
         assert "No such file" in one_line(result)
 
 
-def test_a_set_that_nobody_acknowledges(shared: Shared) -> None:
+def test_set_without_an_acknowledgement_exits_with_code_3(shared: Shared) -> None:
     shared.acknowledges = False
     assert run("set", "/a", "1").exit_code == 3
 
@@ -192,14 +192,14 @@ def test_a_set_that_nobody_acknowledges(shared: Shared) -> None:
 # -- del
 
 
-def test_del_of_keys_there_or_not(shared: Shared) -> None:
+def test_del_succeeds_for_existing_and_missing_keys(shared: Shared) -> None:
     shared.put("/a", b"1")
     assert run("del", "/a", "/none").exit_code == 0
     assert shared.entries == {}
     assert shared.opened == [[]]
 
 
-def test_del_of_a_folder_that_is_no_key_deletes_nothing_and_says_so(shared: Shared) -> None:
+def test_del_of_a_folder_that_is_no_key_suggests_the_prefix_option(shared: Shared) -> None:
     for key in ("/d/a", "/d/b", "/e/a", "/f"):
         shared.put(key, b"1")
     two = run("del", "/f", "/d/")
@@ -213,7 +213,7 @@ def test_del_of_a_folder_that_is_no_key_deletes_nothing_and_says_so(shared: Shar
     assert run("del", "/d/").exit_code == 0 and "/d/" not in shared.entries
 
 
-def test_del_of_a_prefix_asks_or_needs_yes(shared: Shared) -> None:
+def test_del_of_a_prefix_needs_yes_without_a_terminal(shared: Shared) -> None:
     for key in ("/a/x", "/a/y", "/b"):
         shared.put(key, b"1")
     result = run("del", "--prefix", "/a/")
@@ -225,7 +225,7 @@ def test_del_of_a_prefix_asks_or_needs_yes(shared: Shared) -> None:
     assert list(shared.entries) == ["/b"]
 
 
-def test_del_of_a_prefix_does_what_is_answered(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_del_of_a_prefix_asks_and_follows_the_answer(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chp_client.cli.data.write.can_ask", lambda: True)
     for answer, left, code in ((b"n\n", 1, 130), (b"y\n", 0, 0)):
         shared.put("/a/x", b"1")
@@ -237,7 +237,7 @@ def test_del_of_a_prefix_does_what_is_answered(shared: Shared, monkeypatch: pyte
 # -- ls
 
 
-def test_ls(shared: Shared) -> None:
+def test_ls_filters_counts_and_formats_keys(shared: Shared) -> None:
     for key in ("/b/x", "/a/y", "/a/x", "c"):
         shared.put(key, b"12345", ttl=60 if key == "/a/x" else None)
     assert run("ls").stdout == "/a/x\n/a/y\n/b/x\nc\n"
@@ -256,7 +256,7 @@ def test_ls(shared: Shared) -> None:
     ]
 
 
-def test_du(shared: Shared) -> None:
+def test_du_sums_bytes_and_keys_by_folder(shared: Shared) -> None:
     for key, size in (("/b/x", 1), ("/a/b/1", 10), ("/a/b/2", 20), ("/a/c", 100), ("c", 3)):
         shared.put(key, bytes(size))
     assert run("du").stdout == "146\t3\t/a/\n5\t1\t/b/\n4\t1\tc\n155\t5\tall\n"
@@ -283,7 +283,7 @@ def _change(key: str, value: bytes | None, sequence: int, *, expired: bool = Fal
     return SimpleNamespace(key=key, value=value, revision=number(3, sequence), expired=expired, mount="")
 
 
-def test_watch(shared: Shared) -> None:
+def test_watch_prints_sets_and_deletes(shared: Shared) -> None:
     shared.changes = [
         _change("/a", b"\xff1", 1), _change("/a", None, 2), _change("/b", b"", 3), _change("/b", None, 4, expired=True)
     ]  # fmt: skip
@@ -299,14 +299,14 @@ def test_watch(shared: Shared) -> None:
     assert run("watch").stdout_bytes.splitlines()[-1] == b"del\t/b\texpired"
 
 
-def test_watch_from_a_number_that_the_store_has_not_reached(shared: Shared) -> None:
+def test_watch_from_a_number_above_the_stores_number_is_refused(shared: Shared) -> None:
     assert run("watch", "--from", "3.1042").exit_code == 0
     result = run("watch", "--from", "3.1043")
     assert result.exit_code == 4 and "3.1043 is above the store's number 3.1042" in result.stderr
     assert ("watch", "", number(3, 1043)) not in shared.opened
 
 
-def test_watch_begins_where_the_table_says_and_names_the_new_words(shared: Shared) -> None:
+def test_watch_refuses_old_start_words_and_names_the_new_ones(shared: Shared) -> None:
     for word, start in (("end", "end"), ("snapshot", "snapshot"), ("begin", "begin"), ("3.7", number(3, 7))):
         assert run("watch", "--from", word).exit_code == 0
         assert shared.opened[-1] == ("watch", "", start)
@@ -319,7 +319,7 @@ def test_watch_begins_where_the_table_says_and_names_the_new_words(shared: Share
     assert "from begin, or from a revision" in one_line(run("replay", "there", "--from", "snapshot"))
 
 
-def test_a_watch_of_a_pattern_is_refused_unless_a_key_begins_so(shared: Shared) -> None:
+def test_watch_refuses_a_pattern_unless_a_key_begins_with_it(shared: Shared) -> None:
     shared.put("/a/x", b"1")
     result = run("watch", "/a/*")
     assert (result.exit_code, one_line(result)) == (2, "chp watch: '/a/*': a watch is by prefix; use '/a/'\n")
@@ -327,7 +327,7 @@ def test_a_watch_of_a_pattern_is_refused_unless_a_key_begins_so(shared: Shared) 
     assert run("watch", "/a/*").exit_code == 0
 
 
-def test_a_forced_hand_over_is_to_one_of_the_servers_named() -> None:
+def test_a_forced_switch_needs_one_of_the_servers_as_target() -> None:
     pair = ("--servers", "a:1,b:1")
     assert "name the one that is to serve with --to" in one_line(run("switch", "--force", *pair))
     assert "tcp://c:1 is none of the servers named" in one_line(run("switch", "--force", "--to", "tcp://c:1", *pair))
@@ -394,7 +394,7 @@ def test_load_names_the_line_that_is_wrong(line: bytes, says: str) -> None:
     assert says in result.stderr
 
 
-def test_a_dump_that_fails_leaves_the_one_before(
+def test_a_failed_dump_leaves_the_earlier_file_unchanged(
     shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared.put("/a", b"1")
@@ -413,7 +413,7 @@ def test_a_dump_that_fails_leaves_the_one_before(
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (before, [file])
 
 
-def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(shared: Shared, tmp_path: Path) -> None:
+def test_dump_writes_through_a_link_or_pipe_without_replacing_it(shared: Shared, tmp_path: Path) -> None:
     shared.put("/a", b"1")
     link, fifo = tmp_path / "link", tmp_path / "fifo"
     link.symlink_to("file")
@@ -427,13 +427,13 @@ def test_a_dump_goes_into_a_pipe_or_through_a_link_and_leaves_it_in_place(shared
     assert link.is_symlink() and fifo.is_fifo()
 
 
-def test_dump_to_a_place_that_cannot_be(tmp_path: Path) -> None:
+def test_dump_to_a_missing_directory_fails_in_one_line(tmp_path: Path) -> None:
     result = run("dump", "-o", str(tmp_path / "no" / "d"))
     assert result.exit_code == 1
     assert "can't be written: No such file" in one_line(result)
 
 
-def test_load_says_what_is_set_when_a_line_is_wrong(shared: Shared) -> None:
+def test_load_says_how_many_keys_are_set_before_a_wrong_line(shared: Shared) -> None:
     lines = b"".join(b'{"key": "/k/%d", "value": "v"}\n' % i for i in range(1500))
     wrong = run("load", "-", stdin=lines + b"nonsense\n")
     assert "-, line 1501: " in one_line(wrong) and "; 1,000 keys of the lines before it are set" in wrong.stderr
@@ -457,7 +457,7 @@ def test_shared_options_stand_before_or_after(shared: Shared) -> None:
         (["--servers", "a:1, tcp://b:2"], "tcp://e:1", ("tcp://a:1", "tcp://b:2")),
     ],
 )
-def test_which_servers(
+def test_servers_come_from_the_option_the_environment_or_the_default(
     monkeypatch: pytest.MonkeyPatch, args: list[str], environment: str | None, expected: tuple[str, ...]
 ) -> None:
     seen: list[tuple[str, ...]] = []
@@ -472,7 +472,7 @@ def test_which_servers(
         assert (result.exit_code, seen.pop()) == (0, expected)
 
 
-def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_chp_servers_is_named_only_if_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHP_SERVERS", "non/sense")
     wrong = run("ls")
     assert wrong.exit_code == 2
@@ -484,7 +484,7 @@ def test_a_wrong_environment_is_named_and_stands_in_nobody_elses_way(monkeypatch
 # -- help, and life without click
 
 
-def test_without_any_word_it_shows_its_help() -> None:
+def test_chp_without_arguments_shows_its_help() -> None:
     shown = run()
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "\n  get " in shown.stderr and "  Examples:\n" in shown.stderr
@@ -516,7 +516,7 @@ def test_without_click_the_message_says_what_to_install(monkeypatch: pytest.Monk
     assert capsys.readouterr().err == "chp: click and rich not installed; run: pip install 'chp-clone[cli]'\n"
 
 
-def test_a_reader_that_went_away_ends_it_quietly(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_pipe_ends_the_command_quietly(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(self: Out, data: bytes) -> None:
         raise BrokenPipeError
 
@@ -540,7 +540,7 @@ def test_a_full_disk_is_told_in_one_line(shared: Shared, monkeypatch: pytest.Mon
     assert one_line(result) == "chp ls: the answer can't be written: No space left on device\n"
 
 
-def test_closed_streams_are_no_defect(shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_streams_crash_no_command(shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(Misused, match="standard input is closed"):
         write.standard_input()
@@ -563,7 +563,7 @@ def test_ctrl_c_is_quiet(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("command", ["ls", "dump"])
-def test_nothing_there_is_an_answer_and_is_said(shared: Shared, command: str) -> None:
+def test_ls_and_dump_say_if_no_key_has_the_prefix(shared: Shared, command: str) -> None:
     shared.put("/a", b"1")
     for prefix, said in (("nope", "no keys begin with 'nope'\n"), ("/nope/", "no keys begin with '/nope/'\n")):
         result = run(command, prefix)

@@ -104,7 +104,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_command_has_the_message_as_its_input_and_the_rest_in_its_environment(run: Run, tmp_path: Path) -> None:
+def test_a_command_gets_the_value_as_input_and_the_rest_as_environment(run: Run, tmp_path: Path) -> None:
     topic = StandIn(Given([message(7, b"\xff\0 raw", "/a b")]))
     command = f'cat > {tmp_path}/in; echo "$CHP_TOPIC,$CHP_GROUP,$CHP_KEY,$CHP_OFFSET,$CHP_REVISION" > {tmp_path}/env'
     assert run(topic, "--exec", command).exit_code == 0
@@ -113,7 +113,7 @@ def test_a_command_has_the_message_as_its_input_and_the_rest_in_its_environment(
     assert (topic.joined, topic.closed) == ([("g", "begin")], 1)
 
 
-def test_with_json_a_command_has_what_json_prints(run: Run, tmp_path: Path) -> None:
+def test_a_command_gets_the_message_as_json_with_the_json_option(run: Run, tmp_path: Path) -> None:
     batch = Given([message(7, b"\xff")])
     run(StandIn(batch), "--json", "--exec", f"cat > {tmp_path}/in")
     told = json.loads((tmp_path / "in").read_text())
@@ -121,7 +121,7 @@ def test_with_json_a_command_has_what_json_prints(run: Run, tmp_path: Path) -> N
     assert batch.upto_ == [8]
 
 
-def test_what_a_shell_cannot_run_ends_it_and_puts_nothing_aside(run: Run) -> None:
+def test_a_command_that_cannot_run_ends_sub_without_a_dead_letter(run: Run) -> None:
     batch = Given([message(7, b"1"), message(8, b"2")])
     topic = StandIn(batch)
     result = run(topic, "--exec", "/nowhere/handle 2>/dev/null", "--tries", "1")
@@ -130,20 +130,20 @@ def test_what_a_shell_cannot_run_ends_it_and_puts_nothing_aside(run: Run) -> Non
     assert (batch.put_aside, batch.upto_, topic.closed) == ([], [], 1)
 
 
-def test_a_key_that_no_environment_takes_is_put_aside(run: Run) -> None:
+def test_a_message_with_a_nul_in_its_key_is_put_aside(run: Run) -> None:
     batch = Given([message(7, b"1", "a\0b"), message(8, b"2")])
     assert run(StandIn(batch), "--exec", "true", "--tries", "1").exit_code == 0
     assert batch.put_aside == [(7, "Failed: its key has a NUL, which no environment takes", 1)]
     assert batch.upto_ == [8, 9]
 
 
-def test_an_acknowledgement_that_does_not_come_has_the_exit_code_of_no_server(run: Run) -> None:
+def test_a_missing_acknowledgement_has_the_exit_code_of_no_server(run: Run) -> None:
     topic = StandIn(Given([message(7, b"1"), message(8, b"2")], TimeoutError()))
     result = run(topic, "--exec", "cat")
     assert (result.exit_code, topic.closed) == (3, 1)
 
 
-def test_what_others_have_now_is_left_to_them(run: Run, tmp_path: Path) -> None:
+def test_a_fenced_batch_is_left_to_the_other_consumers(run: Run, tmp_path: Path) -> None:
     fenced = Fenced("nothing was done: others have it", "fenced", {})
     topic = StandIn(Given([message(7, b"1"), message(8, b"2")], fenced), Given([message(9, b"3")]))
     result = run(topic, "--exec", f"cat >> {tmp_path}/done")

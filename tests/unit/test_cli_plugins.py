@@ -26,7 +26,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_found", lambda: made)
 
 
-def test_a_plug_in_is_listed_after_our_own() -> None:
+def test_help_lists_plug_ins_after_the_built_in_commands() -> None:
     shown = run("--help").stdout
     words = " ".join(shown.split())
     assert "greet Greet the given words." in words
@@ -34,19 +34,19 @@ def test_a_plug_in_is_listed_after_our_own() -> None:
     assert shown.index("restore") < shown.index("greet")
 
 
-def test_it_gets_all_arguments_and_its_number_is_the_exit_code() -> None:
+def test_a_plug_in_gets_all_arguments_and_returns_the_exit_code() -> None:
     result = run("greet", "--help", "-x", "--", "you")
     assert result.stdout.startswith("hello --help -x")
     assert result.exit_code == 3
 
 
-def test_a_broken_one_harms_only_itself() -> None:
+def test_a_broken_plug_in_is_reported_when_it_is_called() -> None:
     result = run("broken", "x")
     assert result.exit_code == 4
     assert "'broken' of no.such.module:thing can't be loaded" in result.stderr
 
 
-def test_it_is_meant_when_it_is_misspelt_and_never_hides_ours() -> None:
+def test_a_misspelt_plug_in_is_suggested_and_hides_no_built_in_command() -> None:
     assert "did you mean `chp greet`" in run("gret").stderr
     assert "Print the values of keys" in run("get", "--help").stdout
 

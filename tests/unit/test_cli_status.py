@@ -72,12 +72,12 @@ def test_a_server_without_peer_is_healthy_alone() -> None:
     assert judged(alone) == (0, "healthy", f"{A} serves, alone as configured")
 
 
-def test_a_peer_that_was_never_heard_is_not_one_that_was_never_meant() -> None:
+def test_an_active_that_never_heard_its_peer_is_degraded() -> None:
     code, word, why = judged(says(A, "active", peer=None, in_sync=False))
     assert (code, word) == (1, "degraded") and "serves alone" in why
 
 
-def test_a_default_address_that_nobody_uses_does_not_count() -> None:
+def test_an_unreachable_default_address_does_not_degrade_the_verdict() -> None:
     alone = says(A, "active", role="alone", peer=None, in_sync=False)
     assert judged(alone, gone(B), named=False)[0] == 0
     assert judged(alone, gone(B), named=True)[0] == 1
@@ -102,13 +102,13 @@ def test_a_default_address_that_nobody_uses_does_not_count() -> None:
         (says(A, "active"), denied(B), 1, f"{B} does not tell: user 'bob' may not"),
     ],
 )
-def test_what_is_not_healthy(first: Answer, second: Answer, code: int, why: str) -> None:
+def test_the_verdict_names_why_a_pair_is_not_healthy(first: Answer, second: Answer, code: int, why: str) -> None:
     judgement = judged(first, second)
     assert judgement[0] == code
     assert why in judgement[2]
 
 
-def test_who_is_denied_is_told_so_and_not_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_denied_if_the_servers_refuse_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: denied(A), B: denied(B)}, monkeypatch=monkeypatch)
     assert status.rows(one(seen))[1] == ["state", "DENIED", "DENIED"]
     asks: list[Callable[[Any, str], object]] = [
@@ -133,7 +133,7 @@ class Starting:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
 
-def test_who_needs_the_active_waits_while_servers_are_starting() -> None:
+def test_active_one_waits_while_the_servers_are_starting() -> None:
     looks: list[dict[str, Answer]] = [
         {A: says(A, "primary"), B: says(B, "backup")},
         {A: says(A, "primary"), B: gone(B)},
@@ -146,7 +146,7 @@ def test_who_needs_the_active_waits_while_servers_are_starting() -> None:
         operate.active_one(admin, "a list")
 
 
-def test_rules_are_changed_by_the_server_that_serves_once_there_is_one() -> None:
+def test_access_commands_wait_for_a_serving_server() -> None:
     told: dict[str, Any] = {"rules": None, "number": 0}
     looks: list[dict[str, Answer]] = [
         {A: gone(A), B: AdminReply(B, 0, {**told, "serving": False})},
@@ -156,7 +156,7 @@ def test_rules_are_changed_by_the_server_that_serves_once_there_is_one() -> None
     assert access._serving(admin)[2] == A
 
 
-def test_a_passive_tells_who_is_active() -> None:
+def test_the_verdict_of_a_passive_names_the_active_that_it_hears() -> None:
     peer = {"alive": True, "name": "other", "state": "active", "silent_s": 0.1}
     passive = says(A, "passive", peer=peer)
     assert judged(passive)[::2] == (2, f"{A} is PASSIVE; it hears an active other: name that one too")
@@ -164,7 +164,7 @@ def test_a_passive_tells_who_is_active() -> None:
     assert judged(says(A, "passive", peer={**peer, "alive": False}))[2].endswith("or start its peer")
 
 
-def test_a_stopped_server_and_an_unknown_host_are_not_taken_for_an_empty_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_tells_a_stopped_server_and_unknown_host_from_a_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel of a stopped server takes connections, and no answer comes.
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         there = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
@@ -183,7 +183,7 @@ def test_a_stopped_server_and_an_unknown_host_are_not_taken_for_an_empty_port(mo
     (b"NULL", False, probe.BUSY),
     (b"HTTP/1.1", False, probe.STOPPED),
 ])  # fmt: skip
-def test_who_greets_is_not_taken_for_stopped(
+def test_the_zmtp_greeting_tells_why_a_server_is_silent(
     mechanism: bytes, with_key: bool, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "CONNECT_S", 30.0)
@@ -210,7 +210,7 @@ def test_who_greets_is_not_taken_for_stopped(
 @pytest.mark.parametrize(
     ("kind", "why"), [(zmq.XPUB, probe.NOT_FIRST), (zmq.SUB, probe.NOT_FIRST), (zmq.ROUTER, probe.BUSY)]
 )
-def test_another_port_of_a_server_is_told_from_a_busy_one(kind: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_port_is_told_from_a_busy_server(kind: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "CONNECT_S", 30.0)
     monkeypatch.setattr(probe, "GREETING_S", 30.0)
     monkeypatch.setattr(socket, "create_connection", CONNECT)
@@ -225,7 +225,7 @@ def test_a_state_may_be_told_as_a_number_too() -> None:
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]
 
 
-def test_a_server_that_says_little_is_shown_all_the_same() -> None:
+def test_a_status_with_few_facts_is_shown_too() -> None:
     view = pair.view(A, AdminReply(A, number(2, 7), {"state": "active"}))
     assert (view.epoch, view.sequence, view.in_sync, view.subscribers(), view.counts()) == (2, 7, None, None, {})
     assert pair.verdict([view]).code == 0
@@ -265,7 +265,7 @@ def look(*looks: dict[str, Answer], monkeypatch: pytest.MonkeyPatch) -> status.L
     return made
 
 
-def test_who_did_not_answer_is_not_waited_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_more_skips_servers_that_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     first: dict[str, Answer] = {A: says(A, "active", counts={"updates": 100}), B: gone(B)}
     seen = look(first, monkeypatch=monkeypatch)
     admin: Any = seen.admin
@@ -275,7 +275,7 @@ def test_who_did_not_answer_is_not_waited_for_once_more(monkeypatch: pytest.Monk
     assert [view.state for view in seen.views] == ["ACTIVE", "UNREACHABLE"]
 
 
-def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_come_from_the_difference_of_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look(
         {A: says(A, "active", counts={"updates": 100}), B: gone(B)},
         {A: says(A, "active", counts={"updates": 350, "records": 5}), B: gone(B)},
@@ -286,7 +286,7 @@ def test_rates_are_what_the_counts_moved(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(seen.history[A]) == [250.0, 0.0]
 
 
-def test_a_server_whose_sets_wait_for_the_passive_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_that_the_passive_throttles_the_active(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", throttled=True), B: says(B, "passive")}, monkeypatch=monkeypatch)
     rows = {title: cells for title, *cells in status.rows(one(seen))}
     assert rows["in sync"] == ["yes, throttled by the passive", "yes"]
@@ -312,7 +312,7 @@ def test_rows_show_both_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "updates/s" not in rows
 
 
-def test_in_json_a_line_a_server_and_the_verdict(
+def test_json_has_a_line_for_each_server_and_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     seen = look({A: says(A, "active"), B: gone(B)}, monkeypatch=monkeypatch)
@@ -341,7 +341,7 @@ def test_the_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int
     assert lines[-1].startswith(word) or lines[-2].startswith(word)
 
 
-def test_what_a_server_calls_itself_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_in_a_server_name_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = look({A: says(A, "active", name="x\x1b[2J")}, monkeypatch=monkeypatch)
     assert ["role, name", r"primary, x\x1b[2J"] in status.rows(one(seen))
 
@@ -352,7 +352,7 @@ def replica(state: str = "active", **facts: Any) -> AdminReply:
     return says(R, state, role="replica", name="r1", peer=None, in_sync=state == "active", replica=told)
 
 
-def test_replicas_are_no_part_of_the_pair_that_is_judged() -> None:
+def test_replicas_are_judged_apart_from_the_pair() -> None:
     a, b = says(A, "active"), says(B, "passive")
     assert judged(a, b, replica()) == (0, "healthy", "one active, one passive, in sync; 1 replica follows")
     assert judged(a, b, replica("passive"))[1:] == (
@@ -389,7 +389,7 @@ def test_clients_of_replicas_are_listed_although_another_server_is_away() -> Non
     assert [each["via"] for each in operate._of_all_servers(admin)] == ["", "r1"]
 
 
-def test_a_replica_passes_on_what_needs_no_look_at_the_pair() -> None:
+def test_active_one_returns_a_replica_only_if_by_replica_is_set() -> None:
     admin: Any = Starting([{R: replica()}])
     assert operate.active_one(admin, "a list", by_replica=True).server == R
     with pytest.raises(faults.Misused, match="a restore needs the servers of the pair"):
@@ -412,7 +412,7 @@ def test_fewer_copies_than_wanted_are_degraded(
     assert (looked.verdict.code, looked.verdict.word) == (code, word)
 
 
-def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_show_a_replica_and_the_replicas_that_follow_the_active(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = [{"name": "r1", "hops": 1, "readers": 12, "lag": 3, "silent_s": 0.2}]
     answers: dict[str, Answer] = {A: says(A, "active", replicas=follow), B: says(B, "passive"), R: replica()}
     found = {title: cells for title, *cells in status.rows(one(look(answers, monkeypatch=monkeypatch)))}
@@ -433,7 +433,7 @@ def test_rows_show_a_replica_and_who_follows(monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-def test_what_the_comparison_of_contents_found(
+def test_a_row_shows_the_result_of_the_scrub(
     monkeypatch: pytest.MonkeyPatch, scrub: dict[str, Any] | None, cell: str
 ) -> None:
     seen = look({A: says(A, "active", scrub=scrub)}, monkeypatch=monkeypatch)
@@ -441,14 +441,14 @@ def test_what_the_comparison_of_contents_found(
     assert found.get("compared", [""])[0] == cell
 
 
-def test_the_table_of_facts_names_the_rows_as_they_are() -> None:
+def test_facts_name_existing_rows_of_the_status() -> None:
     titles = {"state", *(title for title, _ in status._ROWS)}
     named = {fact.row for fact in FACTS if fact.row}
     assert named <= titles
     assert titles - named == {"behind by", "updates/s", "records/s"}
 
 
-def test_several_mounts_are_a_row_for_each_server_and_a_verdict_each(
+def test_several_mounts_have_a_row_per_server_and_a_verdict_per_mount(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     well = look({A: says(A, "active"), B: says(B, "passive")}, monkeypatch=monkeypatch)

@@ -31,7 +31,7 @@ def test_every_value_comes_back_through_json(value: bytes) -> None:
         ({"value": "\ud800"}, "surrogate"),
     ],
 )
-def test_a_value_that_is_none_says_why(fields: dict[str, object], says: str) -> None:
+def test_an_invalid_json_value_is_refused_with_the_reason(fields: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         text.value_of(fields)
 
@@ -51,7 +51,7 @@ def test_a_revision_is_read_as_it_is_shown(said: str, revision: int) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "x", "1.", ".1", "-1", "1.2.3", "40000.1", "1.999999999999999"])
-def test_what_is_no_revision_is_refused(said: str) -> None:
+def test_an_invalid_revision_is_refused(said: str) -> None:
     with pytest.raises(ValueError, match=r"give it as shown|at most"):
         text.read_revision(said)
 
@@ -59,12 +59,12 @@ def test_what_is_no_revision_is_refused(said: str) -> None:
 @pytest.mark.parametrize(
     ("said", "seconds"), [("30", 30), ("0.5", 0.5), ("500ms", 0.5), ("5m", 300), ("2h", 7200), ("1d", 86400)]
 )
-def test_durations(said: str, seconds: float) -> None:
+def test_durations_with_units_are_read_as_seconds(said: str, seconds: float) -> None:
     assert text.read_duration(said) == seconds
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "nan", "inf", "5 weeks", "", "1e3", "99999d"])
-def test_what_is_no_duration_is_refused(said: str) -> None:
+def test_an_invalid_duration_is_refused(said: str) -> None:
     with pytest.raises(ValueError, match="such as 30"):
         text.read_duration(said)
 
@@ -77,7 +77,7 @@ def test_durations_are_shown_in_two_units_at_most(seconds: float | None, shown: 
     assert text.show_duration(seconds) == shown
 
 
-def test_sizes_and_latencies() -> None:
+def test_sizes_and_latencies_are_shown_with_units() -> None:
     assert [text.show_bytes(n) for n in (0, 1023, 3200, 17 << 20)] == ["0 B", "1023 B", "3.1 KiB", "17 MiB"]
     assert [text.show_latency(s) for s in (87e-6, 0.0012, 2.1)] == ["87 us", "1.2 ms", "2.10 s"]
 
@@ -100,7 +100,7 @@ def test_the_fewest_subtrees_that_hold_the_keys(prefixes: list[str], subtrees: l
 
 
 @given(st.lists(st.text(alphabet="/ab", max_size=8), min_size=1, max_size=100))
-def test_subtrees_are_such_and_hold_every_key(prefixes: list[str]) -> None:
+def test_covering_subtrees_are_valid_and_hold_every_key(prefixes: list[str]) -> None:
     subtrees = text.covering_subtrees(prefixes)
     assert all(check_subtree(s) == s for s in subtrees)
     assert all(any(p.startswith(s) for s in subtrees) for p in prefixes)
@@ -112,11 +112,11 @@ def test_a_tree_of_folders() -> None:
     assert draw(keys, depth=1) == ["/rates/ (3)", "plain"]
 
 
-def test_a_key_may_be_named_as_a_folder() -> None:
+def test_a_tree_shows_a_key_and_a_folder_of_one_name() -> None:
     assert draw(["/a", "/a/b", "/a/"]) == ["/ (1)", "└── a", "/a/ (2)", "└── b"]
 
 
-def test_a_sparkline_fills_the_largest() -> None:
+def test_a_sparkline_is_scaled_to_the_largest_number() -> None:
     assert text.sparkline([0, 1, 8]) == " ▁█"
     assert text.sparkline([]) == ""
     assert text.sparkline([0, 0]) == "  "

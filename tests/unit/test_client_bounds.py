@@ -33,15 +33,15 @@ class TestAsking:
         return asked
 
     @pytest.mark.parametrize("told", [{"count": 9}, {"revsum": 9}])
-    def test_a_heartbeat_that_never_fits(self, told: dict[str, int]) -> None:
+    def test_snapshot_requests_become_rare_if_heartbeats_never_match(self, told: dict[str, int]) -> None:
         asked = self.wrong(told)
         assert 4 <= len(asked) <= 15
         assert asked[-1] - asked[-2] > 10 * (asked[2] - asked[1])
 
-    def test_chance_is_an_argument(self) -> None:
+    def test_chance_spreads_the_times_of_snapshot_requests(self) -> None:
         assert self.wrong({"count": 9}, 0.0)[2:] != self.wrong({"count": 9}, 1.0)[2:]
 
-    def test_a_snapshot_that_never_fits_its_own_sum(self) -> None:
+    def test_snapshot_requests_become_rare_if_snapshots_never_match_their_sum(self) -> None:
         talk = Talk()
         talk.greet()
         for _ in range(300):
@@ -50,7 +50,7 @@ class TestAsking:
             talk.wait(0.1)
         assert len(talk.requests) <= 15 and len(talk.states) == 0
 
-    def test_one_that_was_seen_to_be_equal_again_is_mended_at_once(self) -> None:
+    def test_a_copy_that_was_equal_meanwhile_is_fetched_anew_at_once(self) -> None:
         talk = Talk().joined(n(1), **{"/a": n(1)})
         for _ in range(20):
             known = len(talk.requests)
@@ -59,7 +59,7 @@ class TestAsking:
             talk.snapshot(n(1), {"/a": (b"", n(1))})
             talk.heartbeat(n(1))
 
-    def test_a_copy_that_differs_is_not_taken_for_mended_by_what_changed_since(self) -> None:
+    def test_a_client_still_fetches_a_differing_copy_after_matching_heartbeats(self) -> None:
         talk = Talk().joined(n(1), **{"/a": n(1)})
         talk.heartbeat(n(1), count=9)
         for _ in range(12):  # no answer
@@ -71,7 +71,7 @@ class TestAsking:
 class TestStrangers:
     """Keys outside the subtree are refused and counted."""
 
-    def test_in_a_batch(self) -> None:
+    def test_keys_outside_the_subtree_are_dropped_from_a_batch(self) -> None:
         talk = Talk("/a/").joined()
         talk.core.subscriptions.watch(True)
         talk.batch(n(0), n(1), {"/a/1": b"1", "/b/1": b"x"}, {"/b/2": b"x"}, {"/a/2": b"2"}, on="/a/")
@@ -80,13 +80,13 @@ class TestStrangers:
         assert talk.stats["outside_subtree"] == 2 and talk.stats["updates_applied"] == 2
         assert [key for changed in talk.changes for key in changed.keys] == ["/a/1", "/a/2"]
 
-    def test_hidden_behind_a_delete(self) -> None:
+    def test_keys_outside_the_subtree_are_dropped_beside_a_delete(self) -> None:
         talk = Talk("/a/").joined(n(1), **{"/a/1": n(1)})
         talk.batch(n(1), n(2), {"/a/1": None, "/b/1": b"x"}, on="/a/")
         assert talk.map == {} and talk.stats["outside_subtree"] == 1
         assert talk.core.channels[0].replica.map.fingerprint() == (0, 0)
 
-    def test_in_a_snapshot(self) -> None:
+    def test_keys_outside_the_subtree_are_dropped_from_a_snapshot(self) -> None:
         talk = Talk("/a/")
         talk.greet()
         request_id = talk.last_id()
@@ -114,25 +114,25 @@ class TestMemory:
         keys = {f"/{0 if same else i}/{j}": value for j in range(1000)}
         return segment(keys, r=[[n(1), 1000]])
 
-    def test_a_snapshot_of_more_bytes_than_a_copy_may_have(self) -> None:
+    def test_a_snapshot_larger_than_copy_bytes_max_is_dropped(self) -> None:
         talk = Talk(limits={"copy_bytes_max": 10_000_000})
         talk.greet()
         assert self.chunks(talk, lambda i: self.chunk(i, b"x" * 1000)) < 12
         sync = talk.core.channels[0].sync
         assert sync is not None and len(sync.fresh) == 0, "what was gathered is let go, and asked for anew"
 
-    def test_a_snapshot_that_tells_keys_twice(self) -> None:
+    def test_a_snapshot_that_repeats_keys_is_garbage(self) -> None:
         talk = Talk()
         talk.greet()
         assert self.chunks(talk, lambda i: self.chunk(i, same=True)) == 1
 
-    def test_a_snapshot_of_far_more_keys_than_the_server_says_to_have(self) -> None:
+    def test_a_snapshot_with_far_more_keys_than_announced_is_garbage(self) -> None:
         talk = Talk()
         talk.greet()
         talk.heartbeat(n(9), count=10_000)
         assert 60 < self.chunks(talk, self.chunk) < 100
 
-    def test_a_record_that_never_ends_is_taken_as_a_snapshot(self) -> None:
+    def test_an_endless_record_is_replaced_by_a_snapshot(self) -> None:
         talk = Talk(limits={"join_buffer_bytes": 1_000_000}).joined()
         for i in range(100):
             talk.batch(n(i), n(i + 1), {f"/{i}": b"x" * 100_000}, more=True)
@@ -143,7 +143,7 @@ class TestMemory:
         assert talk.map == {"/a": b"1"} and channel.live and not channel.differs
 
     @pytest.mark.parametrize("snapshot", [False, True])
-    def test_keys_that_servers_ended_leave_nothing_behind(self, snapshot: bool) -> None:
+    def test_expired_keys_leave_no_memory_behind(self, snapshot: bool) -> None:
         """200,000 sets with ttls, of which a hundred live at a time: after the first of them nothing more is held."""
         talk, held, at = Talk(), [], n(0)
         talk.greet()
@@ -168,7 +168,7 @@ class TestMemory:
 class TestDeaf:
     """Tests that a client which hears nothing on a channel subscribes again before it tries another server."""
 
-    def test_the_active_fell_silent_and_is_heard_again(self) -> None:
+    def test_a_client_subscribes_again_to_a_silent_active_before_voting(self) -> None:
         talk = Talk(servers=2).joined()
         talk.heartbeat(n(0))
         talk.wait(0.9)
@@ -177,7 +177,7 @@ class TestDeaf:
         talk.wait(0.4)
         assert talk.stats["subscribed_again"] == 1
 
-    def test_one_channel_of_several_is_noticed_too(self) -> None:
+    def test_a_client_subscribes_again_if_one_of_two_channels_is_silent(self) -> None:
         talk = Talk("/a/", "/b/").joined()
         for _ in range(4):
             talk.heartbeat(n(0), on="/a/")
@@ -190,14 +190,14 @@ class TestDeaf:
         talk.heartbeat(n(0), on="/b/")
         assert talk.core.state == "SYNCED" and "failovers" not in talk.stats
 
-    def test_if_that_does_not_help_it_connects_anew(self) -> None:
+    def test_a_client_reconnects_if_a_channel_stays_silent(self) -> None:
         talk = Talk("/a/", "/b/").joined()
         for _ in range(30):
             talk.heartbeat(n(0), on="/a/")
             talk.wait(0.25)
         assert 1 <= talk.stats["reconnects"] <= 3
 
-    def test_an_acknowledgement_that_does_not_come_is_listened_for_anew(self) -> None:
+    def test_a_missing_acknowledgement_makes_a_client_resubscribe_to_its_own_topic(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         cancelled: list[bytes] = []
@@ -218,6 +218,6 @@ class TestDeaf:
         assert len(talk.settled) == 1
 
 
-def test_a_clone_of_as_many_subtrees_as_it_may_hold_listens_to_fewer_channels_than_a_connection_may() -> None:
+def test_a_clone_with_the_most_subtrees_needs_fewer_topics_than_allowed() -> None:
     talk = Talk(*[f"/{i}/" for i in range(DEFAULT.subtrees_max)])
     assert len(talk.topics[0]) <= 67 < DEFAULT.topics_of_one_max, "SPEC.md, section 15, says that a client must"

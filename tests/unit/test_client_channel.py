@@ -36,7 +36,7 @@ def channel() -> CopyChannel:
         (2 * EPOCH | 1, 2 * EPOCH | 7, BatchVerdict.FINE, {"/a": b"1"}),
     ],
 )
-def test_a_batch_is_applied_if_it_follows(
+def test_a_batch_is_applied_only_if_it_follows_the_position(
     channel: CopyChannel, prev: int, first: int, verdict: BatchVerdict, held: dict[str, bytes]
 ) -> None:
     header = Batch(prev, first, first, 0, [], False)
@@ -51,14 +51,14 @@ def test_a_channel_that_is_not_complete_yet_holds_batches_back(channel: CopyChan
     assert channel.replica.shown == {} and channel.at == 2 * EPOCH | 5
 
 
-def test_what_a_later_version_adds_to_a_header_is_let_be(channel: CopyChannel) -> None:
+def test_unknown_fields_of_a_later_version_in_a_header_are_ignored(channel: CopyChannel) -> None:
     header = header_of([1, 2 * EPOCH | 5, 2 * EPOCH | 6, 2 * EPOCH | 6, 0, [], False, None, "new"])
     assert isinstance(header, Batch)
     assert channel.on_batch(header, ITEMS, size=10, crc=0, session=b"s" * 16, now=0.0) is BatchVerdict.FINE
     assert channel.replica.shown == {"/a": b"1"}
 
 
-def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_ever() -> None:
+def test_an_answered_own_set_that_was_lost_is_not_shown_for_ever() -> None:
     """The server's answer was lost with its suffix; the next server says that the batch is over, and lacks it."""
     made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
@@ -73,7 +73,7 @@ def test_an_own_set_that_an_earlier_epoch_answered_and_lost_is_not_shown_for_eve
     assert made.replica.shown == {}
 
 
-def test_what_was_answered_before_a_batch_that_was_not_is_not_shown_for_ever_either() -> None:
+def test_a_lost_own_set_between_unanswered_ones_is_not_shown_for_ever() -> None:
     """An active answered 2 and not 1, and was lost with both; the next one answers 1 while the copy is on its way."""
     unanswered = [1, 3]
     made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: unanswered)
@@ -91,7 +91,7 @@ def test_what_was_answered_before_a_batch_that_was_not_is_not_shown_for_ever_eit
     assert made.replica.shown["/again"] == b"own" and made.replica.pending.keys() == {"/again"}
 
 
-def test_a_snapshot_of_a_later_epoch_has_what_was_answered_before() -> None:
+def test_a_later_epochs_snapshot_leaves_only_unanswered_own_sets_pending() -> None:
     made = CopyChannel("", {}, Counter(), DEFAULT, lambda after, upto: [], unanswered=lambda: [2])
     made.at, made.live = 2 * EPOCH | 5, True
     for no, key in enumerate(("/answered", "/open"), 1):

@@ -50,14 +50,14 @@ def refused() -> Refusing:
     return talk
 
 
-def test_it_is_told_in_the_log_once_and_in_the_description() -> None:
+def test_a_refused_channel_is_logged_once_and_described() -> None:
     talk = refused()
     talk.wait(20.0)
     assert talk.warned == [f"tcp://server0:5556 refused the subscription of '/a/', busy: {NO_ROOM}; trying on"]
     assert f"refused: the subscription of '/a/', busy: {NO_ROOM}" in talk.core.describe(talk.now)
 
 
-def test_it_is_asked_ever_later_and_the_connection_is_kept() -> None:
+def test_a_refused_channel_is_retried_ever_later_on_one_connection() -> None:
     talk = refused()
     talk.wait(120.0)
     waits = [b - a for a, b in zip(talk.asked, talk.asked[1:], strict=False)]
@@ -66,7 +66,7 @@ def test_it_is_asked_ever_later_and_the_connection_is_kept() -> None:
     assert talk.anew == [], "a server that answers is not deaf"
 
 
-def test_as_soon_as_there_is_room_it_comes_in_and_says_no_more_of_it() -> None:
+def test_a_refused_channel_is_joined_once_the_server_has_room() -> None:
     talk = refused()
     talk.wait(5.0)
     talk.full = set()

@@ -41,7 +41,7 @@ def joined(*items: tuple[str, int, bytes], number: int = 0, servers: int = 1) ->
     return talk
 
 
-def test_a_hugz_without_a_greeting_is_a_server_of_chp1() -> None:
+def test_a_server_that_sends_hugz_without_a_greeting_is_chp1() -> None:
     talk = Chp1Talk("/a/")
     talk.hugz()
     assert b"/a/" in talk.topics[0] and talk.chp1_asked == [], "the subscription may not be there yet"
@@ -50,13 +50,13 @@ def test_a_hugz_without_a_greeting_is_a_server_of_chp1() -> None:
     assert talk.chp1_asked == [(0, [b"ICANHAZ?", b"/a/"])]
 
 
-def test_a_hugz_that_says_chp2_is_not() -> None:
+def test_a_server_whose_hugz_says_chp2_is_not_taken_for_chp1() -> None:
     talk = Chp1Talk()
     talk.hugz(properties=b"chp=2\n")
     assert talk.topics[0] == Chp1Talk().topics[0] and talk.core.links[0].protocol == 0
 
 
-def test_a_snapshot_replaces_the_map_and_what_came_meanwhile_follows() -> None:
+def test_updates_that_came_during_a_snapshot_follow_it() -> None:
     talk = Chp1Talk()
     talk.found()
     talk.kvpub("/a", 3, b"old")
@@ -75,7 +75,7 @@ def test_updates_are_applied_when_strictly_greater_and_an_empty_value_deletes() 
     assert talk.core.channels[0].replica.map.remaining_ms("/b", talk.now) == 5000
 
 
-def test_a_delete_by_ttl_carries_the_moment_and_is_still_a_delete() -> None:
+def test_an_empty_value_with_a_ttl_is_a_delete() -> None:
     talk = joined(("/a", 1, b"1"), number=1)
     talk.kvpub("/a", 2, b"", properties=b"ttl=1795196542190\n")
     assert talk.map == {}
@@ -88,7 +88,7 @@ def test_keys_deleted_while_away_are_gone_after_the_next_snapshot() -> None:
     assert talk.map == {"/a": b"1"}
 
 
-def test_it_asks_one_server_and_the_other_again_and_again() -> None:
+def test_a_client_asks_two_chp1_servers_alternately_without_limit() -> None:
     talk = Chp1Talk(servers=2)
     talk.found()
     talk.found(server=1)
@@ -98,7 +98,7 @@ def test_it_asks_one_server_and_the_other_again_and_again() -> None:
     assert talk.core.state is State.CONNECTING
 
 
-def test_silence_makes_it_stale_and_the_other_server_is_joined() -> None:
+def test_a_client_becomes_stale_by_silence_and_joins_the_other_server() -> None:
     talk = joined(("/a", 1, b"1"), number=1, servers=2)
     talk.wait(3.0)
     assert talk.core.state is State.SYNCED
@@ -110,7 +110,7 @@ def test_silence_makes_it_stale_and_the_other_server_is_joined() -> None:
     assert talk.core.active_address == "tcp://server1:5556"
 
 
-def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> None:
+def test_an_update_from_the_other_server_makes_the_client_ask_it() -> None:
     talk = joined(number=1, servers=2)
     talk.found(server=1)
     talk.now += 1.5
@@ -118,7 +118,7 @@ def test_an_update_from_the_other_server_shows_that_this_one_is_not_active() -> 
     assert talk.chp1_asked[-1] == (1, [b"ICANHAZ?", b""])
 
 
-def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come() -> None:
+def test_a_silent_server_is_asked_in_chp2_only_after_the_hugz_interval() -> None:
     """Three frames stop a classic server, but a CHP/2 server whose greeting was lost must be asked at some time."""
     talk = Chp1Talk(servers=2)
     for server in (0, 1):
@@ -134,7 +134,7 @@ def test_who_said_nothing_yet_is_asked_in_chp2_only_when_a_hugz_would_have_come(
     assert {server for server, _, _ in talk.requests} == {1}
 
 
-def test_a_lower_number_in_hugz_is_a_server_that_began_anew() -> None:
+def test_a_lower_number_in_hugz_means_a_restarted_history() -> None:
     talk = joined(("/a", 9, b"1"), ("/b", 1, b"another"), number=9)
     talk.core.subscriptions.watch(True)
     talk.hugz(1)
@@ -154,7 +154,7 @@ def test_a_higher_number_in_hugz_is_a_hole() -> None:
     assert talk.map == {"/a": b"3"}
 
 
-def test_a_server_whose_hugz_counts_otherwise_is_not_asked_for_ever() -> None:
+def test_hugz_numbers_that_never_match_cause_only_one_hole() -> None:
     talk = joined(("/a", 1, b"1"), number=1)
     for i in range(20):
         talk.hugz(100 + i)
@@ -164,7 +164,7 @@ def test_a_server_whose_hugz_counts_otherwise_is_not_asked_for_ever() -> None:
 
 
 class TestSets:
-    def test_a_set_is_plain_kvsets_to_both_collectors_with_a_uuid_each(self) -> None:
+    def test_a_set_goes_to_both_collectors_as_kvsets_with_uuids(self) -> None:
         talk = joined(servers=2)
         talk.found(server=1)
         talk.sent_chp1.clear()
@@ -175,7 +175,7 @@ class TestSets:
         assert len(first[2]) == 16 and first[2] != second[2]
         assert [f for i, f in talk.sent_chp1 if i == 1] == [first, second]
 
-    def test_its_echo_is_its_acknowledgement(self) -> None:
+    def test_the_echo_of_a_chp1_set_is_its_acknowledgement(self) -> None:
         talk = joined()
         talk.set({"/a": b"1", "/b": b"2"})
         uuids = [frames[2] for _, frames in talk.sent_chp1]
@@ -186,7 +186,7 @@ class TestSets:
         talk.kvpub("/a", 3, b"theirs")
         assert talk.map["/a"] == b"theirs"
 
-    def test_an_own_set_does_not_flip_back(self) -> None:
+    def test_an_unconfirmed_own_set_stays_shown_over_other_updates(self) -> None:
         talk = joined()
         talk.set({"/a": b"mine"})
         talk.kvpub("/a", 1, b"theirs")
@@ -201,7 +201,7 @@ class TestSets:
         talk.up()
         assert len(talk.sent_chp1) == 1
 
-    def test_what_has_no_echo_is_sent_again_with_the_same_uuids_after_a_join(self) -> None:
+    def test_a_set_without_an_echo_is_sent_again_with_its_uuid(self) -> None:
         talk = joined(servers=2)
         talk.found(server=1)
         talk.set({"/a": b"1", "/b": b"2"})
@@ -213,7 +213,7 @@ class TestSets:
         assert (1, before[1]) in talk.sent_chp1 and (1, before[0]) not in talk.sent_chp1
 
     @pytest.mark.parametrize("extras", [{"c": [[0], [1]]}, {"l": b"L" * 16}])
-    def test_what_chp1_cannot_say_is_refused(self, extras: dict[str, object]) -> None:
+    def test_a_set_that_chp1_cannot_express_is_refused(self, extras: dict[str, object]) -> None:
         talk = joined()
         talk.set({"/a": b"1"}, shown="c" not in extras, **extras)
         error = talk.settled[0][1]
@@ -239,7 +239,7 @@ def test_a_server_that_is_upgraded_is_followed_as_chp2() -> None:
     assert talk.map == {"/a": b"1", "/b": b"2"} and talk.core.state is State.SYNCED
 
 
-def test_nobody_can_tell_the_next_uuid_from_those_before() -> None:
+def test_the_uuids_of_sets_cannot_be_guessed_from_earlier_ones() -> None:
     """A stranger's KVSET with that uuid would come first, and ours be the duplicate."""
     talk = joined()
     talk.set({f"/{i}": b"v" for i in range(4)})

@@ -27,7 +27,7 @@ def joined(servers: int = 1) -> Deaf:
     return talk
 
 
-def test_a_server_that_lives_and_says_nothing_is_connected_anew_now_and_then() -> None:
+def test_a_client_reconnects_repeatedly_to_a_live_silent_server() -> None:
     talk = joined()
     talk.wait(DEAF_S - 0.1)
     assert talk.anew == []
@@ -36,7 +36,7 @@ def test_a_server_that_lives_and_says_nothing_is_connected_anew_now_and_then() -
     assert all(b - a >= DEAF_S for (_, a), (_, b) in zip(talk.anew, talk.anew[1:], strict=False))
 
 
-def test_what_it_hears_then_is_taken_as_ever() -> None:
+def test_a_client_stops_reconnecting_once_the_server_is_heard() -> None:
     talk = joined()
     talk.wait(2 * DEAF_S)
     known = len(talk.anew)
@@ -47,7 +47,7 @@ def test_what_it_hears_then_is_taken_as_ever() -> None:
     assert len(talk.anew) == known
 
 
-def test_a_passive_that_had_no_reason_to_speak_keeps_its_connection_at_a_failover() -> None:
+def test_a_quiet_passive_is_not_reconnected_at_once_at_a_failover() -> None:
     talk = joined(servers=2)
     for _ in range(20):
         talk.wait(DEAF_S / 4)

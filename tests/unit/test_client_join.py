@@ -11,7 +11,7 @@ from chp_client.core.events import State
 from tests.unit.client_frames import ACTIVE, PASSIVE, SESSION, WHOSE, Talk, message, n, own_topic, segment, topic
 
 
-def test_a_snapshot_is_asked_for_only_once_the_subscription_is_greeted() -> None:
+def test_a_snapshot_is_requested_only_after_the_greeting() -> None:
     talk = Talk("/a/")
     assert talk.topics[0] == {b"HUGZ", topic("/a/"), own_topic()}
     talk.wait(0.5)
@@ -21,7 +21,7 @@ def test_a_snapshot_is_asked_for_only_once_the_subscription_is_greeted() -> None
     assert talk.topics[0] == {topic("/a/"), own_topic()}, "HUGZ is of no use beside a greeting"
 
 
-def test_chunks_are_shown_together_at_the_end_and_the_state_says_so() -> None:
+def test_the_chunks_of_a_snapshot_are_shown_together_at_the_end() -> None:
     talk = Talk()
     talk.greet(told=n(9))
     request = talk.last_id()
@@ -56,7 +56,7 @@ def test_batches_that_come_during_a_snapshot_follow_it() -> None:
     assert talk.stats.get("holes") is None
 
 
-def test_a_batch_that_follows_is_applied_and_a_repeated_one_is_not() -> None:
+def test_a_repeated_batch_is_ignored() -> None:
     talk = Talk().joined()
     talk.batch(n(0), n(1), {"/a": b"1", "/b": b"2"})
     talk.batch(n(0), n(1), {"/a": b"other", "/b": b"other"})
@@ -83,7 +83,7 @@ def test_a_hole_is_counted_and_mended_by_a_resume() -> None:
     assert talk.stats["resyncs_resumed"] == 1
 
 
-def test_a_resume_without_its_end_goes_on_behind_what_came_of_it() -> None:
+def test_an_unfinished_resume_is_asked_for_again_from_its_last_record() -> None:
     talk = Talk().joined()
     talk.batch(n(3), n(4), {"/d": b"4"})
     request = talk.last_id()
@@ -98,7 +98,7 @@ def test_a_resume_without_its_end_goes_on_behind_what_came_of_it() -> None:
     assert talk.requests[-1][2]["from"] == n(2)
 
 
-def test_a_server_of_which_only_acknowledgements_and_refusals_come_is_silent() -> None:
+def test_a_server_that_sends_only_acknowledgements_and_refusals_is_silent() -> None:
     talk = Talk().joined()
     for no in range(1, 9):
         talk.set({f"/{no}": b"1"}, shown=False)
@@ -132,7 +132,7 @@ def test_a_different_fingerprint_is_counted_and_everything_is_fetched_anew() -> 
     assert talk.stats["resyncs_snapshot"] == 2
 
 
-def test_a_heartbeat_older_than_the_snapshot_compares_nothing() -> None:
+def test_a_heartbeat_older_than_the_snapshot_is_not_compared() -> None:
     talk = Talk().joined(n(9), **{"/a": n(9)})
     talk.heartbeat(n(8), channel_last=n(8), count=77)
     assert "mismatches" not in talk.stats and talk.core.position == n(9)
@@ -145,7 +145,7 @@ def test_a_snapshot_that_does_not_add_up_is_fetched_again() -> None:
     assert talk.stats["mismatches"] == 1 and len(talk.requests) == 2
 
 
-def test_a_record_in_parts_is_shown_at_its_last() -> None:
+def test_a_record_in_parts_is_shown_when_its_last_part_arrives() -> None:
     talk = Talk().joined()
     talk.batch(n(0), n(1), {"/a": b"1"}, last=n(1), more=True)
     assert talk.map == {}
@@ -169,7 +169,7 @@ def test_several_subtrees_have_their_own_positions() -> None:
     assert talk.map == {"/a/x": b"1"} and talk.requests[-1][1] == "/b/"
 
 
-def test_a_server_that_restarts_with_a_lower_history_is_followed_all_the_same() -> None:
+def test_a_client_follows_a_server_that_restarts_with_a_lower_number() -> None:
     talk = Talk().joined(n(500), **{"/a": n(500)})
     talk.greet(told=n(0), uuid=b"T" * 16)
     assert talk.stats["histories_restarted"] == 1 and talk.requests[-1][2]["from"] == 0
@@ -195,7 +195,7 @@ class TestFailover:
         talk.batch(n(0), n(1), {"/a": b"1"}, server=1)
         assert talk.map == {} and talk.stats["stale_messages"] == 1
 
-    def test_silence_makes_it_stale_and_vote_at_the_other_again_and_again(self) -> None:
+    def test_a_client_becomes_stale_by_silence_and_votes_without_limit(self) -> None:
         talk = self.pair()
         talk.wait(0.9)
         assert talk.core.state is State.SYNCED
@@ -222,7 +222,7 @@ class TestFailover:
         _, subtree, vote = talk.requests[-1]
         assert (subtree, vote["from"]) == ("/c/", n(2))
 
-    def test_the_new_active_is_asked_from_where_we_are(self) -> None:
+    def test_a_client_resumes_at_the_new_active_from_its_position(self) -> None:
         talk = self.pair()
         talk.batch(n(0), n(1), {"/a": b"1"})
         talk.wait(1.5)
@@ -235,13 +235,13 @@ class TestFailover:
         talk.batch(n(1, 2), n(2, 2), {"/b": b"2"}, server=1)
         assert talk.map == {"/a": b"1", "/b": b"2"}
 
-    def test_a_vote_that_is_answered_is_a_sign_of_an_active(self) -> None:
+    def test_a_server_that_answers_a_vote_is_followed_as_active(self) -> None:
         talk = self.pair()
         talk.wait(1.5)
         talk.reply(n(0, 2), [5, talk.last_id(), n(0, 2), 0, 0, None, True, 0, 0, WHOSE], server=1)
         assert talk.core.active is talk.core.links[1]
 
-    def test_an_acknowledgement_of_a_higher_epoch_is_a_sign_of_an_active(self) -> None:
+    def test_a_server_that_acknowledges_in_a_higher_epoch_is_followed(self) -> None:
         """A server of a lower epoch lacks what was acknowledged, so it must not be followed after that."""
         talk = self.pair()
         talk.set({"/a": b"1"})
@@ -265,7 +265,7 @@ class TestFailover:
         talk.greet(ACTIVE, n(0, 2), server=1)
         assert talk.core.active is talk.core.links[1]
 
-    def test_of_two_actives_the_higher_epoch_is_followed(self) -> None:
+    def test_a_client_follows_the_active_with_the_higher_epoch(self) -> None:
         talk = self.pair()
         talk.heartbeat(n(3, 2), server=1)
         assert talk.core.epoch == 2 and talk.core.active is talk.core.links[1]
@@ -282,7 +282,7 @@ class TestFailover:
         talk.reply(n(9), [5, talk.last_id(), n(9), 6, 6 * n(1), None, False, 0, 0, WHOSE])
         assert talk.core.state is State.SYNCED and len(talk.map) == 6
 
-    def test_an_active_of_a_lower_epoch_is_all_there_is_after_three_times_the_silence(self) -> None:
+    def test_an_active_of_a_lower_epoch_is_followed_after_a_long_silence(self) -> None:
         """A client follows such an active in the end.
 
         A memory store began anew, and no server has the old epoch.
@@ -311,7 +311,7 @@ class TestFailover:
         talk.snapshot(n(0), {})
         assert talk.core.state is State.SYNCED
 
-    def test_who_needs_long_to_begin_is_given_longer_each_time(self) -> None:
+    def test_a_client_waits_longer_each_time_for_a_slow_snapshot_to_begin(self) -> None:
         """A very large map's image takes longer than the first wait, as on a busy machine; each asking began anew."""
         talk = Talk(timing=Timing(sync_retry_s=0.3))
         talk.greet()
@@ -323,7 +323,7 @@ class TestFailover:
         assert talk.core.state is State.SYNCED
 
 
-def test_a_refused_request_is_told_and_asked_again_later() -> None:
+def test_a_refused_request_is_described_and_sent_again_later() -> None:
     talk = Talk("/secret/")
     talk.greet()
     talk.reply(n(0), [7, talk.last_id(), "access", "no"])
@@ -335,7 +335,7 @@ def test_a_refused_request_is_told_and_asked_again_later() -> None:
         assert len(talk.requests) == asked + more
 
 
-def test_what_the_rules_deny_is_asked_for_ever_later_up_to_a_bound() -> None:
+def test_a_denied_request_is_sent_again_ever_later_up_to_a_bound() -> None:
     """A denied client asks ever later, up to a bound.
 
     So it makes little work, and soon sees a new grant (seeds 512, 40182, 40744).
@@ -367,7 +367,7 @@ def test_a_write_only_client_asks_for_nothing_and_hears_the_pulse() -> None:
     assert talk.core.state is State.STALE
 
 
-def test_lag_is_told_when_messages_come_later_than_at_their_best() -> None:
+def test_lag_is_measured_against_the_fastest_message() -> None:
     talk = Talk(max_lag_s=2.0)
     talk.joined()
     talk.heartbeat(n(0), wall=50_000)
@@ -411,7 +411,7 @@ def test_garbage_is_counted_and_changes_nothing(frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("origins", [7, [[1]], [7], [[SESSION, "1"]]])
-def test_origins_that_are_none_are_garbage_while_an_own_set_is_waited_for_too(origins: Any) -> None:
+def test_malformed_origins_are_garbage_while_an_own_set_is_pending(origins: Any) -> None:
     talk = Talk().joined()
     talk.set({"/a": b"1"})
     talk.batch(n(0), n(1), {"/a": b"1"}, origins=origins)

@@ -83,7 +83,7 @@ class Servers(Talk):
 # -- the choice
 
 
-def test_a_list_of_more_than_a_pair_is_looked_at_and_read_at_one_replica() -> None:
+def test_a_client_of_four_servers_looks_at_all_and_joins_one_replica() -> None:
     talk = Servers()
     assert talk.topics == [{PULSE}] * 4, "a look costs a greeting of each server"
     talk.look(loads={2: load(7), 3: load(6)})
@@ -107,19 +107,19 @@ def test_a_list_of_more_than_a_pair_is_looked_at_and_read_at_one_replica() -> No
         (load(9, 5), load(9, 5), 3),
     ],
 )
-def test_the_lower_load_of_two_wins(first: dict[str, int], second: dict[str, int], chosen: int) -> None:
+def test_the_replica_with_the_lower_load_wins(first: dict[str, int], second: dict[str, int], chosen: int) -> None:
     talk = Servers(chance=lambda: 0.9)
     talk.look(loads={2: first, 3: second})
     assert talk.readable() == [chosen]
 
 
-def test_of_many_replicas_two_are_taken_at_random() -> None:
+def test_a_client_compares_two_random_replicas_of_many() -> None:
     talk = Servers(servers=6, replicas=6, chance=chances(0.99, 0.0, 0.5))
     talk.look(loads={i: load(10 - i) if i else load(9) for i in range(6)})
     assert talk.readable() == [5], "of the last and the first, the last has fewer readers"
 
 
-def test_who_does_not_answer_is_waited_for_a_moment_only() -> None:
+def test_a_client_waits_only_a_moment_for_silent_servers() -> None:
     talk = Servers()
     talk.greet(server=0, told=n(5))
     talk.greet(server=2, told=n(5), replica=load())
@@ -128,7 +128,7 @@ def test_who_does_not_answer_is_waited_for_a_moment_only() -> None:
     assert talk.readable() == [2]
 
 
-def test_two_addresses_of_replicas_are_seen_as_such_and_one_is_left() -> None:
+def test_a_client_given_two_replicas_reads_at_the_less_loaded_one() -> None:
     talk = Servers(servers=2, replicas=2, chance=lambda: 0.0)
     assert talk.topics == [EVERYTHING | {b"HUGZ"}] * 2, "as at a pair"
     talk.greet(server=0, told=n(5), replica=load(3))
@@ -161,7 +161,7 @@ def test_a_client_that_all_replicas_refuse_asks_one_of_them_again() -> None:
     assert talk.map == {"/a": b"1"} and talk.core.state is State.SYNCED and not talk.core.denied()
 
 
-def test_a_replica_that_refuses_is_left_for_one_that_does_not() -> None:
+def test_a_client_leaves_a_replica_that_refuses_for_another_replica() -> None:
     talk = Servers(servers=2, replicas=2)
     talk.update(message(topic("") + bytes(8), n(5), [7, 0, "access", "may not read"]), 0)
     told = [0, VERSION, ACTIVE, n(5), 250, bytes(16), "server0", load()]
@@ -170,7 +170,7 @@ def test_a_replica_that_refuses_is_left_for_one_that_does_not() -> None:
     assert talk.core.active is talk.core.links[1]
 
 
-def test_a_client_of_a_pair_subscribes_and_sends_as_ever() -> None:
+def test_a_client_of_a_pair_subscribes_and_sends_to_both_servers() -> None:
     talk = Talk(servers=2).joined()
     talk.greet(PASSIVE, server=1)
     talk.up(1)
@@ -178,7 +178,7 @@ def test_a_client_of_a_pair_subscribes_and_sends_as_ever() -> None:
     assert talk.topics == [EVERYTHING] * 2 and [i for i, *_ in talk.sent] == [0, 1]
 
 
-def test_three_servers_of_pairs_are_an_error() -> None:
+def test_three_servers_that_are_no_replicas_are_an_error() -> None:
     talk = Servers(servers=3, replicas=0)
     for i in range(3):
         talk.greet(server=i, told=n(5))
@@ -187,7 +187,7 @@ def test_three_servers_of_pairs_are_an_error() -> None:
     assert "name the two of one pair, and its replicas" in talk.core.denied()[0][1]
 
 
-def test_a_third_server_of_a_pair_that_comes_later_is_left_alone() -> None:
+def test_a_third_pair_server_that_appears_later_is_not_followed() -> None:
     talk = Servers(servers=3, replicas=0)
     talk.look(told=n(5), dead=(2,))
     talk.wait(LOOK_S)
@@ -202,7 +202,7 @@ def test_a_third_server_of_a_pair_that_comes_later_is_left_alone() -> None:
 # -- the end of a server
 
 
-def test_a_dead_replica_is_left_by_a_resume() -> None:
+def test_a_client_leaves_a_dead_replica_and_resumes_at_another() -> None:
     talk = Servers().reading(loads={2: load(1)})
     talk.down(3)
     assert PULSE in talk.topics[2] and talk.core.state is State.SYNCED
@@ -216,7 +216,7 @@ def test_a_dead_replica_is_left_by_a_resume() -> None:
     assert talk.stats["resyncs_snapshot"] == 1 and talk.stats["failovers"] == 1
 
 
-def test_a_silent_replica_is_left_and_its_unanswered_sets_go_to_the_next() -> None:
+def test_unanswered_sets_at_a_silent_replica_go_to_the_next_replica() -> None:
     talk = Servers().reading(loads={2: load(1)})
     talk.greet(server=3, told=n(5), uuid=b"\3" * 16, replica=load())
     talk.set({"/b": b"2"})
@@ -258,7 +258,7 @@ def test_an_answer_that_is_behind_the_copy_is_not_taken() -> None:
     assert talk.core.state is State.SYNCED
 
 
-def test_a_replica_that_restarted_is_resumed_at_unless_it_is_behind() -> None:
+def test_a_client_resumes_at_a_restarted_replica_unless_it_is_behind() -> None:
     talk = Servers().reading(loads={2: load(1)})
     talk.greet(server=3, told=n(6), uuid=b"x" * 16, replica=load())
     assert talk.requests[-1][0::2] == (3, talk.requests[-1][2]) and talk.requests[-1][2]["from"] == n(5)
@@ -267,7 +267,7 @@ def test_a_replica_that_restarted_is_resumed_at_unless_it_is_behind() -> None:
     assert talk.core.active is None and talk.map == {"/a": b"1"}
 
 
-def test_who_has_no_replica_follows_the_pair_and_votes_there() -> None:
+def test_a_client_without_live_replicas_votes_and_follows_the_pair() -> None:
     talk = Servers()
     for i in range(4):
         talk.up(i)
@@ -279,7 +279,7 @@ def test_who_has_no_replica_follows_the_pair_and_votes_there() -> None:
     assert talk.core.active is talk.core.links[1] and talk.readable() == [1]
 
 
-def test_replicas_that_wait_for_an_active_are_given_time_and_no_vote() -> None:
+def test_a_client_waits_without_a_vote_while_replicas_hear_no_active() -> None:
     talk = Servers().reading(loads={2: load(1)})
     for i in range(4):
         talk.up(i)
@@ -294,7 +294,7 @@ def test_replicas_that_wait_for_an_active_are_given_time_and_no_vote() -> None:
     assert talk.requests[-1][2]["from"] == n(5)
 
 
-def test_replicas_that_stay_away_from_the_pair_are_left_in_the_end() -> None:
+def test_a_client_leaves_replicas_that_hear_no_active_for_long() -> None:
     talk = Servers().reading(loads={2: load(1)})
     talk.greet(PASSIVE, n(5), 3, b"\3" * 16, load())
     end = talk.now + PATIENCE_S + 2.0
@@ -312,7 +312,7 @@ def asked(talk: Servers, at: int, readers: int, of_them: int) -> None:
     talk.update(message(own_topic(), n(5), [13, readers, of_them]), at)
 
 
-def test_a_reader_moves_without_a_moment_of_stale() -> None:
+def test_a_reader_moves_to_another_replica_without_becoming_stale() -> None:
     talk = Servers().reading(loads={2: load(9)})
     asked(talk, 3, 600, 300)
     talk.look(n(5), loads={2: load(0)})
@@ -326,7 +326,7 @@ def test_a_reader_moves_without_a_moment_of_stale() -> None:
     assert talk.stats["moves"] == 1 and "failovers" not in talk.stats and talk.stats["resyncs_snapshot"] == 1
 
 
-def test_a_resume_after_a_move_that_takes_long_is_told_as_stale() -> None:
+def test_a_slow_resume_after_a_move_makes_the_client_stale() -> None:
     talk = Servers().reading(loads={2: load(9)})
     asked(talk, 3, 600, 300)
     talk.look(n(5), loads={2: load(0)})
@@ -353,7 +353,7 @@ def test_a_replica_that_does_not_greet_is_not_joined() -> None:
 @pytest.mark.parametrize(
     ("readers", "others", "goes"), [(600, (0, 0), 300), (300, (150, 150), 100), (200, (200, 200), 0)]
 )
-def test_as_many_go_as_make_the_loads_even(readers: int, others: tuple[int, int], goes: int) -> None:
+def test_as_many_readers_move_as_make_the_loads_even(readers: int, others: tuple[int, int], goes: int) -> None:
     moved = 0
     for i in range(100):
         talk = Servers(servers=5, replicas=3, chance=chances((i + 0.5) / 100)).reading()
@@ -386,7 +386,7 @@ def test_a_client_of_the_pair_moves_to_a_replica_that_has_come() -> None:
 # -- how old the copy is
 
 
-def test_the_age_of_the_actives_word_makes_the_copy_older() -> None:
+def test_the_age_that_a_replica_reports_makes_the_copy_older() -> None:
     talk = Servers().reading(loads={2: load(1)})
     talk.beat(3, load=load(age=400))
     assert talk.core.freshness.current_at == pytest.approx(talk.now - 0.4)
@@ -396,7 +396,7 @@ def test_the_age_of_the_actives_word_makes_the_copy_older() -> None:
     assert talk.core.state is State.SYNCED
 
 
-def test_the_lag_at_a_replica_is_the_age_there_and_the_way_of_batches() -> None:
+def test_lag_at_a_replica_comes_from_its_age_and_from_late_batches() -> None:
     talk = Servers(max_lag_s=1.0).reading(loads={2: load(1)})
     talk.beat(3, load=load(age=300), wall=10**12)
     assert talk.core.freshness.lag_s == pytest.approx(0.3) and talk.lags == [], "its own clock says nothing"
@@ -409,6 +409,6 @@ def test_the_lag_at_a_replica_is_the_age_there_and_the_way_of_batches() -> None:
 
 
 @pytest.mark.parametrize("bad", [{}, {"hops": 1}, {**load(), "cpu": -1}, {**load(), "readers": "9"}])
-def test_a_replica_tells_four_numbers(bad: dict[str, Any]) -> None:
+def test_malformed_replica_facts_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(BadFrame, match="four numbers"):
         replica_facts(bad)

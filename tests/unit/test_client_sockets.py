@@ -62,7 +62,7 @@ def is_rung(agent: Agent) -> bool:
         return False
 
 
-def test_a_set_is_sent_by_who_makes_it_if_nothing_is_under_way(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_set_is_sent_by_the_thread_that_makes_it(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[bytes]] = []
     monkeypatch.setattr(sockets, "send", lambda socket, frames: sent.append(frames))
     assert put(asleep, "/a") == [1]
@@ -71,7 +71,7 @@ def test_a_set_is_sent_by_who_makes_it_if_nothing_is_under_way(asleep: Agent, mo
     assert not is_rung(asleep)
 
 
-def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
+def test_further_sets_gather_for_the_agent_while_a_batch_is_under_way(asleep: Agent) -> None:
     put(asleep, "/a")
     assert put(asleep, "/b") == [1]
     assert put(asleep, "/c") == [1]
@@ -80,7 +80,7 @@ def test_what_follows_gathers_for_the_agent(asleep: Agent) -> None:
     assert not asleep.mailbox.batch.sleeping
 
 
-def test_many_sets_at_once_are_the_agents(asleep: Agent) -> None:
+def test_many_sets_at_once_are_left_to_the_agent(asleep: Agent) -> None:
     assert put(asleep, *(f"/{i}" for i in range(DIRECT_ITEMS + 1))) == []
     assert is_rung(asleep)
 
@@ -103,18 +103,18 @@ def test_a_small_queued_batch_is_sent_by_the_thread_that_queued_it(asleep: Agent
     assert is_rung(asleep)
 
 
-def test_a_large_queued_batch_is_the_agents(asleep: Agent) -> None:
+def test_a_large_queued_batch_is_left_to_the_agent(asleep: Agent) -> None:
     assert queue(asleep, "/a", b"1" * DIRECT_BYTES) == []
     assert is_rung(asleep)
 
 
 @pytest.mark.parametrize("column", [columns.PUBLISH, columns.SCHEDULE])
-def test_a_queued_batch_with_messages_beside_its_sets_is_the_agents(asleep: Agent, column: str) -> None:
+def test_a_queued_batch_with_large_messages_is_left_to_the_agent(asleep: Agent, column: str) -> None:
     assert queue(asleep, "/a", b"1", **{column: [["topic", 1, b"1" * DIRECT_BYTES]]}) == []
     assert is_rung(asleep)
 
 
-def test_a_queued_batch_goes_before_the_open_one(asleep: Agent) -> None:
+def test_a_queued_batch_beside_an_open_batch_is_left_to_the_agent(asleep: Agent) -> None:
     batch = asleep.mailbox.batch
     batch.keys.append("/open")
     batch.values.append(b"1")
@@ -122,7 +122,7 @@ def test_a_queued_batch_goes_before_the_open_one(asleep: Agent) -> None:
     assert is_rung(asleep), "the agent sends both in their order"
 
 
-def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_during_a_direct_send_is_left_to_the_agent(asleep: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The use of a socket takes the news from its descriptor, for which the agent waits."""
     monkeypatch.setattr(sockets, "has_input", lambda socket: True)
     assert put(asleep, "/a") == [1]
@@ -130,14 +130,14 @@ def test_what_came_in_while_somebody_sent_is_not_forgotten(asleep: Agent, monkey
     assert asleep.sockets.unread == {(0, sockets.LINK)}, "the agent looks there without being told"
 
 
-def test_a_batch_is_sent_again_in_time_though_the_agent_sleeps_long(asleep: Agent) -> None:
+def test_a_set_wakes_the_agent_if_the_agent_would_sleep_too_long(asleep: Agent) -> None:
     # The agent would wake too late to see that no answer came.
     asleep.due = float("inf")
     assert put(asleep, "/a") == []
     assert is_rung(asleep)
 
 
-def test_what_a_turn_leaves_is_read_by_the_next(asleep: Agent) -> None:
+def test_messages_beyond_the_turn_limit_are_read_by_the_next_turn(asleep: Agent) -> None:
     """Its descriptor says nothing of it any more."""
     ours, theirs = (asleep.sockets.context.socket(zmq.PAIR) for _ in range(2))
     ours.bind("inproc://many")
@@ -153,7 +153,7 @@ def test_what_a_turn_leaves_is_read_by_the_next(asleep: Agent) -> None:
     assert asleep.sockets.unread == set()
 
 
-def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
+def test_a_client_does_not_vote_at_a_server_whose_collector_is_down() -> None:
     """Requests would wait in its queue and all arrive when it returns."""
     talk = Talk(servers=2)
     talk.greet()
@@ -170,7 +170,7 @@ def test_a_server_whose_collector_is_not_there_is_not_voted_for() -> None:
 
 @pytest.mark.parametrize("sending", [sockets, server_sockets], ids=["client", "server"])
 @pytest.mark.parametrize("n", [100, 1 << 20])
-def test_a_large_last_frame_is_read_where_it_is(
+def test_a_large_last_frame_is_sent_without_a_copy(
     sending: ModuleType, n: int, monkeypatch: pytest.MonkeyPatch, asleep: Agent
 ) -> None:
     copied: list[bool] = []
@@ -189,6 +189,6 @@ def test_a_large_last_frame_is_read_where_it_is(
     assert into.recv_multipart() == [b"k" * n, b"v" * n]
 
 
-def test_nobody_speaks_zmtps_ping() -> None:
+def test_no_client_code_sets_zmtp_heartbeats() -> None:
     sources = Path(chp_client.__file__).parent.rglob("*.py")
     assert not [path for path in sources if "heartbeat_ivl" in path.read_text(encoding="utf-8").lower()]

@@ -9,7 +9,7 @@ from tests.talk import NO_SERVER
 from tests.unit.client_frames import OTHER, Talk, n
 
 
-def test_it_is_settled_when_the_copy_has_all_that_came_before() -> None:
+def test_a_sync_is_settled_when_the_copy_has_all_earlier_updates() -> None:
     talk = Talk().joined(n(1), **{"/a": n(1)})
     no = talk.set({})
     talk.ack(no, no, n(3))
@@ -20,7 +20,7 @@ def test_it_is_settled_when_the_copy_has_all_that_came_before() -> None:
     assert [handle for handle, _ in talk.settled] == [no]
 
 
-def test_each_channel_that_is_held_has_to_be_there() -> None:
+def test_a_sync_waits_for_each_channel_of_the_copy() -> None:
     talk = Talk("/a/", "/b/").joined()
     no = talk.set({})
     talk.ack(no, no, n(3))
@@ -30,6 +30,6 @@ def test_each_channel_that_is_held_has_to_be_there() -> None:
     assert [handle for handle, _ in talk.settled] == [no]
 
 
-def test_a_clone_that_only_writes_has_nothing_to_sync() -> None:
+def test_sync_of_a_write_only_clone_is_refused() -> None:
     with Clone(NO_SERVER, subtree=None) as clone, pytest.raises(BadInput, match="only writes"):
         clone.sync(1)

@@ -38,7 +38,7 @@ class Heard(Talk):
         return self
 
 
-def test_an_answer_that_cant_be_read_is_warned_of_and_asked_for_ever_later() -> None:
+def test_an_unreadable_answer_causes_one_warning_and_ever_later_requests() -> None:
     talk = Heard().joined(n(1))
     talk.batch(n(2), n(3), {"/a": b"1"})  # a hole
     asked = 0
@@ -59,7 +59,7 @@ def test_an_answer_that_cant_be_read_is_warned_of_and_asked_for_ever_later() -> 
     assert talk.map == {"/a": b"1"}
 
 
-def test_it_is_warned_of_again_after_a_minute() -> None:
+def test_an_unreadable_message_is_warned_of_again_after_a_minute() -> None:
     talk = Heard().joined()
     for _ in range(5):
         talk.core.on_update(0, [b"x", b"", b""], talk.now)
@@ -70,7 +70,7 @@ def test_it_is_warned_of_again_after_a_minute() -> None:
     assert len(talk.warnings) == 2
 
 
-def test_a_watch_ends_with_the_reason_if_what_it_missed_cant_be_read() -> None:
+def test_a_watch_ends_with_the_reason_if_the_missed_changes_are_unreadable() -> None:
     talk = Heard().joined(n(4))
     talk.core.catch_up("watch", "", n(1))
     talk.wait(0.01)
@@ -83,7 +83,7 @@ def test_a_watch_ends_with_the_reason_if_what_it_missed_cant_be_read() -> None:
     assert len(talk.requests) == asked, "nobody asks for it again"
 
 
-def test_another_answer_in_the_same_words_ends_nothing() -> None:
+def test_an_unreadable_answer_to_another_request_does_not_end_a_watch() -> None:
     talk = Heard().joined(n(4))
     talk.core.catch_up("watch", "", n(1))
     talk.wait(0.01)
@@ -94,7 +94,7 @@ def test_another_answer_in_the_same_words_ends_nothing() -> None:
     assert len(talk.missed) == 1 and not isinstance(talk.missed[0][1], Exception)
 
 
-def test_a_question_names_the_server_that_sent_it() -> None:
+def test_a_question_names_the_server_that_sent_an_unreadable_answer() -> None:
     question = Question(1, b"", {})
     with pytest.raises(BadFrame, match=r"tcp://a:1 sent what can't be read: the body is too much"):
         question.hear("tcp://a:1", [b"\2\3", bytes(8), b"", b"", msgpack.packb(heavy(1))])

@@ -32,19 +32,19 @@ def all_of(talk: Talk) -> list[tuple[str, bytes | None, int]]:
 
 
 class TestWhatTheCoreTells:
-    def test_nothing_while_nobody_watches(self) -> None:
+    def test_the_core_reports_no_changes_without_a_watch(self) -> None:
         talk = Talk().joined()
         talk.batch(n(0), n(1), {"/a": b"1"})
         assert talk.changes == []
 
-    def test_every_change_in_the_servers_order(self) -> None:
+    def test_a_watch_gets_every_change_in_the_servers_order(self) -> None:
         talk = Talk().joined()
         talk.core.subscriptions.watch(True)
         talk.batch(n(0), n(1), {"/a": b"1", "/b": b"2"}, {"/a": b"3"})
         talk.batch(n(3), n(4), {"/a": None})
         assert all_of(talk) == [("/a", b"1", n(1)), ("/b", b"2", n(1)), ("/a", b"3", n(1)), ("/a", None, n(4))]
 
-    def test_an_own_set_is_told_when_it_is_confirmed_and_once(self) -> None:
+    def test_a_watch_gets_an_own_set_once_after_its_confirmation(self) -> None:
         talk = Talk().joined()
         talk.core.subscriptions.watch(True)
         talk.set({"/a": b"mine"})
@@ -53,14 +53,14 @@ class TestWhatTheCoreTells:
         talk.batch(n(1), n(2), {"/a": b"mine"}, origins=[[SESSION, 1]])
         assert all_of(talk) == [("/a", b"theirs", n(1)), ("/a", b"mine", n(2))]
 
-    def test_after_a_snapshot_the_difference(self) -> None:
+    def test_a_watch_gets_the_difference_after_a_snapshot(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/c": n(3)})
         talk.core.subscriptions.watch(True)
         talk.heartbeat(n(3), count=9)
         talk.snapshot(n(9), {"/a": (b"/a=1", n(1)), "/b": (b"new", n(8)), "/d": (b"4", n(7))})
         assert all_of(talk) == [("/d", b"4", n(7)), ("/b", b"new", n(8)), ("/c", None, n(9))]
 
-    def test_after_a_snapshot_only_what_differs_from_what_was_told_by_revision(self) -> None:
+    def test_a_watch_gets_no_key_whose_value_is_unchanged_after_a_snapshot(self) -> None:
         held = {f"/{i}": n(100 - i) for i in range(25)}
         talk = Talk().joined(n(100), **held)
         talk.core.subscriptions.watch(True)
@@ -73,7 +73,7 @@ class TestWhatTheCoreTells:
         assert {key for key, _, _ in told} == {*news, "/3"}
         assert [r for _, _, r in told] == sorted(r for _, _, r in told)
 
-    def test_a_key_of_an_own_set_is_told_whatever_is_shown_of_it(self) -> None:
+    def test_an_own_set_hides_no_change_of_its_key_from_a_watch(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
         talk.core.subscriptions.watch(True)
         talk.set({"/a": b"theirs"})
@@ -81,7 +81,7 @@ class TestWhatTheCoreTells:
         talk.snapshot(n(9), {"/a": (b"theirs", n(8)), "/b": (b"/b=" + str(n(2)).encode(), n(2))})
         assert all_of(talk) == [("/a", b"theirs", n(8))]
 
-    def test_a_key_left_out_of_the_start_for_an_own_set_that_is_refused_is_told_then(self) -> None:
+    def test_a_key_hidden_by_a_refused_own_set_is_told_afterwards(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2)})
         talk.core.subscriptions.watch(True)
         talk.set({"/a": b"mine"})
@@ -90,7 +90,7 @@ class TestWhatTheCoreTells:
         talk.snapshot(n(3), {"/a": (b"1", n(1)), "/b": (b"2", n(2))})
         assert all_of(talk) == [("/a", b"1", n(1))]
 
-    def test_a_history_that_began_anew_is_told_by_value_as_its_revisions_mean_something_else(self) -> None:
+    def test_a_watch_compares_by_value_after_the_history_restarts(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/same": n(2)})
         talk.core.subscriptions.watch(True)
         talk.greet(told=n(3), uuid=b"T" * 16)
@@ -101,18 +101,18 @@ class TestWhatTheCoreTells:
         talk.snapshot(n(9), {"/a": (b"another", n(1)), "/c": (b"4", n(9)), **same})
         assert all_of(talk)[3:] == [("/c", b"4", n(9))]
 
-    def test_what_is_held_can_be_told_first(self) -> None:
+    def test_held_lists_the_confirmed_keys_of_the_copy_by_revision(self) -> None:
         talk = Talk().joined(n(3), **{"/x/a": n(3), "/x/b": n(1), "/y": n(2)})
         talk.set({"/x/pending": b"1"})
         assert talk.core.subscriptions.held("/x/", set()).keys == ["/x/b", "/x/a"]
         assert talk.core.subscriptions.held("", {"/x/b"}).keys == ["/y", "/x/a"]
 
-    def test_what_several_subtrees_hold_comes_in_one_order(self) -> None:
+    def test_held_sorts_the_keys_of_several_subtrees_by_revision(self) -> None:
         talk = Talk("/x/", "/y/").joined(n(4), **{"/x/a": n(1), "/y/b": n(2), "/x/c": n(3), "/y/d": n(4)})
         held = talk.core.subscriptions.held("", set())
         assert held.keys == ["/x/a", "/y/b", "/x/c", "/y/d"] and held.revisions == [n(1), n(2), n(3), n(4)]
 
-    def test_a_delete_that_nobody_made_is_told_as_an_expiry(self) -> None:
+    def test_a_delete_by_the_servers_is_told_as_an_expiry(self) -> None:
         talk = Talk().joined(n(3), **{"/a": n(1), "/b": n(2), "/c": n(3)})
         talk.core.subscriptions.watch(True)
         talk.batch(n(3), n(4), [["/a", "/b"], [b"", b""], {"d": [1, 0], "ended": True}])
@@ -140,10 +140,10 @@ class TestWhereAWatchBegins:
         talk.changes, talk.missed = [], []
         return [f"{change.operation} {change.key}" for c in iter(queue.poll, None) for change in changes_of(c, None)]
 
-    def test_now_is_not_what_was_there_before_the_first_sync(self) -> None:
+    def test_a_watch_from_end_skips_the_keys_of_the_first_sync(self) -> None:
         assert self.told(*self.watched("end")) == ["set /e"]
 
-    def test_a_snapshot_is_all_of_it_however_short_the_queue(self) -> None:
+    def test_a_watch_from_snapshot_gets_every_key_despite_a_short_queue(self) -> None:
         assert self.told(*self.watched("snapshot")) == ["set /a", "set /b", "set /c", "set /d", "set /e"]
 
     def records(self, talk: Talk, *items: list[object]) -> None:
@@ -153,7 +153,7 @@ class TestWhereAWatchBegins:
         talk.reply(n(4), [5, options["id"], n(4), 0, 0, None, False])
 
     @pytest.mark.parametrize("conflate", [False, True])
-    def test_a_revision_is_every_change_since_from_the_log_deletes_too(self, conflate: bool) -> None:
+    def test_a_watch_from_a_revision_gets_all_later_changes_from_the_log(self, conflate: bool) -> None:
         talk, queue = self.watched(n(1), conflate)
         assert self.told(talk, queue) == []
         talk.wait(0.01)
@@ -167,7 +167,7 @@ class TestWhereAWatchBegins:
         )
         assert self.told(talk, queue) == ["delete /gone", "set /b", "set /c", "set /d", "set /e"]
 
-    def test_begin_is_every_change_that_the_log_retains(self) -> None:
+    def test_a_watch_from_begin_gets_every_change_that_the_log_retains(self) -> None:
         talk, queue = self.watched("begin")
         talk.wait(0.01)
         assert talk.requests[-1][2]["from"] == 0 and self.told(talk, queue) == []
@@ -179,21 +179,21 @@ class TestWhereAWatchBegins:
         self.records(talk, [[1, n(2), n(3), n(4), 0, [], False], [["/gone", "/d"], [b"", b"4"], {"d": [0]}]])
         assert self.told(talk, queue) == ["delete /gone", "set /d", "set /e"]
 
-    def test_a_log_that_begins_nowhere_is_not_asked_for_ever(self) -> None:
+    def test_a_watch_from_begin_ends_if_the_log_names_no_start(self) -> None:
         talk, queue = self.watched("begin")
         talk.wait(0.01)
         talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", 0])
         with pytest.raises(NotRetained):
             self.told(talk, queue)
 
-    def test_if_the_log_does_not_reach_back_it_says_so(self) -> None:
+    def test_a_watch_from_a_revision_fails_if_the_log_begins_later(self) -> None:
         talk, queue = self.watched(n(1))
         talk.wait(0.01)
         talk.reply(n(4), [7, talk.requests[-1][2]["id"], "retained", n(3)])
         with pytest.raises(NotRetained, match=r"after 1\.1 are not retained.*begins after 1\.3; begin anew"):
             self.told(talk, queue)
 
-    def test_a_server_that_does_not_answer_is_asked_again_and_so_is_its_successor(self) -> None:
+    def test_an_unanswered_log_request_is_repeated_and_follows_a_failover(self) -> None:
         talk, queue = self.watched(n(1))
         for _ in range(12):
             talk.wait(0.25)
@@ -210,7 +210,7 @@ class TestWhereAWatchBegins:
         self.records(talk, [[1, n(1), n(2), n(2), 0, [], False], [["/b"], [b""], {"d": [0]}]])
         assert self.told(talk, queue) == ["delete /b", "set /e"]
 
-    def test_what_is_more_than_may_be_gathered_is_an_error_with_a_remedy(self) -> None:
+    def test_a_watch_fails_with_a_remedy_if_missed_changes_exceed_the_buffer(self) -> None:
         talk, queue = Talk(limits={"join_buffer_bytes": 100}).joined(n(4)), WatchQueue("", False, 3, n(1))
         talk.core.catch_up(queue, "", n(1))
         talk.wait(0.01)
@@ -218,7 +218,7 @@ class TestWhereAWatchBegins:
         with pytest.raises(Lagging, match="start='snapshot'"):
             self.told(talk, queue)
 
-    def test_a_server_of_chp1_has_no_log(self) -> None:
+    def test_a_watch_from_a_revision_fails_at_a_chp1_server(self) -> None:
         talk, queue = Talk(), WatchQueue("", False, 3, n(1))
         talk.core.catch_up(queue, "", n(1))
         talk.core.chp1.following = True
@@ -228,14 +228,14 @@ class TestWhereAWatchBegins:
         with pytest.raises(NotRetained):
             self.told(talk, queue)
 
-    def test_what_comes_while_it_waits_is_bounded(self) -> None:
+    def test_a_watch_lags_if_too_many_changes_come_before_its_log_arrives(self) -> None:
         talk, queue = self.watched(n(1))
         for i in range(4):
             talk.batch(n(5 + i), n(6 + i), {"/f": b"%d" % i})
         with pytest.raises(Lagging):
             self.told(talk, queue)
 
-    def test_a_record_in_parts_that_is_larger_than_the_queue_reaches_an_idle_reader_whole(self) -> None:
+    def test_an_idle_reader_gets_a_record_larger_than_the_queue(self) -> None:
         talk, queue = Talk().joined(n(1)), WatchQueue("", False, 3)
         talk.core.subscriptions.watch(True)
         talk.batch(n(1), n(2), {f"/{i}": b"1" for i in range(5)}, more=True)
@@ -258,7 +258,7 @@ class TestQueue:
             Change("/b/4", b"4", "set", Revision(9)),
         ]
 
-    def test_one_that_is_too_slow_is_told_so(self) -> None:
+    def test_a_watch_that_is_too_slow_raises_lagging(self) -> None:
         queue = WatchQueue("", False, 3)
         queue.offer(Changed(["/a", "/b"], [b"1", b"2"], 1))
         queue.offer(Changed(["/c", "/d"], [b"1", b"2"], 2))
@@ -266,7 +266,7 @@ class TestQueue:
         with pytest.raises(Lagging, match=r"6 changes behind.*queue_max=.*conflate"):
             next(watch_of(queue))
 
-    def test_one_record_larger_than_the_bound_is_no_lag_and_what_waits_beside_it_is(self) -> None:
+    def test_one_record_larger_than_the_bound_is_no_lag_by_itself(self) -> None:
         queue = WatchQueue("", False, 3)
         # Each segment of a record comes alone.
         for _ in range(3):
@@ -293,13 +293,13 @@ class TestQueue:
             Change("/4", None, "delete", Revision(999)),
         ]
 
-    def test_a_start_with_what_is_held_does_not_count_as_lag(self) -> None:
+    def test_preloaded_keys_do_not_count_as_lag(self) -> None:
         queue = WatchQueue("", False, 2)
         queue.preload(Changed([f"/{i}" for i in range(10)], [b""] * 10, [1] * 10))
         queue.offer(Changed(["/x"], [b""], 2))
         assert len((queue.poll() or Changed([], [], 0)).keys) == 11
 
-    def test_closing_wakes_who_waits(self) -> None:
+    def test_close_ends_the_iteration_of_a_watch(self) -> None:
         queue = WatchQueue("", False, 10)
         got: list[list[Change]] = []
         thread = threading.Thread(target=lambda: got.append(list(watch_of(queue))))
@@ -308,7 +308,7 @@ class TestQueue:
         thread.join(20)
         assert got == [[]]
 
-    def test_closing_wakes_everybody_who_waits(self) -> None:
+    def test_close_wakes_all_waiting_threads(self) -> None:
         queue = WatchQueue("", False, 100)
         threads = [threading.Thread(target=queue.take, args=(None,), daemon=True) for _ in range(3)]
         for thread in threads:
@@ -320,7 +320,7 @@ class TestQueue:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
 
-    def test_one_whose_wait_ran_out_takes_nobody_elses_turn(self) -> None:
+    def test_a_timed_out_wait_leaves_no_sleeper_behind(self) -> None:
         queue = WatchQueue("", False, 100)
         with pytest.raises(TimeoutError):
             queue.take(0)
@@ -330,7 +330,7 @@ class TestQueue:
         assert queue._bell.empty(), "who left is not rung for"
 
     @pytest.mark.parametrize("error", [Lagging("slow"), Closed("closed"), KeyboardInterrupt()])
-    def test_what_ends_it_shows_nothing_from_inside(self, error: BaseException) -> None:
+    def test_an_error_that_ends_a_watch_has_no_inner_context(self, error: BaseException) -> None:
         class Ending(WatchQueue):
             def take(self, timeout: float | None) -> Changed | None:
                 raise error
@@ -339,7 +339,7 @@ class TestQueue:
             next(watch_of(Ending("", False, 10)))
         assert raised.value.__context__ is None and raised.value.__cause__ is None
 
-    def test_a_wait_is_bounded(self) -> None:
+    def test_get_times_out_without_a_change(self) -> None:
         with pytest.raises(TimeoutError, match="no change under '/p/'"):
             watch_of(WatchQueue("/p/", False, 10)).get(timeout=0.01)
 
@@ -372,7 +372,7 @@ class TestQueue:
         taken += [change.key for change in watch]
         assert sorted(taken) == ["/a", "/b", "/c", "/d"]
 
-    def test_one_that_was_interrupted_between_changes_goes_on_where_it_was(self) -> None:
+    def test_an_interrupted_watch_goes_on_with_the_next_change(self) -> None:
         queue = WatchQueue("", False, 10)
         queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"2", b"3"], 1))
         stop = [KeyboardInterrupt(), None, None]
@@ -387,7 +387,7 @@ class TestQueue:
             next(watch)
         assert [watch.get(1).key, watch.get(1).key] == ["/b", "/c"]
 
-    def test_a_value_that_can_not_be_decoded_names_its_key_and_hides_no_other(self) -> None:
+    def test_an_undecodable_value_names_its_key_and_hides_no_other_change(self) -> None:
         queue = WatchQueue("", False, 10)
         for _ in range(2):
             queue.offer(Changed(["/a", "/b", "/c"], [b"1", b"{", b"3"], 1))
@@ -399,7 +399,7 @@ class TestQueue:
         with pytest.raises(BadValue, match="key '/b'"):
             next(watch.batches(1))
 
-    def test_batches_begin_with_what_was_taken_and_not_read(self) -> None:
+    def test_batches_begin_with_changes_that_were_taken_but_not_read(self) -> None:
         queue = WatchQueue("", False, 10)
         queue.offer(Changed(["/a", "/b"], [b"1", None], [1, 2]))
         queue.offer(Changed(["/c"], [b"3"], 3))
@@ -409,7 +409,7 @@ class TestQueue:
         left = [Change("/b", None, "delete", Revision(2)), Change("/c", b"3", "set", Revision(3))]
         assert [list(changes) for changes in watch.batches()] == [left]
 
-    def test_a_batch_is_all_that_came_meanwhile_as_columns(self) -> None:
+    def test_a_batch_has_all_waiting_changes_as_columns(self) -> None:
         queue = WatchQueue("/a/", False, 100)
         queue.offer(Changed(["/a/1", "/a/2"], [b"1", None], 7), Changed(["/b/1"], [b"b"], 8))
         queue.offer(Changed(["/b/2", "/a/3", "/b/3", "/a/2"], [b"b", None, None, b"2"], 9, expiries=[1, 2]))
@@ -418,14 +418,14 @@ class TestQueue:
             Changes(["/a/1", "/a/2", "/a/3", "/a/2"], [b"1", None, None, b"2"], [7, 7, 9, 9], [1, 2], [2])  # type: ignore[list-item]
         ]
 
-    def test_a_batch_is_bounded_and_never_ends_within_what_came_together(self) -> None:
+    def test_a_bounded_batch_never_splits_changes_that_came_together(self) -> None:
         queue = WatchQueue("", False, 10**6)
         for i in range(5):
             queue.offer(Changed([f"/{i}/{k}" for k in range(400)], [b""] * 400, i))
         queue.close()
         assert [len(changes) for changes in watch_of(queue).batches()] == [1200, 800]
 
-    def test_the_columns_are_the_readers_own(self) -> None:
+    def test_a_reader_may_change_the_columns_of_its_batch(self) -> None:
         keys, values = ["/a", "/b"], [b"1", b"2"]
         two = WatchQueue("", False, 10), WatchQueue("", False, 10)
         for queue in two:
@@ -442,7 +442,7 @@ class TestQueue:
         assert changes.values == [1, None, None, None] and changes.deletes == [1, 3]
         assert [change.operation for change in changes] == ["set", "delete", "set", "delete"]
 
-    def test_who_has_to_wait_is_woken_once_for_all_that_came_together(self) -> None:
+    def test_a_listener_is_rung_once_for_all_changes_of_one_offer(self) -> None:
         queue, rung = WatchQueue("", False, 10), []
         queue.on_offer = lambda: rung.append(1)
         queue.offer(Changed(["/a"], [b"1"], 1), Changed(["/b"], [b"2"], 2))
@@ -466,7 +466,7 @@ class TestQueue:
             ring(queue)
             assert rung == [1]
 
-    def test_an_asynchronous_reader_gets_the_same_columns(self) -> None:
+    def test_an_async_watch_yields_single_changes_and_batches(self) -> None:
         async def use() -> list[Changes]:
             queue = WatchQueue("", False, 100)
             watch = AsyncWatch(watch_of(queue), asyncio.get_running_loop())
@@ -485,7 +485,7 @@ class TestQueue:
 
 
 class TestTicket:
-    def test_it_is_settled_once_all_its_parts_are_with_the_weakest_worth(self) -> None:
+    def test_a_ticket_is_settled_with_the_weakest_durability_of_its_parts(self) -> None:
         ticket = Ticket(lambda: "state")
         ticket.expect(2)
         ticket.settle(Ack(1, 5, "replicated"))
@@ -493,11 +493,11 @@ class TestTicket:
         ticket.settle(Ack(1, 9, "journaled"))
         assert ticket.wait(0) == Ack(1, 9, "journaled") == ticket.ack
 
-    def test_a_wait_that_runs_out_says_how_things_stand(self) -> None:
+    def test_a_ticket_timeout_describes_the_state_of_the_client(self) -> None:
         with pytest.raises(TimeoutError, match=r"within 0.01 s.*tcp://a not heard"):
             Ticket(lambda: "tcp://a not heard from").wait(0.01)
 
-    def test_an_error_is_raised_for_each_who_waits(self) -> None:
+    def test_a_ticket_raises_its_error_at_each_wait(self) -> None:
         ticket = Ticket(lambda: "")
         ticket.settle(Closed("closed"))
         for _ in range(2):
@@ -505,7 +505,7 @@ class TestTicket:
                 ticket.wait(0)
         assert isinstance(ticket.error, Closed)
 
-    def test_callbacks_are_called_before_and_after(self) -> None:
+    def test_callbacks_added_before_and_after_settling_are_called(self) -> None:
         ticket, called = Ticket(lambda: ""), []
         ticket.add_done_callback(lambda t: called.append(("before", t.ack)))
         ticket.settle(Ack(1, 1, "applied"))

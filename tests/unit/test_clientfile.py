@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     return keys.client_file(tmp_path / "alice.toml", ALICE, dict.fromkeys(SERVERS, OTHER.public))
 
 
-def test_it_is_its_addresses_and_has_their_keys(file: Path) -> None:
+def test_a_client_file_has_the_addresses_and_keys_of_its_servers(file: Path) -> None:
     found = ClientFile.read(file)
     assert tuple(found) == SERVERS
     assert credentials_of(found)[SERVERS[1]].server_keys == (OTHER.public,)
@@ -37,7 +37,7 @@ def test_it_is_its_addresses_and_has_their_keys(file: Path) -> None:
         found.only(["tcp://x:1"])
 
 
-def test_no_secret_is_shown_and_pickled_is_only_the_path(file: Path) -> None:
+def test_a_client_file_shows_and_pickles_no_secret(file: Path) -> None:
     found, secret = ClientFile.read(file), ALICE.secret.decode()
     with Clone(found, None) as clone:
         shown = f"{found!r} {found} {vars(found)} {clone!r} {clone.describe()} {clone.stats}"
@@ -60,7 +60,7 @@ def test_no_secret_is_shown_and_pickled_is_only_the_path(file: Path) -> None:
     ],
     ids=range(8),
 )
-def test_what_is_wrong_is_said_with_the_file(file: Path, old: str, new: str, words: str) -> None:
+def test_a_bad_client_file_is_refused_with_path_and_mistake(file: Path, old: str, new: str, words: str) -> None:
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(BadInput) as found:
         Clone(client_file=file)
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said_with_the_file(file: Path, old: str, new: str, wor
     assert ALICE.secret.decode() not in str(found.value)
 
 
-def test_one_that_others_can_read_or_that_is_missing_is_refused(file: Path, tmp_path: Path) -> None:
+def test_a_client_file_that_is_missing_or_readable_by_others_is_refused(file: Path, tmp_path: Path) -> None:
     file.chmod(0o644)
     with pytest.raises(BadInput, match="chmod 600"):
         ClientFile.read(file)
@@ -76,7 +76,7 @@ def test_one_that_others_can_read_or_that_is_missing_is_refused(file: Path, tmp_
         ClientFile.read(tmp_path / "bob.toml")
 
 
-def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -> None:
+def test_spark_takes_a_client_file_instead_of_servers_and_pickles_no_secret(file: Path) -> None:
     values = options.parse({"clientFile": str(file)})
     assert tuple(values["servers"]) == SERVERS
     assert ALICE.secret not in pickle.dumps(values)
@@ -84,7 +84,7 @@ def test_spark_takes_one_in_place_of_servers_and_hands_on_its_path(file: Path) -
         options.parse({"clientFile": str(file), "servers": SERVERS[0]})
 
 
-def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
+def test_keygen_writes_a_client_file_for_named_servers(tmp_path: Path) -> None:
     keys.write(tmp_path, "server", OTHER)
     name = f"{SERVERS[0]}={tmp_path / 'server.pub'}"
     done = run("keygen", str(tmp_path / "alice"), "--server", name)
@@ -97,7 +97,7 @@ def test_keygen_writes_one_for_named_servers(tmp_path: Path) -> None:
         assert bad.exit_code == 2 and "--server" in bad.output, bad.output
 
 
-def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_servers(file: Path, tmp_path: Path) -> None:
+def test_a_command_refuses_a_missing_client_file_and_one_given_beside_servers(file: Path, tmp_path: Path) -> None:
     def said(*words: str, **environ: str) -> str:
         done = run(*words, env={**dict.fromkeys(VARIABLES), **environ})
         assert done.exit_code == 2 and done.output.count("\n") == 1, done.output
@@ -112,7 +112,7 @@ def test_a_command_names_the_file_that_is_wrong_and_takes_either_a_file_or_serve
     )
 
 
-def test_who_types_an_old_word_is_told_the_new_one(file: Path) -> None:
+def test_an_old_option_or_variable_is_refused_with_its_new_name(file: Path) -> None:
     for words in (["--as", "bob", "status"], ["status", "--as", "bob"]):
         done = run(*words)
         assert (done.exit_code, done.output.partition(": ")[2]) == (2, "--as is gone; use --client-file PATH\n")

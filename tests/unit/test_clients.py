@@ -36,7 +36,7 @@ def names(talk: Talk, **options: Any) -> list[str]:
     return [each["name"] for each in listed(talk, **options)[2]["clients"]]
 
 
-def test_a_client_that_told_of_itself_is_listed_with_what_it_said_and_what_the_server_knows() -> None:
+def test_the_client_list_has_the_clients_report_and_the_servers_own_facts() -> None:
     talk = Talk()
     talk.core.requests.clients.address_of = lambda identity: "10.0.0.7:4711"
     told(
@@ -60,7 +60,7 @@ def test_a_client_that_told_of_itself_is_listed_with_what_it_said_and_what_the_s
     assert talk.core.status()["clients"] == 1
 
 
-def test_what_it_says_later_takes_the_place_of_what_it_said_and_it_keeps_its_own() -> None:
+def test_a_later_report_of_a_client_replaces_its_earlier_report() -> None:
     talk = Talk()
     told(talk, b"one", name="one", keys=1)
     told(talk, b"two", name="two")
@@ -71,7 +71,7 @@ def test_what_it_says_later_takes_the_place_of_what_it_said_and_it_keeps_its_own
     assert second["name"] == "two"
 
 
-def test_one_that_says_nothing_for_three_times_what_it_promised_is_gone() -> None:
+def test_a_client_that_is_silent_for_three_report_intervals_leaves_the_list() -> None:
     talk = Talk()
     told(talk, b"fast", name="fast", every_ms=5000)
     told(talk, b"slow", name="slow", every_ms=60_000)
@@ -91,7 +91,7 @@ def test_the_list_comes_by_pages_in_order_of_arrival() -> None:
     assert [each["name"] for each in rest] == [str(i) for i in range(LISTED_MAX, LISTED_MAX + 3)]
 
 
-def test_it_is_bounded_and_who_was_unheard_longest_makes_room() -> None:
+def test_a_full_client_list_drops_the_client_unheard_the_longest() -> None:
     clients = Clients()
     for i in range(CLIENTS_MAX):
         clients.told(b"%d" % i, {}, "", 1.0 if i else 0.0)
@@ -116,7 +116,7 @@ def test_long_words_are_cut() -> None:
         ({"every_ms": 10**9}, "'every_ms'"),
     ],
 )  # fmt: skip
-def test_what_is_of_another_form_is_refused_by_name_and_counted(said: dict[str, Any], named: str) -> None:
+def test_a_report_with_a_malformed_field_is_refused_and_counted(said: dict[str, Any], named: str) -> None:
     with pytest.raises(BadFrame, match=named):
         Clients().told(b"x", said, "", 0.0)
     talk = Talk()
@@ -125,7 +125,7 @@ def test_what_is_of_another_form_is_refused_by_name_and_counted(said: dict[str, 
     assert names(talk) == []
 
 
-def test_a_place_that_is_none_is_refused() -> None:
+def test_a_list_request_after_an_invalid_place_is_refused() -> None:
     assert listed(Talk(), after="x")[2] == "bad"
 
 
@@ -152,7 +152,7 @@ def at(talk: ClientTalk, now: float) -> None:
     talk.take()
 
 
-def test_a_client_tells_the_server_that_it_follows_soon_after_and_then_each_five_seconds() -> None:
+def test_a_client_reports_soon_after_joining_and_then_every_five_seconds() -> None:
     talk = joined(who={"name": "me"})
     at(talk, 100.4)
     assert tells(talk) == [], "who comes for one question says nothing"
@@ -166,12 +166,12 @@ def test_a_client_tells_the_server_that_it_follows_soon_after_and_then_each_five
     assert WHOSE and msgpack.packb(said), "it is what msgpack takes"
 
 
-def test_the_core_wakes_for_it() -> None:
+def test_the_client_core_wakes_for_its_report() -> None:
     assert joined(who={"name": "me"}).core.next_deadline() <= 100.5
     assert joined().core.report.due == float("inf"), "a core that was not told who it is says nothing"
 
 
-def test_what_a_client_tells_is_taken_by_a_server() -> None:
+def test_a_server_takes_the_report_that_a_client_sends() -> None:
     talk = joined(who={"name": "me", "subtrees": ["/r/"]})
     at(talk, 100.6)
     ((_, said),) = tells(talk)

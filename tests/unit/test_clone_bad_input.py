@@ -51,7 +51,7 @@ def clone() -> Iterator[Clone]:
         ({"codec": object}, "values can't be of object: it is no dataclass, no pydantic model and no codec"),
     ],
 )
-def test_settings(settings: dict[str, Any], says: str) -> None:
+def test_bad_settings_of_a_clone_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         Clone(**({"servers": NO_SERVER} | settings))
 
@@ -126,7 +126,7 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("act", "kind", "says"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
-def test_mistakes(clone: Clone, act: Callable[[Clone], object], kind: type[Exception], says: str) -> None:
+def test_mistaken_calls(clone: Clone, act: Callable[[Clone], object], kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=re.escape(says)):
         act(clone)
 
@@ -136,7 +136,7 @@ def test_a_clone_that_only_writes_has_nothing_to_watch() -> None:
         clone.watch()
 
 
-def test_a_key_outside_is_absent_for_get_and_in(clone: Clone) -> None:
+def test_a_key_outside_the_subtree_is_absent_for_get_and_in(clone: Clone) -> None:
     assert clone.get("/b/1") is None and clone.get("/b/1", b"x") == b"x" and "/b/1" not in clone
     with pytest.raises(KeyError) as missed:
         _ = clone["/a/1"]
@@ -148,7 +148,7 @@ def test_a_key_outside_is_absent_for_get_and_in(clone: Clone) -> None:
         _ = writer["/a/1"]
 
 
-def test_a_prefix_that_ends_with_a_star_is_watched_if_a_key_begins_so(clone: Clone) -> None:
+def test_a_prefix_with_a_star_is_watched_if_a_key_has_it(clone: Clone) -> None:
     clone["/a/*x"] = b""
     clone.watch("/a/*").close()
     clone.on("/a/*")(print)
@@ -159,20 +159,20 @@ REDIS += ["persist", "pipeline", "scan", "scan_iter", "setex", "setnx"]
 
 
 @pytest.mark.parametrize("word", REDIS)
-def test_words_of_redis_name_ours(clone: Clone, word: str) -> None:
+def test_a_redis_method_name_raises_an_error_that_names_our_method(clone: Clone, word: str) -> None:
     for each in (Clone, AsyncClone, clone):
         with pytest.raises(AttributeError, match=rf"^{word} is a word of Redis; use .* \(docs/from/redis.md\)$"):
             getattr(each, word)
         assert word not in dir(each) and not hasattr(each, word)
 
 
-def test_help_does_not_show_what_is_refused(clone: Clone) -> None:
+def test_signatures_do_not_show_refused_arguments(clone: Clone) -> None:
     assert str(inspect.signature(clone.set)) == "(key, value, ttl=None, if_revision=None, timeout=None)"
     assert str(inspect.signature(Clone.keys)) == str(inspect.signature(AsyncClone.keys)) == "(self)"
     assert inspect.iscoroutinefunction(AsyncClone.set)
 
 
-def test_mistakes_with_an_async_clone() -> None:
+def test_mistaken_calls_of_an_async_clone() -> None:
     async def main() -> None:
         clone = AsyncClone(NO_SERVER, "/a/")
         acts: list[tuple[Callable[[Any], object], type[Exception], str]] = [
@@ -230,7 +230,7 @@ def test_prefixes_that_may_be_watched(clone: Clone, prefix: str) -> None:
     clone.watch(prefix).close()
 
 
-def test_waits_without_end() -> None:
+def test_a_wait_with_a_huge_or_infinite_timeout_lasts_until_close() -> None:
     for timeout in (math.inf, 1e300, 10**400, None):
         with Clone(NO_SERVER) as short:
             ticket = short.set("/a", b"")
@@ -244,12 +244,12 @@ def test_waits_without_end() -> None:
 @pytest.mark.parametrize(
     ("codec", "value"), [("text", "\ud800"), ("json", math.nan), ("json", {"a": [math.inf]}), ("json", "\ud800")]
 )
-def test_values_that_others_could_not_read(codec: str, value: object) -> None:
+def test_values_that_other_clients_could_not_decode_are_refused(codec: str, value: object) -> None:
     with Clone(NO_SERVER, codec=codec) as clone, pytest.raises(BadValue, match=f"codec '{codec}'"):
         clone["/a"] = value
 
 
-def test_what_is_nested_too_deeply_is_no_value() -> None:
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
@@ -272,7 +272,7 @@ def test_msgpack_reads_what_it_wrote() -> None:
     clone.close(0.0)
 
 
-def test_what_can_not_be_decoded_is_named() -> None:
+def test_a_read_names_the_key_whose_value_cannot_be_decoded() -> None:
     clone = Clone(NO_SERVER, codec="json")
     internals(clone).mailbox.core.shown.update({"/good": b"1", "/bad": b"{"})
     for read in (clone.snapshot, lambda: list(clone.items()), lambda: list(clone.values())):
@@ -282,7 +282,7 @@ def test_what_can_not_be_decoded_is_named() -> None:
     clone.close(0.0)
 
 
-def test_a_key_outside_is_refused_by_update_too(clone: Clone) -> None:
+def test_update_refuses_a_key_outside_the_subtree(clone: Clone) -> None:
     with pytest.raises(BadKey, match="outside what this Clone holds"):
         clone.update(a=b"1")
     assert not clone

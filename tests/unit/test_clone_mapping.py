@@ -46,7 +46,7 @@ def clone(empty: Clone) -> Clone:
 
 
 class TestReading:
-    def test_it_is_what_the_standard_calls_a_mutable_mapping(self, clone: Clone) -> None:
+    def test_a_clone_is_a_mutable_mapping(self, clone: Clone) -> None:
         assert isinstance(clone, MutableMapping)
         assert isinstance(clone.keys(), KeysView)
         assert isinstance(clone.values(), ValuesView)
@@ -78,7 +78,7 @@ class TestReading:
         with pytest.raises(TypeError):
             hash(clone)
 
-    def test_iteration_goes_over_what_there_was(self, clone: Clone) -> None:
+    def test_iteration_goes_over_the_items_present_at_its_start(self, clone: Clone) -> None:
         for key in clone:
             clone[key + "/more"] = b""
             del clone[key]
@@ -95,7 +95,7 @@ class TestReading:
         clone["/a"] = b"changed"
         assert copy == INITIAL and type(copy) is dict and dict(clone) == {**INITIAL, "/a": b"changed"}
 
-    def test_what_is_not_a_key_is_not_there(self, clone: Clone) -> None:
+    def test_an_object_that_cannot_be_a_key_is_absent(self, clone: Clone) -> None:
         assert 7 not in clone and None not in clone
         with pytest.raises(KeyError):
             clone[7]  # type: ignore[index]
@@ -110,7 +110,7 @@ class TestWriting:
         with pytest.raises(KeyError):
             del clone["/a"]
 
-    def test_what_reads_and_writes_in_one_step_waits_for_the_servers(self, clone: Clone) -> None:
+    def test_setdefault_pop_and_popitem_wait_for_the_servers(self, clone: Clone) -> None:
         for act in (
             lambda: clone.setdefault("/a", b"x", timeout=0.01),
             lambda: clone.pop("/none", b"default", timeout=0.01),
@@ -135,7 +135,7 @@ class TestWriting:
         with pytest.raises((TypeError, ValueError)):
             empty.update(7)
 
-    def test_set_many_takes_columns_and_the_last_of_a_key_wins(self, empty: Clone) -> None:
+    def test_set_many_takes_columns_and_keeps_the_last_value_of_a_key(self, empty: Clone) -> None:
         empty.set_many((["/a", "/b", "/a"], [b"1", b"2", b"3"]))
         assert empty == {"/a": b"3", "/b": b"2"}
         with pytest.raises(BadInput, match="2 keys came with 1 values"):
@@ -161,7 +161,7 @@ class TestWriting:
         clone.clear()
         assert max(sizes) == 10 and sum(sizes) == held == 98 and not clone
 
-    def test_or_makes_nothing_of_its_own(self, clone: Clone) -> None:
+    def test_a_clone_can_be_unpacked_into_a_dict(self, clone: Clone) -> None:
         assert {**clone, **OTHER} == {**INITIAL, **OTHER}
 
 
@@ -169,7 +169,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         "key", ["", "\x02x", "\n", "HUGZ", "KTHXBAI", "ICANHAZ?", "x" * 1025, "é" * 513, "\ud800", 7, b"/a"]
     )
-    def test_keys(self, empty: Clone, key: object) -> None:
+    def test_bad_keys_are_refused(self, empty: Clone, key: object) -> None:
         acts: tuple[Callable[[], object], ...] = (
             lambda: empty.set(key, b""),  # type: ignore[arg-type]
             lambda: empty.set_many({key: b""}),  # type: ignore[dict-item]
@@ -183,7 +183,7 @@ class TestWhatIsRefused:
         assert len(empty) == 0, "nothing of a refused call is shown"
 
     @pytest.mark.parametrize("value", [7, "text", None, [b"x"], b"x" * (16 * 1024 * 1024 + 1)])
-    def test_values(self, empty: Clone, value: Any) -> None:
+    def test_bad_values_are_refused(self, empty: Clone, value: Any) -> None:
         acts: tuple[Callable[[], object], ...] = (
             lambda: empty.set("/a", value), lambda: empty.set_many({"/a": b"", "/b": value}),
         )  # fmt: skip
@@ -192,13 +192,13 @@ class TestWhatIsRefused:
                 act()
         assert len(empty) == 0
 
-    def test_bytes_of_other_kinds_are_taken(self, empty: Clone) -> None:
+    def test_bytearray_and_memoryview_values_are_taken(self, empty: Clone) -> None:
         empty.update({"/a": bytearray(b"1"), "/b": memoryview(b"2")})
         empty["/c"] = bytearray(b"3")
         assert dict(empty) == {"/a": b"1", "/b": b"2", "/c": b"3"} and type(empty["/a"]) is bytes
 
     @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e12, "5", True])
-    def test_ttls(self, empty: Clone, ttl: Any) -> None:
+    def test_bad_ttls_are_refused(self, empty: Clone, ttl: Any) -> None:
         acts: tuple[Callable[[], object], ...] = (
             lambda: empty.set("/a", b"", ttl=ttl), lambda: empty.set_many({"/a": b""}, ttl=ttl),
         )  # fmt: skip
@@ -210,7 +210,7 @@ class TestWhatIsRefused:
         assert len(empty) == 0
 
     @pytest.mark.parametrize("subtree", ["a", "/a", "a/", "//\x01/", 7])
-    def test_subtrees(self, subtree: object) -> None:
+    def test_bad_subtrees_are_refused(self, subtree: object) -> None:
         with pytest.raises(BadSubtree):
             Clone(NO_SERVER, subtree=subtree)  # type: ignore[arg-type]
 
@@ -221,11 +221,11 @@ class TestWhatIsRefused:
             {"max_lag_s": -1}, {"silence_s": float("nan")}, {"subtrees": "/a/"}, {"subtrees": ["/a"]},
         ],
     )  # fmt: skip
-    def test_settings(self, settings: dict[str, object]) -> None:
+    def test_bad_settings_are_refused(self, settings: dict[str, object]) -> None:
         with pytest.raises(BadInput):
             Clone(NO_SERVER, **settings)  # type: ignore[arg-type]
 
-    def test_conditions(self, empty: Clone) -> None:
+    def test_a_negative_if_revision_is_refused(self, empty: Clone) -> None:
         with pytest.raises(BadInput, match="if_revision"):
             empty.set("/a", b"", if_revision=-1)
 
@@ -238,7 +238,7 @@ def test_a_clone_that_only_writes_holds_nothing() -> None:
     clone.close(0.0)
 
 
-def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
+def test_a_clone_tells_its_state_before_any_server_is_heard() -> None:
     clone = Clone(NO_SERVER, subtree="/x/", name="me")
     assert clone.state == "CONNECTING" and clone.staleness_s == float("inf") and clone.revision == 0
     assert clone.active is None and clone.stats == {} and clone.verify(contents=False).ok and clone.name == "me"
@@ -247,7 +247,7 @@ def test_what_it_is_worth_is_told_before_there_is_anything() -> None:
     assert clone.state is State.CLOSED
 
 
-def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
+def test_an_overridden_set_is_used_by_item_assignment_too() -> None:
     class Shouting(Clone):
         def set(self, key: str, value: bytes, *rest: object, **more: object) -> Ticket:
             return super().set(key, value.upper())
@@ -259,7 +259,7 @@ def test_a_set_of_ones_own_is_used_wherever_something_is_set() -> None:
         clone.close(0.0)
 
 
-def test_who_keeps_only_the_method_goes_on_setting() -> None:
+def test_a_kept_set_method_keeps_its_clone_open() -> None:
     put = Clone(NO_SERVER).set
     gc.collect()
     ticket = put("/a", b"1")
@@ -269,7 +269,7 @@ def test_who_keeps_only_the_method_goes_on_setting() -> None:
     assert isinstance(ticket.error, Closed)
 
 
-def test_a_pin_is_what_is_held_and_the_number_of_that_moment() -> None:
+def test_a_pin_has_the_values_with_their_revision() -> None:
     with contextlib.closing(Clone(NO_SERVER, codec="json")) as clone:
         clone["/a"] = [1]
         assert clone.pin() == ({"/a": [1]}, 0, 0)
@@ -287,21 +287,21 @@ class TestEntry:
         )
         return empty
 
-    def test_what_the_servers_confirmed_has_its_revision(self, held: Clone) -> None:
+    def test_a_confirmed_value_has_its_revision(self, held: Clone) -> None:
         entry = held.entry("/a")
         assert entry is not None and not entry.pending and str(entry.revision) == "1.7"
         assert entry == ("/a", b"1", number(1, 7), None)
         assert held.entry("/none") is None
 
     @pytest.mark.parametrize("many", [1, 3000])
-    def test_an_own_value_has_none_that_a_condition_could_be_built_on(self, held: Clone, many: int) -> None:
+    def test_an_unconfirmed_own_set_is_pending_without_a_revision(self, held: Clone, many: int) -> None:
         held.set_many({"/a": b"mine", **{f"/{i}": b"" for i in range(many)}})
         entry = held.entry("/a")
         assert entry is not None and entry.pending and (entry.value, entry.revision) == (b"mine", UNKNOWN)
         assert held.entry("/new") is None and held.entry("/0").revision == UNKNOWN  # type: ignore[union-attr]
         assert not held.entry("/b").pending  # type: ignore[union-attr]
 
-    def test_nor_has_one_that_was_refused_and_is_shown_still(self, held: Clone) -> None:
+    def test_a_refused_own_set_that_is_still_shown_is_pending(self, held: Clone) -> None:
         internals(held.mounts["/"]).mailbox.core.channels[0].replica.orphans.add("/a")
         assert held.entry("/a").pending  # type: ignore[union-attr]
 
@@ -310,6 +310,6 @@ class TestEntry:
         assert held.entry("/a") == ("/a", b"1", number(1, 7), None)
 
     @pytest.mark.parametrize("wrong", [True, -1, 1.5, "1.2.3", "x", 1 << 63])
-    def test_what_is_no_revision_is_refused(self, held: Clone, wrong: object) -> None:
+    def test_an_invalid_if_revision_is_refused(self, held: Clone, wrong: object) -> None:
         with pytest.raises(BadInput, match="not a revision"):
             held.set("/a", b"", if_revision=wrong)  # type: ignore[arg-type]

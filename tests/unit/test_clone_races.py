@@ -101,7 +101,7 @@ def test_a_copy_is_of_one_moment_while_many_keys_come_and_go(copy: Callable[[Clo
     assert sizes and sizes.keys() <= {len(INITIAL), len(INITIAL) + len(GROUP)}
 
 
-def test_what_goes_while_a_dict_asks_for_each_key_names_the_remedy() -> None:
+def test_dict_of_a_changing_clone_raises_an_error_that_names_snapshot() -> None:
     missed = []
     with Changing() as changing:
         while changing.goes_on:
@@ -113,7 +113,7 @@ def test_what_goes_while_a_dict_asks_for_each_key_names_the_remedy() -> None:
     assert all(re.fullmatch(r"'/group/\d+' .* went while you iterated, use clone\.snapshot\(\)", m) for m in missed)
 
 
-def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Clone) -> None:
+def test_a_key_deleted_during_iteration_raises_an_error_that_names_snapshot(clone: Clone) -> None:
     with pytest.raises(KeyError) as plain:
         clone["/none"]
     assert str(plain.value) == "'/none'" and plain.value.args == ("/none",)
@@ -129,7 +129,7 @@ def test_a_miss_names_the_remedy_where_something_iterated_a_moment_ago(clone: Cl
             clone.prefix("/")[key]
 
 
-def test_an_async_clone_names_the_remedy_too() -> None:
+def test_an_async_clone_names_snapshot_for_a_key_deleted_after_iteration() -> None:
     async def run() -> None:
         async with AsyncClone(NO_SERVER) as made:
             made.submit("/a", b"1")
@@ -142,7 +142,7 @@ def test_an_async_clone_names_the_remedy_too() -> None:
     asyncio.run(run())
 
 
-def test_a_value_is_looked_for_in_one_moment(clone: Clone, meddler: Meddler) -> None:
+def test_a_search_in_values_survives_a_clear_during_the_search(clone: Clone, meddler: Meddler) -> None:
     meddler.act = clone.clear
     assert b"none" not in clone.values()
 
@@ -155,7 +155,7 @@ def test_an_update_from_another_clone_is_of_one_moment(clone: Clone, meddler: Me
     other.close(0.0)
 
 
-def test_an_async_clone_iterates_over_what_there_was() -> None:
+def test_an_async_clone_iterates_over_the_items_present_at_the_start() -> None:
     async def use() -> None:
         clone = AsyncClone(NO_SERVER)
         for view in (clone.items, clone.values, clone.keys):
@@ -202,7 +202,7 @@ def test_flush_takes_tickets_that_are_settled_meanwhile(clone: Clone) -> None:
         mailbox.refused.clear()
 
 
-def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
+def test_a_watch_that_is_garbage_is_removed_from_the_clone(clone: Clone) -> None:
     kept = clone.watch()
     for _ in range(10):
         # The watch is garbage at once.
@@ -213,7 +213,7 @@ def test_a_watch_that_is_forgotten_is_kept_no_more(clone: Clone) -> None:
     assert internals(clone).mailbox.watches == [kept.queue]
 
 
-def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
+def test_an_async_watch_gives_changes_that_came_just_before_its_end() -> None:
     class Late(WatchQueue):
         """Changes come, and the watch ends, right after it was found empty."""
 
@@ -232,7 +232,7 @@ def test_what_came_just_before_the_end_of_a_watch_is_given() -> None:
     assert asyncio.run(use()) == ["/a"]
 
 
-def test_callbacks_have_one_thread_whoever_is_the_first_to_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_first_callbacks_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     both, made, called = threading.Barrier(2), [], threading.Semaphore(0)
 
     class Slow(threading.Thread):

@@ -33,7 +33,7 @@ def watch_of(on_bad: OnBad, *found: Changed) -> Watch:
 MIXED = Changed(["/a", "/b", "/c", "/d", "/e"], [b"1", None, b"{", b"null", b"]"], 7, expiries=[1])
 
 
-def test_a_change_whose_value_is_bad_is_skipped_one_by_one_and_in_batches() -> None:
+def test_a_watch_with_on_bad_skip_skips_changes_with_bad_values() -> None:
     assert [(c.key, c.value, c.operation) for c in watch_of("skip", MIXED)] == [
         ("/a", 1, "set"), ("/b", None, "delete"), ("/d", None, "set")
     ]  # fmt: skip
@@ -43,14 +43,14 @@ def test_a_change_whose_value_is_bad_is_skipped_one_by_one_and_in_batches() -> N
     )  # fmt: skip
 
 
-def test_a_callable_says_what_stands_in_its_place() -> None:
+def test_an_on_bad_callable_gives_the_replacement_of_a_bad_value() -> None:
     bad = [("/c", b"{", BadValue), ("/e", b"]", BadValue)]
     assert [c.value for c in watch_of(told, MIXED)] == [1, None, bad[0], None, bad[1]]
     [changes] = watch_of(told, MIXED).batches()
     assert changes.values == [1, None, bad[0], None, bad[1]]
 
 
-def test_what_the_callable_raises_is_raised_and_the_next_change_can_be_read() -> None:
+def test_a_watch_can_be_read_on_after_its_on_bad_callable_raised() -> None:
     def refuse(key: str, data: bytes, error: Exception) -> Any:
         raise LookupError(key)
 
@@ -60,7 +60,7 @@ def test_what_the_callable_raises_is_raised_and_the_next_change_can_be_read() ->
     assert watch.get(1).value == 2
 
 
-def test_a_codec_of_ones_own_may_raise_what_it_likes() -> None:
+def test_a_custom_codec_may_raise_any_error() -> None:
     values = [b"1", b"x"]
     assert Decoding(int, "skip").column(["/a", "/b"], values)[0] == 1
     assert Decoding(int, told).column(["/a", "/b"], values) == [1, ("/b", b"x", ValueError)]
@@ -69,7 +69,7 @@ def test_a_codec_of_ones_own_may_raise_what_it_likes() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["ignore", "", None, 3])
-def test_what_on_bad_may_be(wrong: Any) -> None:
+def test_an_invalid_on_bad_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInput, match="is not 'raise', 'skip' or a callable"):
         Decoding(Json().decode, wrong)
 
@@ -81,7 +81,7 @@ def clone() -> Iterator[Clone]:
         yield made
 
 
-def test_items_by_the_same_rule(clone: Clone) -> None:
+def test_items_of_a_clone_follow_on_bad(clone: Clone) -> None:
     with pytest.raises(BadValue, match="key '/a/2'"):
         list(clone.items())
     assert dict(clone.items(on_bad="skip")) == {"/a/1": 1, "/b": 2}
@@ -92,13 +92,13 @@ def test_items_by_the_same_rule(clone: Clone) -> None:
         clone.watch(on_bad="drop")  # type: ignore[arg-type]
 
 
-def test_items_under_a_prefix_by_the_same_rule(clone: Clone) -> None:
+def test_items_of_a_prefix_view_follow_on_bad(clone: Clone) -> None:
     assert dict(clone.prefix("/a/").items(on_bad="skip")) == {"/a/1": 1}
     with pytest.raises(BadValue, match="key '/a/2'"):
         list(clone.prefix("/a/").items())
 
 
-def test_an_expiry_is_told_from_a_delete() -> None:
+def test_a_watch_tells_an_expiry_from_a_delete() -> None:
     found = Changed(["/a", "/b", "/c"], [None, None, b"1"], 3, expiries=[1])
     watch = Watch(queue_of(found, found), None, lambda: None, None)
     assert [(c.operation, c.expired) for c in [next(watch) for _ in range(3)]] == [
@@ -110,7 +110,7 @@ def test_an_expiry_is_told_from_a_delete() -> None:
     assert (rest.keys, rest.deletes, rest.expiries) == (["/b", "/c"], [0], [0])
 
 
-def test_a_conflating_watch_knows_what_the_latest_change_of_a_key_is() -> None:
+def test_a_conflating_watch_tells_if_the_latest_change_is_an_expiry() -> None:
     first = Changed(["/a", "/b", "/c"], [None, None, b"1"], 3, expiries=[0, 1])
     then = Changed(["/b", "/c"], [b"2", None], 4, expiries=[1])
     watch = Watch(queue_of(first, then, conflate=True), None, lambda: None, None)

@@ -39,7 +39,7 @@ SLOTS = b"\xff" * 32
     ],
     ids=" ".join,
 )
-def test_what_does_not_go_together_is_refused(extras: dict[str, Any]) -> None:
+def test_columns_that_exclude_each_other_or_are_malformed_are_refused(extras: dict[str, Any]) -> None:
     assert verdict("kvset", kvset(1, [], [], extras)) == "bad"
 
 
@@ -53,7 +53,7 @@ def test_what_does_not_go_together_is_refused(extras: dict[str, Any]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_goes_together_is_done(keys: list[str], extras: dict[str, Any]) -> None:
+def test_columns_that_may_be_combined_are_taken(keys: list[str], extras: dict[str, Any]) -> None:
     assert verdict("kvset", kvset(1, keys, [b"1"] * len(keys), extras)) == "taken"
 
 
@@ -69,7 +69,7 @@ def test_an_attempt_that_a_commit_does_not_name_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("runs", [[], [[5, 2]], [[5, 0], [6, 1]], [[5, 1], [6, 1]], [[-1, 1]]])
-def test_runs_of_revisions_that_are_not_of_all_keys_are_refused(runs: list[list[int]]) -> None:
+def test_revision_runs_that_do_not_match_the_keys_are_refused(runs: list[list[int]]) -> None:
     assert segment_of([["/a"], [b"1"], {"r": [[5, 1]]}]).keys == ["/a"]
     with pytest.raises(BadFrame):
         segment_of([["/a"], [b"1"], {"r": runs}])

@@ -22,7 +22,7 @@ def test_two_clients_that_write_a_key_in_one_turn_are_told_different_revisions()
     assert talk.map == {"/k": b"two"}
 
 
-def test_a_chp1_set_after_a_batch_gets_a_record_of_its_own_if_it_writes_the_same_key() -> None:
+def test_a_chp1_set_after_a_batch_of_the_key_gets_another_revision() -> None:
     talk = Talk()
     talk.set(ONE, 1, {"/k": b"one"})
     talk.set_chp1("/k", b"chp1")
@@ -45,7 +45,7 @@ def told_again(talk: Talk, no: int) -> list[tuple[int, int]]:
     return talk.acks(ONE)
 
 
-def test_a_batch_that_comes_again_is_told_its_own_revision() -> None:
+def test_a_repeated_batch_is_acknowledged_with_its_first_revision() -> None:
     """With its session's last revision, the client could overwrite the second client's value of /k by a condition."""
     talk = Talk()
     for no in (1, 2, 3):
@@ -60,7 +60,7 @@ def test_a_batch_that_comes_again_is_told_its_own_revision() -> None:
     assert ours == theirs, "and a server that catches up by a snapshot knows it too"
 
 
-def test_a_revision_that_is_forgotten_is_given_as_one_that_no_key_has() -> None:
+def test_a_repeated_batch_whose_revision_is_forgotten_is_acknowledged_as_unknown() -> None:
     talk = Talk(replace(DEFAULT, runs_max=2))
     for no in (1, 2, 3):
         talk.set(ONE, no, {"/k": b"one"})
@@ -69,7 +69,7 @@ def test_a_revision_that_is_forgotten_is_given_as_one_that_no_key_has() -> None:
     assert [told_again(talk, no) for no in (1, 2, 3)] == [[(1, 1)], [told[1]], [told[2]]]
 
 
-def test_a_lease_is_opened_and_ended_also_by_a_batch_of_which_no_item_is_newer() -> None:
+def test_a_batch_without_newer_items_still_opens_and_ends_a_lease() -> None:
     talk, lease = Talk(), b"L" * 16
     talk.set(TWO, 1, {"/k": b"newer"})
     talk.turn()

@@ -120,7 +120,7 @@ def pair() -> Pair:
     return Pair()
 
 
-def test_the_record_names_the_parts_and_both_servers_have_the_rows(pair: Pair) -> None:
+def test_a_commit_record_names_staged_batches_and_both_servers_have_the_rows(pair: Pair) -> None:
     pair.stage()
     pair.commit()
     pair.run(1.0)
@@ -135,7 +135,7 @@ def test_the_record_names_the_parts_and_both_servers_have_the_rows(pair: Pair) -
         core.state.check()
 
 
-def test_what_a_commit_replaces_is_deleted_in_the_same_record() -> None:
+def test_a_commit_record_deletes_the_keys_that_the_commit_replaces() -> None:
     pair = Pair(replace(SMALL, part_bytes=50))
     pair.send({"/r/old": b"1", "/other": b"1"})
     pair.stage()
@@ -148,7 +148,7 @@ def test_what_a_commit_replaces_is_deleted_in_the_same_record() -> None:
 @pytest.mark.parametrize(
     "columns", [{"n": [[0], [0]]}, {"l": b"l" * 16}, {"publish": [["t", 1, pack_messages(None, [b"a"])]]}]
 )
-def test_a_batch_that_the_commit_looks_at_is_in_the_record(columns: dict[str, Any]) -> None:
+def test_a_batch_with_conditions_lease_or_messages_is_committed_with_its_rows(columns: dict[str, Any]) -> None:
     pair = Pair()
     pair.send({}, topic=["t", {}])
     pair.send({}, lease=[b"l" * 16, 60_000])
@@ -174,7 +174,7 @@ def test_the_record_covers_a_number_for_each_update_or_for_each_segment(pair: Pa
     assert is_commit(pair.last("P")) and last - first + 1 == len(items)
 
 
-def test_a_small_commit_has_its_rows() -> None:
+def test_the_record_of_a_small_commit_has_the_rows() -> None:
     pair = Pair(DEFAULT)
     pair.send({"/a": b"1"}, stage=[TRANSACTION, "0"])
     pair.send({}, commit=[TRANSACTION, "job", 1, [["0", 1]], None])
@@ -193,7 +193,7 @@ def test_a_peer_of_an_older_version_gets_the_rows(pair: Pair) -> None:
     assert COMMIT not in kinds(pair.rows["P"])
 
 
-def test_an_older_peer_gets_the_whole_state_in_place_of_a_record_that_it_can_not_read(pair: Pair) -> None:
+def test_an_older_peer_gets_the_whole_state_instead_of_a_commit_record(pair: Pair) -> None:
     at = pair.b.state.proof()
     pair.stage()
     pair.commit()
@@ -206,7 +206,7 @@ def test_an_older_peer_gets_the_whole_state_in_place_of_a_record_that_it_can_not
         assert kind in [frames[0] for frames in pair.p.end_turn().to_peer]
 
 
-def test_a_passive_that_has_something_else_staged_asks_for_the_whole_state(pair: Pair) -> None:
+def test_a_passive_whose_staged_batches_differ_asks_for_the_whole_state(pair: Pair) -> None:
     pair.stage()
     pair.run(0.5)
     pair.b.state.staging.transactions[TRANSACTION].crcs["1"] ^= 1
@@ -252,7 +252,7 @@ def joined_by_state(pair: Pair) -> None:
     assert pair.p.pair.in_sync() and pair.b.state.staging.transactions
 
 
-def test_a_passive_that_joins_while_the_map_gets_the_commit_has_all_of_it(pair: Pair) -> None:
+def test_a_passive_that_joins_while_a_commit_is_applied_gets_it_whole(pair: Pair) -> None:
     pair.stage()
     pair.run(0.5)
     pair.stopped = "B"
@@ -265,7 +265,7 @@ def test_a_passive_that_joins_while_the_map_gets_the_commit_has_all_of_it(pair: 
     assert joined.state.map.values == ROWS and pair.p.pair.in_sync()
 
 
-def test_a_successor_has_the_commit_and_publishes_it_to_those_that_resume(pair: Pair) -> None:
+def test_a_successor_has_the_commit_and_gives_its_rows_to_a_feed(pair: Pair) -> None:
     pair.stage()
     before = pair.p.state.number
     pair.commit()
@@ -335,7 +335,7 @@ class Lone:
         return self.set({}, commit=[TRANSACTION, "job", 1, [["0", 4], ["1", 4]], None])
 
 
-def test_a_channel_gets_a_share_a_turn_and_later_updates_behind_it() -> None:
+def test_a_channel_gets_a_commit_in_shares_and_later_updates_behind_it() -> None:
     # The map has all of it long before the channel.
     limits = replace(SMALL, deferred_slice_items=100)
     lone, topic, other = Lone("/r/", "/other/", limits=limits), channel_topic("/r/"), channel_topic("/other/")
@@ -354,7 +354,7 @@ def test_a_channel_gets_a_share_a_turn_and_later_updates_behind_it() -> None:
     assert beats[-1][0][2:4] == [lone.core.state.number, headers[-1][3]] and not lone.core.committer.committed.busy
 
 
-def test_a_record_of_owners_does_not_end_the_publication() -> None:
+def test_an_access_record_does_not_end_the_publication_of_a_commit() -> None:
     lone, topic = Lone("/r/"), channel_topic("/r/")
     turns = [lone.turn(lone.commit())]
     # The first batch of a client under rules makes such a record.
@@ -365,7 +365,7 @@ def test_a_record_of_owners_does_not_end_the_publication() -> None:
     assert kinds([op.body for op in turns[1].journal if isinstance(op, Append)]) == [ACCESS]
 
 
-def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair) -> None:
+def test_a_server_that_becomes_passive_stops_publishing_the_commit(pair: Pair) -> None:
     pair.p.subscription([b"1", b"\x01" + channel_topic("/r/")])
     pair.stage()
     pair.commit()
@@ -375,7 +375,7 @@ def test_a_server_that_is_not_active_any_more_publishes_nothing_of_it(pair: Pair
     assert not published([pair.turn("P")], channel_topic("/r/")) and not pair.p.committer.committed.channels.behind
 
 
-def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(
+def test_a_feed_gets_committed_rows_from_memory_or_from_the_journal(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.send({"/a": b"1"})
@@ -401,7 +401,7 @@ def test_who_follows_the_log_gets_the_rows_from_memory_or_from_the_journal(
             assert end == pair.cores[name].state.number
 
 
-def test_a_reader_whose_staged_rows_are_gone_is_told_where_it_may_begin(pair: Pair) -> None:
+def test_a_feed_without_its_staged_rows_is_told_where_to_begin(pair: Pair) -> None:
     pair.stage()
     before = pair.p.state.number
     pair.commit()
@@ -456,7 +456,7 @@ class Stored(Lone):
 
 
 @pytest.mark.parametrize("chunks", [-1, 0, 2, 40], ids=["rows", "begun", "under way", "snapshot"])
-def test_a_restart_between_the_slices_finds_the_whole_commit(tmp_path: Path, chunks: int) -> None:
+def test_a_restart_while_a_commit_is_applied_finds_the_whole_commit(tmp_path: Path, chunks: int) -> None:
     with closing(open_journal(f"sqlite:{tmp_path}")) as journal:
         lone = Stored(journal)
         if chunks >= 0:
@@ -473,9 +473,7 @@ def test_a_restart_between_the_slices_finds_the_whole_commit(tmp_path: Path, chu
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_server_that_was_started_again_between_staging_and_commit_makes_a_record_with_the_rows(
-    tmp_path: Path, snapshot: bool
-) -> None:
+def test_a_restart_between_staging_and_commit_makes_a_record_with_the_rows(tmp_path: Path, snapshot: bool) -> None:
     with closing(open_journal(f"sqlite:{tmp_path}")) as journal:
         lone = Stored(journal)
         if snapshot:
@@ -485,7 +483,7 @@ def test_a_server_that_was_started_again_between_staging_and_commit_makes_a_reco
         assert COMMIT not in kinds(records) and lone.core.state.map.values == ROWS
 
 
-def test_a_transaction_that_lasts_is_committed_with_its_rows_as_the_journal_may_let_them_go() -> None:
+def test_a_record_has_the_rows_if_the_journal_may_drop_staged_batches() -> None:
     for retains, kind in (((1 << 30, 86_400.0), COMMIT), ((200, 86_400.0), BATCH), ((1 << 30, 1.0), BATCH)):
         lone = Lone()
         lone.core.committer.retains = retains
@@ -494,7 +492,7 @@ def test_a_transaction_that_lasts_is_committed_with_its_rows_as_the_journal_may_
         assert kinds([op.body for op in lone.turn(lone.commit()).journal if isinstance(op, Append)])[0] == kind
 
 
-def test_a_kind_is_told_by_one_byte_however_many_items_follow() -> None:
+def test_is_commit_recognizes_a_commit_record_with_any_number_of_items() -> None:
     for items in (0, 14, 15, 70_000):
         body = encode(Commit(0, 1, 1, 0, [], TRANSACTION, "job", 1, []), [b"\xc0"] * items)
         assert is_commit(body) and not is_commit(encode(Batch(0, 1, 1, 0, [], False), [b"\xc0"] * items))
@@ -523,7 +521,7 @@ def test_a_replica_publishes_what_the_pair_publishes() -> None:
     assert pair.r.state.map.values == ROWS and pair.r.state.proof() == pair.p.state.proof()
 
 
-def test_a_replica_that_has_something_else_staged_gets_the_whole_state() -> None:
+def test_a_replica_whose_staged_batches_differ_gets_the_whole_state() -> None:
     pair = WithReplica(SMALL)
     for n, (key, value) in enumerate(ROWS.items(), 1):
         pair.put("PB", SESSION, n, {key: value}, stage=[TRANSACTION, "0"])

@@ -51,9 +51,7 @@ def test_keys_are_offered_where_a_key_is_asked_for(shared: Shared, words: tuple[
     assert shared.closed == 1
 
 
-def test_of_too_many_the_folders_are_offered_as_deep_as_they_are_one(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_offered_in_place_of_too_many_keys(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "WORDS_MAX", 4)
     for key in ("/a/b/1", "/a/b/2", "/a/b/3", "/a/c", "/a/d/1", "/a/d/2"):
         shared.put(key, b"")
@@ -61,7 +59,7 @@ def test_of_too_many_the_folders_are_offered_as_deep_as_they_are_one(
     assert offered("get", "/a/b") == ["/a/b/1", "/a/b/2", "/a/b/3"]
 
 
-def test_without_a_pair_or_with_bad_settings_nothing_is_offered(
+def test_no_key_is_offered_without_a_pair_or_with_bad_settings(
     shared: Shared, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     shared.synced = False
@@ -83,7 +81,7 @@ def test_an_unknown_shell_is_refused_by_name() -> None:
     assert done.exit_code == 2 and "'tcsh'" in done.stderr and "'fish'" in done.stderr
 
 
-def test_bash_takes_it_and_asks(tmp_path: Path) -> None:
+def test_bash_completes_words_with_the_script(tmp_path: Path) -> None:
     """A bash that reads the script completes words by its function."""
     program = tmp_path / "chp"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m chp_client.cli "$@"\n')

@@ -99,7 +99,7 @@ def test_each_setting_has_three_spellings(tmp_path: Path) -> None:
     assert (by_flag.solo_wait_s, by_flag.retain_bytes, by_flag.pending_bytes_max) == (None, 1024, 2 << 20)
 
 
-def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+def test_the_shown_configuration_can_be_read_again(tmp_path: Path) -> None:
     loaded = load([*PAIR, "--solo-wait-s", "never"], {"CHP_SERVER_SYNC": "off"})
     (tmp_path / "shown.toml").write_text(show(loaded))
     assert load(["--config", str(tmp_path / "shown.toml")], {}).config == loaded.config
@@ -207,7 +207,7 @@ def test_an_unknown_variable_is_an_error() -> None:
         ("sync = 'often'", ["sync = often", "chp.toml", "always, interval, off"]),
     ],
 )
-def test_a_wrong_file(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_wrong_config_file_is_refused_with_the_mistake_named(tmp_path: Path, text: str, words: list[str]) -> None:
     file = tmp_path / "chp.toml"
     file.write_text(text)
     (problem,) = problems("--config", str(file))
@@ -215,7 +215,7 @@ def test_a_wrong_file(tmp_path: Path, text: str, words: list[str]) -> None:
         assert word in problem
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_told_at_once() -> None:
     found = problems("--primry", "--sync", "often", "--metrics", "x", CHP_SERVER_BIND="y", CHP_SERVER_Z="1")
     assert len(found) == 5
 
@@ -228,7 +228,7 @@ def test_help_and_version_are_no_errors(word: str, capsys: pytest.CaptureFixture
     assert "chp-server" in capsys.readouterr().out
 
 
-def test_an_arbiter_may_say_how_long_its_session_lasts() -> None:
+def test_the_arbiter_setting_may_give_the_session_length() -> None:
     assert load([*PAIR, "--arbiter", "zk://z:2181/chp?session_s=5"], {}).config.arbiter == "zk://z:2181/chp?session_s=5"
 
 
@@ -274,11 +274,11 @@ def test_passwords_are_not_shown() -> None:
         (["--primary", "--peer", "tcp://127.0.0.1:5566"], False),
     ],
 )
-def test_only_this_host_reaches_a_server_that_is_not_told_otherwise(argv: list[str], exposed: bool) -> None:
+def test_a_server_is_exposed_only_if_insecure_and_bound_beyond_the_loopback(argv: list[str], exposed: bool) -> None:
     assert load(argv, {}).config.exposed == exposed
 
 
-def test_loopback_is_a_name_or_a_net_and_no_beginning_of_one() -> None:
+def test_addresses_that_only_look_like_the_loopback_are_not_loopback() -> None:
     assert not any(map(is_loopback, ("tcp://127.example.org:1", "tcp://127.0.0.1.example.org:1", "tcp://0.0.0.0:1")))
 
 
@@ -309,6 +309,6 @@ def test_a_password_is_shown_nowhere(url: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--data", "--backup-dir"])
-def test_an_empty_directory_is_none(flag: str) -> None:
+def test_an_empty_directory_setting_is_refused(flag: str) -> None:
     (problem,) = problems(flag, "")
     assert f"(from {flag})" in problem and "give a directory, or leave the setting out" in problem

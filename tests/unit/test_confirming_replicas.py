@@ -62,7 +62,7 @@ def test_a_set_is_replicated_once_three_servers_have_synced_it() -> None:
     assert pair.set() == [(2, 3)]
 
 
-def test_without_the_passive_replicas_make_nothing_replicated() -> None:
+def test_replicas_without_the_passive_do_not_make_a_set_replicated() -> None:
     pair = ThreeCopies()
     pair.stopped = "B"
     pair.run(5.0)
@@ -78,14 +78,14 @@ def test_a_peer_with_another_number_of_copies_is_noticed() -> None:
     assert pair.p.link.differences(peer) == {"copies": [3, 2]}
 
 
-def test_a_pair_without_copies_has_the_code_of_before() -> None:
+def test_a_pair_without_copies_uses_the_plain_acknowledgement_code() -> None:
     pair = WithReplica(confirms="R")
     assert type(pair.p.release) is AckRelease and type(pair.p.committer.acks) is Acks
     assert pair.p.status()["copies"] is None
     assert [each["in_sync"] for each in pair.p.status()["replicas"]] == [True]
 
 
-def test_a_journal_is_one_copy_whatever_its_connections() -> None:
+def test_a_journal_with_two_connections_is_one_copy() -> None:
     pair = ThreeCopies(copies=4)
     [stream] = pair.p.requests.replicas.streams.values()
     at = pair.p.state.proof()
@@ -176,7 +176,7 @@ def test_a_replica_behind_a_replica_is_no_copy() -> None:
     assert pair.replicas["R2"].upstream.ends == NO_COPY
 
 
-def test_a_promoted_server_opens_an_epoch_that_the_pair_had_not() -> None:
+def test_a_promoted_server_opens_an_epoch_far_above_the_pairs_epoch() -> None:
     pair = ThreeCopies()
     pair.set()
     epoch = epoch_of(pair.r.state.number)
@@ -211,14 +211,14 @@ REPLICA = ["--replica", "--upstream", "tcp://127.0.0.1:5556", "--bind", "tcp://1
         (["--promote", "--bootstrap"], "give one of the two"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused_in_a_line(argv: list[str], said: str) -> None:
+def test_bad_settings_for_copies_or_replicas_are_refused_in_a_line(argv: list[str], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(argv, {})
     [line] = [each for each in error.value.problems if said in each]
     assert "\n" not in line
 
 
-def test_a_replica_that_confirms_syncs_before_it_goes_on() -> None:
+def test_a_replica_that_confirms_has_sync_always_by_default() -> None:
     config = load([*REPLICA, "--confirms", "--data", "d"], {}).config
     assert (config.sync, config.store) == ("always", "sqlite:d")
     assert load([*PAIR, "--copies", "3"], {}).config.copies == 3

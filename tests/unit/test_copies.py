@@ -61,7 +61,7 @@ def backed(tmp_path: Path) -> Backed:
     return Backed(tmp_path)
 
 
-def test_a_ttl_is_that_of_the_backup_s_number(backed: Backed, tmp_path: Path) -> None:
+def test_a_backup_has_the_ttls_of_its_number(backed: Backed, tmp_path: Path) -> None:
     """A backup must have the ttls of its own number, since no rows follow that could correct them."""
     path = str(tmp_path / "b.db")
     backed.set(1.0)
@@ -111,7 +111,7 @@ def test_a_server_that_ends_leaves_no_part_of_a_backup(backed: Backed, tmp_path:
         b"x.db",
     ],
 )
-def test_a_backup_has_a_name_that_leads_nowhere_else(tmp_path: Path, name: object) -> None:
+def test_a_backup_name_that_is_a_path_or_malformed_is_refused(tmp_path: Path, name: object) -> None:
     """A path would let a user write `.db` files anywhere on the host, and learn which files exist."""
     backed = Backed(tmp_path / "backups")
     (tmp_path / "x.db").write_bytes(b"")
@@ -123,7 +123,7 @@ def test_a_backup_has_a_name_that_leads_nowhere_else(tmp_path: Path, name: objec
     assert os.listdir(tmp_path) == ["x.db"]
 
 
-def test_what_is_no_backup_of_the_directory_is_not_told_from_what_is_not_there(backed: Backed, tmp_path: Path) -> None:
+def test_restore_refuses_links_and_folders_like_missing_backups(backed: Backed, tmp_path: Path) -> None:
     secret = tmp_path.parent / "secret.db"
     secret.write_bytes(b"")
     (tmp_path / "link.db").symlink_to(secret)
@@ -139,7 +139,7 @@ def test_what_is_no_backup_of_the_directory_is_not_told_from_what_is_not_there(b
         backed.copies.backup(b"i", {"id": 1, "name": "dangling.db"})
 
 
-def test_a_restore_keeps_what_it_replaces(backed: Backed, tmp_path: Path) -> None:
+def test_a_restore_backs_up_the_state_that_it_replaces(backed: Backed, tmp_path: Path) -> None:
     backed.set(1.0)
     backed.copies.backup(b"i", {"id": 1, "name": "b.db"})
     backed.end_backup()
@@ -156,7 +156,7 @@ def test_a_restore_keeps_what_it_replaces(backed: Backed, tmp_path: Path) -> Non
     assert backed.core.state.map.values == {"/k": b"2"}, "and back"
 
 
-def test_a_restore_leaves_out_what_lived_with_a_lease_and_ends_those_that_live(backed: Backed) -> None:
+def test_a_restore_leaves_out_leased_keys_and_ends_present_leases(backed: Backed) -> None:
     """A lock that was held when the backup was made would be held for ever, without a holder."""
     lease = b"L" * 16
     backed.set(1.0, lease=[lease, 3000], l=lease)
@@ -169,7 +169,7 @@ def test_a_restore_leaves_out_what_lived_with_a_lease_and_ends_those_that_live(b
     assert not state.map.values and not state.leases
 
 
-def test_nothing_is_restored_if_what_is_there_can_not_be_kept(
+def test_a_restore_is_refused_if_the_present_state_cannot_be_backed_up(
     backed: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backed.set(1.0)
@@ -204,7 +204,7 @@ def test_a_restore_is_read_in_steps_and_turns_go_on_meanwhile(backed: Backed, tm
     assert backed.core.state.map.values == {"/k": b"3"}
 
 
-def test_what_is_no_backup_is_refused_when_it_is_looked_at(backed: Backed, tmp_path: Path) -> None:
+def test_a_restore_of_a_file_that_is_no_backup_is_refused(backed: Backed, tmp_path: Path) -> None:
     path = tmp_path / "b.db"
     path.write_bytes(b"no database" * 1000)
     backed.copies.restore(b"i", {"id": 2, "name": "b.db"})
@@ -212,7 +212,7 @@ def test_what_is_no_backup_is_refused_when_it_is_looked_at(backed: Backed, tmp_p
     assert not backed.copies.busy
 
 
-def test_a_backup_is_an_effect_of_the_turn_that_heard_of_it(backed: Backed, tmp_path: Path) -> None:
+def test_the_core_hands_a_backup_request_to_the_shell(backed: Backed, tmp_path: Path) -> None:
     backed.core.begin_turn(1.0, 1.0)
     backed.core.request([b"i", ICANHAZ, b"\x02backup\x03", packb({"id": 1, "chp": 3, "name": "b.db"})])
     turn = backed.core.end_turn()
@@ -223,7 +223,7 @@ def test_a_backup_is_an_effect_of_the_turn_that_heard_of_it(backed: Backed, tmp_
     assert isinstance(header[2], dict) and header[2]["name"] == "b.db" and (tmp_path / "b.db").exists()
 
 
-def test_what_can_t_be_begun_is_refused(backed: Backed) -> None:
+def test_a_restore_of_an_unknown_name_is_refused(backed: Backed) -> None:
     backed.copies.ask(Copy("restore", b"i", {"id": 1, "name": "none.db"}))
     header = backed.end_backup()
     assert header[0] == REFUSED and "no backup of that name" in str(header[3])

@@ -25,7 +25,7 @@ def cycles() -> Iterator[Cycles]:
     gc.collect()
 
 
-def test_cycles_of_what_is_new_are_found_when_there_is_much_of_it(cycles: Cycles) -> None:
+def test_cyclic_garbage_is_collected_once_many_new_objects_exist(cycles: Cycles) -> None:
     gone = weakref.ref(Thing())
     cycles.step(False)
     assert gone() is not None, "nothing was looked at yet"
@@ -34,7 +34,7 @@ def test_cycles_of_what_is_new_are_found_when_there_is_much_of_it(cycles: Cycles
     assert gone() is None and len(held) > NEW_MAX
 
 
-def test_slices_of_an_image_are_never_looked_at(cycles: Cycles) -> None:
+def test_the_garbage_collector_never_looks_at_slices_of_an_image(cycles: Cycles) -> None:
     before = gc.get_freeze_count()
     slices = [(["a"] * 10, [b""] * 10) for _ in range(100)]
     cycles.step(True)
@@ -42,7 +42,7 @@ def test_slices_of_an_image_are_never_looked_at(cycles: Cycles) -> None:
     assert not any(thing is slices[0] for thing in gc.get_objects())
 
 
-def test_what_is_frozen_is_freed_with_its_last_reference(cycles: Cycles) -> None:
+def test_a_frozen_object_is_freed_with_its_last_reference(cycles: Cycles) -> None:
     thing = Thing()
     thing.me = None
     gone = weakref.ref(thing)

@@ -12,7 +12,7 @@ def test_nothing_is_due_before_its_time() -> None:
     assert deadlines.due(0.9) == frozenset()
 
 
-def test_what_is_due_is_taken_out_once() -> None:
+def test_a_due_deadline_is_taken_out_once() -> None:
     deadlines = Deadlines()
     deadlines.set("a", 1.0)
     deadlines.set("b", 1.0)
@@ -32,7 +32,7 @@ def test_a_later_time_replaces_the_earlier_one() -> None:
     assert deadlines.due(2.0) == {"a"}
 
 
-def test_what_is_cleared_is_not_due() -> None:
+def test_a_cleared_deadline_is_not_due() -> None:
     deadlines = Deadlines()
     deadlines.set("a", 1.0)
     deadlines.clear("a")
@@ -41,7 +41,7 @@ def test_what_is_cleared_is_not_due() -> None:
     assert deadlines.first == NEVER
 
 
-def test_a_name_may_be_set_for_the_time_that_has_come() -> None:
+def test_a_deadline_may_be_set_again_for_the_present_time() -> None:
     """A part that has something more to do sets the time of the turn: it is due in the next one."""
     deadlines = Deadlines()
     deadlines.set("a", 1.0)

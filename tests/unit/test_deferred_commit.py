@@ -54,7 +54,7 @@ def bodies(messages: list[list[bytes]], topic: bytes, kind: int) -> list[list[An
     return [parts for m in messages if m[0] == topic and (parts := split(m[4]))[0][0] == kind]
 
 
-def test_it_is_acknowledged_and_published_before_it_is_in_the_map() -> None:
+def test_a_large_commit_is_acknowledged_and_published_before_the_map_has_it() -> None:
     server, topic = Server(), channel_topic("/bench/")
     server.turn(subscribe=topic)
     server.stage(b"1")
@@ -67,7 +67,7 @@ def test_it_is_acknowledged_and_published_before_it_is_in_the_map() -> None:
     server.core.state.check()
 
 
-def test_what_follows_in_the_same_turn_finds_it() -> None:
+def test_a_condition_later_in_the_turn_sees_the_commit() -> None:
     server = Server()
     server.stage(b"1")
     commit, condition = server.commit(), server.kvset(["/bench/0"], [b"2"], c=[[0], [0]])
@@ -76,7 +76,7 @@ def test_what_follows_in_the_same_turn_finds_it() -> None:
     assert server.core.state.map.values["/bench/0"] == b"1"
 
 
-def test_a_ttl_that_ends_in_the_same_turn_does_not_delete_what_replaced_its_key() -> None:
+def test_a_ttl_that_ends_in_a_commits_turn_spares_the_new_value() -> None:
     server = Server()
     server.turn(server.kvset(["/bench/0"], [b"0"], t=1000))
     server.stage(b"1")
@@ -85,7 +85,7 @@ def test_a_ttl_that_ends_in_the_same_turn_does_not_delete_what_replaced_its_key(
     assert server.core.state.map.values["/bench/0"] == b"1" and not server.core.state.map.deadlines
 
 
-def test_the_fingerprint_of_a_channel_is_that_of_its_map() -> None:
+def test_the_fingerprint_of_a_channel_is_right_after_a_deferred_commit() -> None:
     server, topic = Server(), channel_topic("/bench/")
     server.turn(server.kvset(["/bench/0", "/other/0"], [b"0", b"0"]), subscribe=topic)
     # This turn has a heartbeat, so the sum is known from here on.
@@ -99,7 +99,7 @@ def test_the_fingerprint_of_a_channel_is_that_of_its_map() -> None:
     assert beats[-1][0][4:6] == [len(revisions), sum(revisions)] and len(revisions) == len(KEYS)
 
 
-def test_a_small_share_of_the_map_is_applied_at_once() -> None:
+def test_a_commit_that_is_small_beside_the_map_is_applied_at_once() -> None:
     server = Server()
     many = [f"/other/{i}" for i in range(60_000)]
     server.turn(server.kvset(many, [b""] * len(many)))
@@ -109,7 +109,7 @@ def test_a_small_share_of_the_map_is_applied_at_once() -> None:
     assert not server.core.state.deferred and server.core.state.map.values["/bench/0"] == b"1"
 
 
-def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints() -> None:
+def test_a_channel_gets_greetings_and_no_heartbeats_while_a_commit_is_applied() -> None:
     server, topic = Server(), channel_topic("/bench/")
     server.turn(subscribe=topic)
     for n in range(3):
@@ -131,7 +131,7 @@ def test_a_very_large_one_takes_turns_that_greet_instead_of_giving_fingerprints(
     assert len(server.core.state.map) == 3 * DEFAULT.deferred_slice_items
 
 
-def test_a_passive_has_it_late_too_and_its_channels_are_right() -> None:
+def test_a_passive_defers_a_commit_too_and_its_channels_have_right_fingerprints() -> None:
     server, passive = Server(), Committed(DEFAULT)
     channel = passive.channels.subscribe(channel_topic("/bench/"), ReplicatedState(DEFAULT), b"1", 0.0)
     assert channel is not None
@@ -160,7 +160,7 @@ def a_server_with_a_late_commit() -> Server:
     return server
 
 
-def test_sets_go_on_between_the_slices_and_later_values_stay() -> None:
+def test_sets_go_on_while_a_commit_is_applied_and_later_values_stay() -> None:
     server = a_server_with_a_late_commit()
     server.turn(
         server.kvset(["/bench/0/0", "/bench/3/0", "/new"], [b"2"] * 3), server.kvset(["/bench/3/1"], [b""], d=[0])
@@ -199,7 +199,7 @@ def test_conditions_see_a_commit_that_the_map_does_not_have_yet() -> None:
     assert state.map.values["/bench/3/1"] == b"1" and "/other" not in state.map.values
 
 
-def test_a_second_commit_and_a_set_between_the_two_come_in_their_order() -> None:
+def test_two_commits_and_a_set_between_them_are_applied_in_order() -> None:
     server, first, second = Server(), b"1" * 16, b"2" * 16
     for transaction, value in ((first, b"1"), (second, b"2")):
         server.turn(server.kvset(KEYS, [value] * len(KEYS), stage=[transaction, "0"]))
@@ -219,7 +219,7 @@ def test_a_second_commit_and_a_set_between_the_two_come_in_their_order() -> None
     state.check()
 
 
-def test_a_passive_follows_sets_between_the_slices() -> None:
+def test_a_passive_follows_sets_while_a_commit_is_applied() -> None:
     server, passive = a_server_with_a_late_commit(), Committed(DEFAULT)
     server.turn(server.kvset(["/bench/3/0"], [b"2"]))
     for body in server.records:
@@ -230,7 +230,7 @@ def test_a_passive_follows_sets_between_the_slices() -> None:
     passive.state.check()
 
 
-def test_a_bound_of_keys_is_told_without_a_look_at_the_map() -> None:
+def test_the_key_limit_needs_the_whole_map_only_close_to_the_limit() -> None:
     server = a_server_with_a_late_commit()
     state, most = server.core.state, 4 * DEFAULT.deferred_slice_items
     assert state.keys_at_most == most

@@ -54,7 +54,7 @@ def work(talk: GroupTalk, member: Hand, bad: bytes = b"", most: int = 10_000) ->
     return done
 
 
-def test_a_message_that_kills_its_members_is_put_aside_and_the_others_are_done() -> None:
+def test_a_message_that_kills_its_members_becomes_a_dead_letter() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=3)
     talk.publish("t", *keyed(50))
@@ -81,7 +81,7 @@ def test_a_message_that_kills_its_members_is_put_aside_and_the_others_are_done()
     assert talk.core.committer.counts["dead_letters"] == 1 and row.n == 1
 
 
-def test_what_was_in_hand_with_it_is_given_one_by_one_and_what_was_not_all_together() -> None:
+def test_messages_in_hand_of_a_dead_member_are_given_one_by_one() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=5)
     talk.publish("t", *keyed(30))
@@ -112,7 +112,7 @@ def _slots(n: int) -> list[int]:
     return list(slots_of([f"k{i}" for i in range(n)], 0, n))
 
 
-def test_only_what_was_given_alone_or_back_by_name_can_reach_the_bound() -> None:
+def test_only_messages_given_alone_or_given_back_become_dead_letters() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=1)
     talk.publish("t", *keyed(10))
@@ -146,7 +146,7 @@ def test_only_what_was_given_alone_or_back_by_name_can_reach_the_bound() -> None
     assert group_of(third).floor() == 10 and not group_of(third).failures
 
 
-def test_closing_and_moving_add_nothing_and_losing_slots_counts() -> None:
+def test_a_slow_member_counts_as_a_failed_delivery_unlike_a_closed_one() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=5, ack_timeout_s=5)
     talk.publish("t", *keyed(40))
@@ -166,7 +166,7 @@ def test_closing_and_moving_add_nothing_and_losing_slots_counts() -> None:
     assert two.ack() == "fenced"
 
 
-def test_what_failed_is_held_back_for_a_time_that_doubles_and_holds_back_nothing_else() -> None:
+def test_a_failed_message_waits_ever_longer_and_delays_only_its_slot() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=10, retry_after_ms=4000)
     talk.publish("t", *keyed(10))
@@ -220,7 +220,7 @@ def test_a_dead_letter_that_is_refused_is_tried_again_and_its_slot_waits() -> No
 
 
 @pytest.mark.parametrize("told", [None, {"change": True, "max_deliveries": None}])
-def test_a_group_that_goes_while_its_letter_is_refused_leaves_nothing_to_do(told: dict[str, Any] | None) -> None:
+def test_a_refused_dead_letter_is_not_retried_without_its_group_or_bound(told: dict[str, Any] | None) -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=1)
     maker = talk.member("other")
@@ -243,7 +243,7 @@ def letters_of(facts: list[Any]) -> list[Any]:
     return [each for each in facts if "dead letter refused" in str(each)]
 
 
-def test_settings_are_changed_where_the_group_is() -> None:
+def test_a_change_of_group_settings_keeps_places_and_members() -> None:
     talk = GroupTalk()
     talk.publish("t", *keyed(10))
     one = talk.member()
@@ -269,7 +269,7 @@ def test_settings_are_changed_where_the_group_is() -> None:
         {"retry_after_ms": 10}, {"change": 1}, {"change": True, "start": 0}, {"change": True, "again": True},
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+def test_invalid_group_settings_are_refused(settings: dict[str, Any]) -> None:
     talk = GroupTalk()
     assert talk.group("t", "g", **settings) == "bad" if "change" not in settings else True
     maker = talk.member("maker")
@@ -277,7 +277,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
     assert talk.core.state.topics.groups.get("t", "g") is None
 
 
-def test_an_older_server_and_a_user_without_the_right_are_named() -> None:
+def test_delivery_settings_need_version_5_and_the_right_to_the_dead_topic() -> None:
     talk = GroupTalk()
     maker = talk.member("other")
     talk.core.committer.view.version = 4
@@ -307,7 +307,7 @@ def test_an_older_server_and_a_user_without_the_right_are_named() -> None:
     assert check_batch(granted, "ann", b"s" * 16, plain, staging) == "", "as it was"
 
 
-def test_what_can_t_be_given_back_is_refused() -> None:
+def test_an_invalid_give_back_of_messages_is_refused() -> None:
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=5)
     talk.publish("t", *keyed(10))
@@ -329,7 +329,7 @@ def test_what_can_t_be_given_back_is_refused() -> None:
         assert one.send(**{column: [["t", "g", []]]}) == "bad", "the server's to write"
 
 
-def test_a_dead_letter_is_read_from_the_journal_while_nobody_is_connected() -> None:
+def test_a_dead_letter_is_read_from_the_journal_without_connected_members() -> None:
     """A server that restarted has no messages in memory, and the last member died of this one."""
     talk = GroupTalk()
     talk.group("t", "g", max_deliveries=1)

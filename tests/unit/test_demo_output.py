@@ -12,7 +12,7 @@ from examples.rates.display import Plain
 ROOT = Path(__file__).parents[2]
 
 
-def test_help_helps_and_starts_nothing() -> None:
+def test_the_help_option_prints_the_usage() -> None:
     command = [sys.executable, "-m", "examples.rates.demo", "--help"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
     assert run.stdout.startswith("usage: make demo") and "takes about a minute" in run.stdout
@@ -44,7 +44,7 @@ def test_a_wait_shows_that_it_goes_on(monkeypatch: object) -> None:
     assert said == ["waiting for the Spark job to start (0 s)"] * 2
 
 
-def test_the_last_line_of_the_readme_is_the_demos_and_fits_eighty_columns() -> None:
+def test_the_readme_line_of_the_demo_is_right_and_fits_eighty_columns() -> None:
     (line,) = [each.strip() for each in (ROOT / "README.md").read_text().splitlines() if each.startswith("    demo: ")]
     assert len(line.replace("312", "1,000").replace("0.9", "10.9")) <= 80
     source = (ROOT / "examples/rates/demo.py").read_text()

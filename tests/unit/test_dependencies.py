@@ -68,7 +68,7 @@ def knows(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_package_imports_what_it_may_not(package: str) -> None:
+def test_no_package_imports_a_forbidden_package(package: str) -> None:
     for path in files(package):
         for name, line in imports(path):
             assert name.split(".")[0] not in FORBIDDEN[package], f"{path}:{line} imports {name}"
@@ -81,21 +81,21 @@ def test_pure_modules_do_no_io_and_know_no_time(path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["chp_server", "chp_client"])
-def test_pure_modules_lean_on_nothing_impure(package: str) -> None:
+def test_pure_modules_import_only_pure_modules(package: str) -> None:
     """A pure module may not get an impure one by a relative import either."""
     pure = {name_of(path) for path in pure_files()}
     for path in [*(PACKAGES[package] / "core").rglob("*.py"), *(MODULES[name] for name in PURE_BESIDES[package])]:
         assert knows(path) <= pure, f"{path} imports {knows(path) - pure}"
 
 
-def test_each_folder_says_what_it_is() -> None:
+def test_each_folder_has_a_docstring() -> None:
     for package in ("chp_server", "chp_client"):
         for folder in {path.parent for path in files(package)}:
             assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_module_leads_back_to_itself(package: str) -> None:
+def test_imports_of_a_package_form_no_cycle(package: str) -> None:
     """Imports go in one direction, also where they only name a type."""
     arrows = {name: knows(path) for name, path in MODULES.items() if name.startswith(f"{package}.")}
     for start in arrows:
@@ -133,7 +133,7 @@ def circle(arrows: dict[str, set[str]]) -> set[str]:
 CORE_ORDER = ("state", "updates", "pair", "asks", "peer", "questions", "core", "replica")
 
 
-def test_the_server_s_core_runs_in_one_direction() -> None:
+def test_the_folders_of_the_server_core_import_in_one_direction() -> None:
     """Assert that no folder of the core imports one that stands behind it in `CORE_ORDER`."""
     arrows = beside("chp_server.core")
     for number, name in enumerate(CORE_ORDER):
@@ -158,12 +158,12 @@ CORE_NAMES = {
 }  # fmt: skip
 
 
-def test_the_server_s_core_has_these_public_names() -> None:
+def test_the_server_core_has_exactly_the_listed_public_names() -> None:
     core = ServerCore(CoreConfig(), bytes(16), 0.0)
     assert {name for name in dir(core) if not name.startswith("_")} == CORE_NAMES
 
 
-def test_few_parts_of_the_server_s_core_know_all_of_the_pair() -> None:
+def test_only_listed_parts_of_the_server_core_import_the_pair_state() -> None:
     knowing = set()
     for name, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -172,7 +172,7 @@ def test_few_parts_of_the_server_s_core_know_all_of_the_pair() -> None:
     assert knowing == KNOW_THE_PAIR
 
 
-def test_views_of_the_server_s_core_are_small() -> None:
+def test_views_in_the_server_core_have_few_names() -> None:
     for path in sorted((PACKAGES["chp_server"] / "core").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases) and "View" in node.name:
@@ -180,7 +180,7 @@ def test_views_of_the_server_s_core_are_small() -> None:
                 assert len(names) <= VIEW_NAMES_MAX, f"{path}:{node.lineno} shows {len(names)} names"
 
 
-def test_parts_of_the_server_s_core_are_given_few_things() -> None:
+def test_parts_of_the_server_core_take_few_arguments() -> None:
     """A part that needs more is two parts, or decides what its owner should."""
     for path in sorted((PACKAGES["chp_server"] / "core").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -193,13 +193,13 @@ FOLDERS = sorted(name for name, path in MODULES.items() if path.stem == "__init_
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_lies_in_a_folder_has_one_direction(folder: str) -> None:
+def test_imports_inside_each_folder_have_one_direction(folder: str) -> None:
     """Of two folders side by side, or of a folder and a module, only one imports the other."""
     assert circle(beside(folder)) == set()
 
 
 @pytest.mark.parametrize("path", ["server/chp_server/shell/reactor.py", "tests/sim/servers.py"])
-def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
+def test_the_reactor_and_the_simulation_use_few_names_of_the_core(path: str) -> None:
     """h11's Connection has 11 public names, raft's RawNode 18 methods."""
     used = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
@@ -210,13 +210,13 @@ def test_who_runs_the_core_knows_little_of_it(path: str) -> None:
     assert len(used) <= CORE_NAMES_MAX, f"{path} uses of the core: {sorted(used)}"
 
 
-def test_the_parts_of_the_server_s_core_do_not_know_the_core() -> None:
+def test_the_parts_of_the_server_core_do_not_import_the_core() -> None:
     """A part of the core is given what it needs; only modules around the core, and a replica's core, import it."""
     knowing = {path.stem for path in files("chp_server") if "chp_server.core.core" in knows(path)}
     assert knowing == {"performing", "snapshots", "copies", "resources", "reactor", "cores", "core"}
 
 
-def test_only_the_agent_and_the_port_connect_to_a_server() -> None:
+def test_only_agent_port_and_gateway_channels_connect_to_a_server() -> None:
     """Assert that no other module of the client makes a DEALER; a browser's frames go by the gateway's."""
     made = set()
     for path in files("chp_client"):
@@ -227,7 +227,7 @@ def test_only_the_agent_and_the_port_connect_to_a_server() -> None:
     assert made == allowed
 
 
-def test_only_packages_lie_in_the_three_folders() -> None:
+def test_the_source_folders_contain_only_installed_packages() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = set(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
     for folder in ("chp", "server", "client"):
@@ -262,7 +262,7 @@ def defined() -> dict[str, set[str]]:
     return found
 
 
-def test_what_the_journeys_name_exists() -> None:
+def test_names_in_the_architecture_journeys_exist() -> None:
     """In `A.b`, A is a class or a module that has b; a single name is a class, a function or a field."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]
@@ -276,7 +276,7 @@ def test_what_the_journeys_name_exists() -> None:
     assert len(set(names)) > 80, "and they are many"
 
 
-def test_the_journeys_name_the_file_of_what_stands_in_several() -> None:
+def test_the_journeys_name_the_file_of_each_ambiguous_class() -> None:
     """A paragraph that names an ambiguous class, such as `Channels`, says which file is meant."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     journeys = page[page.index("## A KVSET's journey") : page.index("## From KVSETs to records")]

@@ -58,19 +58,19 @@ def test_a_pair_that_is_well() -> None:
         ({"copies": {"wanted": 3, "in_sync": 2}}, BAD, "2 copies of 3 are in sync at tcp://a:5556"),
     ],
 )
-def test_what_is_wrong_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:
+def test_each_problem_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:
     [finding] = [each for each in found(**facts) if words in each.what and each.level != GOOD][:1]
     assert finding.level == level and (finding.remedy or ";" in finding.what)
 
 
-def test_a_server_that_can_not_write_is_no_healthy_pair() -> None:
+def test_a_pair_with_a_read_only_server_is_degraded() -> None:
     why = "read-only: the journal's file was removed; save what is held, and start it again"
     said = found(room={**ROOM, "read_only": True, "why": why})
     assert Finding(BAD, f"tcp://a:5556 refuses sets: {why}") in said, "it has its own remedy"
     assert said[-1] == Finding(BAD, f"the pair is degraded: tcp://a:5556: {why}")
 
 
-def test_a_server_that_stands_still_on_a_full_disk_is_named_first_and_nothing_follows_from_its_old_status() -> None:
+def test_a_server_that_stands_still_on_a_full_disk_comes_first() -> None:
     room = {**ROOM, "full": True, "read_only": True, "why": "read-only: disk full", "disk_free": 0}
     still = {**FACTS, "wall_ms": round(NOW_MS - 41_700), "room": room, "turns": {"longest_ms": 2500.0}}
     a = ServerStatus("tcp://a:5556", facts=still)
@@ -92,7 +92,7 @@ def test_a_port_that_takes_no_connection_is_named() -> None:
     assert finding.what == "tcp://a:5556: port 5557 (P+1) is not reachable from here"
 
 
-def test_a_server_that_is_not_there_and_one_of_another_version_that_tells_nothing() -> None:
+def test_an_absent_server_is_a_bad_finding_and_missing_facts_are_not() -> None:
     away = ServerStatus("tcp://a:5556", problem="nobody listens there; start chp-server")
     assert findings([away], {}, NOW_MS, 0.0)[0] == Finding(BAD, "tcp://a:5556: nobody listens there; start chp-server")
     told = findings([ServerStatus("tcp://a:5556", facts={"state": "active", "role": "alone"})], {}, NOW_MS, 0.0)

@@ -18,7 +18,7 @@ KEYS = [f"/{i}" for i in range(12)]
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), TTLS, st.floats(0.0, 5000.0)), max_size=60))
-def test_each_key_is_due_at_its_deadline_however_far_that_is(steps: list[tuple[str, int, float]]) -> None:
+def test_each_key_is_due_exactly_at_its_deadline(steps: list[tuple[str, int, float]]) -> None:
     hashmap, now = Hashmap(), 0.0
     for n, (key, ms, wait) in enumerate(steps):
         hashmap.apply(Segment([key], [b"v"], {"t": [[0], [ms]]}), n + 1, now)
@@ -30,7 +30,7 @@ def test_each_key_is_due_at_its_deadline_however_far_that_is(steps: list[tuple[s
         hashmap.apply(Segment(gone, [b""] * len(gone), {"d": list(range(len(gone)))}), n + 1, now)
 
 
-def test_a_slot_that_opens_is_looked_at_in_slices() -> None:
+def test_the_keys_of_an_opened_time_slot_are_looked_at_in_slices() -> None:
     hashmap = Hashmap()
     keys = [f"/k/{i}" for i in range(1000)]
     hashmap.apply(Segment(keys, [b"v"] * 1000, {"t": 100_500}), 1, 0.0)
@@ -46,7 +46,7 @@ def test_a_slot_that_opens_is_looked_at_in_slices() -> None:
     assert max(map(len, parts)) == 64 and sorted(key for some in parts for key in some) == sorted(keys)
 
 
-def test_what_is_filed_anew_is_so_in_slices() -> None:
+def test_keys_with_new_deadlines_are_filed_again_in_slices() -> None:
     deadlines: dict[str, float] = {}
     due = Due(deadlines.get)
     keys = [f"/k/{i}" for i in range(500)]
@@ -73,7 +73,7 @@ def test_what_is_filed_anew_is_so_in_slices() -> None:
     assert sum(looked) > 500
 
 
-def test_a_ttl_costs_at_most_sixty_bytes_where_a_turn_s_keys_share_it_and_seventy_otherwise() -> None:
+def test_a_ttl_costs_under_60_bytes_shared_and_under_80_unshared() -> None:
     each = []
     for ttls in ([600_000] * 500, [600_000 + 37 * i for i in range(500)]):
         held = []

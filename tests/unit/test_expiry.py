@@ -29,7 +29,7 @@ def held_pair(**extras: Any) -> Cores:
     return pair
 
 
-def test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say() -> None:
+def test_a_server_that_was_stopped_expires_nothing_before_it_hears_its_peer() -> None:
     for extras, longer in (
         ({"t": 1500}, {"t": 9000}),
         ({"lease": [LEASE, 1500], "l": LEASE}, {"lease": [LEASE, 9000], "l": LEASE}),
@@ -51,7 +51,7 @@ def test_who_was_stopped_for_a_ttl_expires_nothing_before_its_peer_had_its_say()
         assert not pair.saves, "and nothing was to be accounted for"
 
 
-def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
+def test_a_pair_that_was_stopped_expires_keys_after_a_wait() -> None:
     pair = held_pair(t=1500)
     pair.stopped = "PB"
     pair.run(2.0)
@@ -63,7 +63,7 @@ def test_who_was_stopped_and_has_no_successor_expires_after_that() -> None:
     assert "/k" not in pair.p.state.map.values and "/k" not in pair.b.state.map.values
 
 
-def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_began() -> None:
+def test_a_ttl_counts_from_the_arrival_of_its_set() -> None:
     """A turn may take some time before it reads the collector, so a ttl of 2.0 s once expired after 1.979 s."""
     pair = Cores()
     pair.p.begin_turn(pair.now, pair.now)
@@ -77,11 +77,11 @@ def test_a_ttl_counts_from_when_its_set_had_arrived_and_not_from_when_the_turn_b
     assert pair.b.state.map.deadlines["/k"] == pair.now + 2.4
 
 
-def test_what_is_left_of_a_ttl_is_rounded_up() -> None:
+def test_the_remaining_time_of_a_ttl_is_rounded_up() -> None:
     assert ms_until(10.0, 8.0004) == 2000 and ms_until(10.0, 8.0) == 2000 and ms_until(1.0, 8.0) == 1
 
 
-def test_what_is_over_by_time_is_no_suffix() -> None:
+def test_an_expiry_by_time_is_not_part_of_the_suffix() -> None:
     """A lease that expired on the losing side lives on the other side, where its holder refreshed it."""
     for extras in ({"t": 900}, {"lease": [LEASE, 900], "l": LEASE}):
         pair = held_pair(**extras)
@@ -97,7 +97,7 @@ def test_what_is_over_by_time_is_no_suffix() -> None:
         assert "/k" not in pair.outcomes()
 
 
-def test_a_lease_that_its_holder_ended_is_suffix() -> None:
+def test_a_lease_end_by_its_holder_is_part_of_the_suffix() -> None:
     pair = held_pair(lease=[LEASE, 60_000], l=LEASE)
     pair.linked = False
     pair.run(1.2)

@@ -59,7 +59,7 @@ def test_a_lease_of_many_keys_ends_in_slices_and_both_servers_agree() -> None:
     assert pair.p.next_deadline() > pair.now, "and then there is nothing to do"
 
 
-def test_many_who_end_leases_in_one_turn_share_its_slice() -> None:
+def test_leases_that_end_in_one_turn_share_its_slice() -> None:
     pair = Cores(replace(DEFAULT, ending_keys_max=SLICE))
     sessions = [bytes([i]) * 16 for i in range(1, 7)]
     for session in sessions:
@@ -74,7 +74,7 @@ def test_many_who_end_leases_in_one_turn_share_its_slice() -> None:
     assert not pair.p.state.map.values and not pair.b.state.map.values and not pair.b.state.leases
 
 
-def test_a_lease_that_nobody_refreshed_ends_in_slices() -> None:
+def test_an_expired_lease_ends_in_slices() -> None:
     pair = pair_with_a_lease()
     before = len(pair.turns["P"])
     pair.run(70.0)
@@ -93,7 +93,7 @@ def test_a_key_that_is_set_anew_while_its_lease_ends_stays() -> None:
 
 
 @pytest.mark.parametrize("said", [{"refresh": LEASE}, {"lease": [LEASE, 60_000]}, {"l": LEASE}])
-def test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened(said: dict[str, Any]) -> None:
+def test_an_ending_lease_cannot_be_refreshed_used_or_opened(said: dict[str, Any]) -> None:
     pair = pair_with_a_lease()
     pair.put("PB", S, 2, {}, unlease=LEASE)
     pair.turn("P")
@@ -102,7 +102,7 @@ def test_a_lease_that_is_ending_can_neither_be_refreshed_nor_used_nor_opened(sai
     assert pair.answers(S)[-1][:2] == (3, "lease") and not pair.p.state.map.values and not pair.p.state.leases
 
 
-def test_a_successor_goes_on_with_the_rest_and_nothing_is_a_suffix() -> None:
+def test_a_successor_finishes_an_ending_lease_without_a_suffix() -> None:
     pair = pair_with_a_lease()
     pair.put("PB", S, 2, {}, unlease=LEASE)
     pair.turn("P")
@@ -126,7 +126,7 @@ def test_a_successor_goes_on_with_the_rest_and_nothing_is_a_suffix() -> None:
     assert pair.outcomes() == {}
 
 
-def test_a_lease_that_is_ending_is_so_in_a_snapshot_too() -> None:
+def test_a_whole_state_carries_the_end_of_an_ending_lease() -> None:
     pair = pair_with_a_lease()
     pair.put("P", S, 2, {}, unlease=LEASE)
     pair.turn("P")
@@ -167,7 +167,7 @@ def test_ttls_that_were_refreshed_are_looked_at_in_slices_too() -> None:
     assert max(looked) == SLICE and sum(looked) == len(KEYS) and len(pair.p.state.map.values) == len(KEYS)
 
 
-def test_ttls_leave_half_of_a_turn_to_leases() -> None:
+def test_expiring_ttls_leave_room_for_ending_leases() -> None:
     pair = pair_with_a_lease()
     pair.put("PB", T, 1, {f"/t/{i}": b"" for i in range(95)}, t=1000)
     pair.run(0.95)

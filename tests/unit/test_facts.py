@@ -14,7 +14,7 @@ SERVER = {path: path.read_text(encoding="utf-8") for path in (ROOT / "server/chp
 DYNAMIC = ("refused_", "garbage_", "suffix_")
 
 
-def test_each_name_stands_once() -> None:
+def test_each_metric_name_and_fact_path_is_unique() -> None:
     metrics = [fact.metric_name for fact in (*GAUGES, *GROUP_GAUGES, *REPLICA_GAUGES)] + [
         measure.name for measure in MEASURES
     ]
@@ -22,7 +22,7 @@ def test_each_name_stands_once() -> None:
     assert len(BY_PATH) == len(FACTS)
 
 
-def test_what_a_server_counts_is_in_the_table() -> None:
+def test_the_table_has_every_count_of_the_server() -> None:
     text = "".join(SERVER.values())
     literal = set(re.findall(r'counts\["([a-z_]+)"\]', text))
     refused = {f"refused_{code}" for code in re.findall(r'(?:Refusal|Refuse|Expected)\([^"\n]*"([a-z]+)"', text)}
@@ -39,14 +39,14 @@ def test_what_a_server_counts_is_in_the_table() -> None:
         {"arbiter": Arbitration(True, "primary", 0.0).status()},
     ],
 )
-def test_what_is_seldom_told_is_in_the_table(status: dict[str, object]) -> None:
+def test_the_table_has_the_facts_of_the_arbiter_and_an_incompatible_peer(status: dict[str, object]) -> None:
     (top,) = status
     found = dict(flat(status))
     assert found.keys() == {f"{top}.{name}" for name in names(top)}
     assert all(value is None or BY_PATH[path].fits(value) for path, value in found.items())
 
 
-def test_a_fact_of_another_type_is_not_there() -> None:
+def test_a_fact_of_the_wrong_type_is_absent() -> None:
     keys, alive, memory = BY_PATH["keys"], BY_PATH["peer.alive"], BY_PATH["room.memory"]
     assert keys.of({"keys": 3}) == 3
     assert keys.of({"keys": True}) is None and keys.of({"keys": "3"}) is None and keys.of({}) is None

@@ -24,7 +24,7 @@ from chp.fair import FairTable, crowding
         ({"a": 76, "b": 24}, "b", "a"),
     ],
 )
-def test_the_user_who_has_most_makes_room(counts: dict[str, int], asker: str | None, found: str | None) -> None:
+def test_the_user_with_most_entries_makes_room(counts: dict[str, int], asker: str | None, found: str | None) -> None:
     assert crowding(counts, 100, asker) == found
 
 
@@ -36,12 +36,12 @@ def table(most: int, **entries: int) -> FairTable[str, int]:
     return made
 
 
-def test_a_user_alone_has_all_of_it() -> None:
+def test_a_lone_user_may_fill_the_table() -> None:
     made = table(8, a=8)
     assert made.full and made.refuses("a") and not made.refuses("b")
 
 
-def test_the_loser_is_what_the_user_who_has_most_used_longest_ago() -> None:
+def test_the_user_with_most_entries_loses_the_least_recently_used_one() -> None:
     made = table(8, a=2, b=6)
     made.use("b0")
     assert made.loser("a") == "b1"
@@ -50,14 +50,14 @@ def test_the_loser_is_what_the_user_who_has_most_used_longest_ago() -> None:
     assert not made.full
 
 
-def test_where_nobody_has_a_quarter_the_one_goes_that_was_used_longest_ago() -> None:
+def test_the_least_recently_used_entry_goes_if_no_user_has_a_quarter() -> None:
     made = table(8, a=1, b=1, c=1, d=1, e=1, f=1, g=1, h=1)
     made.use("a0")
     assert made.crowding() is None and made.loser() == "b0"
     assert made.refuses("a") and made.refuses("i"), "where nothing is forgotten, there is no room"
 
 
-def test_what_is_given_counts_for_its_new_user() -> None:
+def test_an_entry_given_to_another_user_counts_for_that_user() -> None:
     made = table(4, a=3)
     made.give("a1", "b")
     assert made.user_of("a1") == "b" and made.of_user("a") == ["a0", "a2"] and list(made)[-1] == "a1"

@@ -69,7 +69,7 @@ def test_a_user_alone_may_have_all_leases_and_makes_room_for_another() -> None:
     assert list(cores.p.state.leases) == list(cores.b.state.leases)
 
 
-def test_the_leases_of_a_client_from_before_the_rules_are_its_users() -> None:
+def test_leases_from_before_the_rules_count_for_the_clients_user() -> None:
     cores = Cores(replace(DEFAULT, leases_max=MOST), keyed=True)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     for i in range(MOST):
@@ -81,7 +81,7 @@ def test_the_leases_of_a_client_from_before_the_rules_are_its_users() -> None:
     assert name("alice", 1) not in cores.p.state.leases and cores.p.state.leases.user_of(name("alice", 2)) == "alice"
 
 
-def test_the_refusals_of_a_client_from_before_its_first_batch_under_rules_are_its_users() -> None:
+def test_refusals_from_before_the_rules_count_for_the_clients_user() -> None:
     """A flooder's refusals once counted with those of other clients from before the rules (seed 2230)."""
     cores = Cores(replace(DEFAULT, refusals_max=MOST), keyed=True)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
@@ -99,7 +99,7 @@ def test_the_refusals_of_a_client_from_before_its_first_batch_under_rules_are_it
     assert len(cores.p.state.refusals) == MOST
 
 
-def test_without_rules_everybody_is_one_user() -> None:
+def test_all_clients_count_as_one_user_without_rules() -> None:
     cores = Cores(replace(DEFAULT, leases_max=MOST, staged_commits_max=MOST))
     alice, bob = Writer(cores, "", ALICE), Writer(cores, "", BOB)
     for i in range(MOST):
@@ -110,7 +110,7 @@ def test_without_rules_everybody_is_one_user() -> None:
 
 
 @pytest.mark.parametrize("new_active", [False, True])
-def test_a_user_who_has_most_transactions_loses_the_one_that_was_used_longest_ago(new_active: bool) -> None:
+def test_the_user_with_most_transactions_loses_the_least_recently_used_one(new_active: bool) -> None:
     cores = ruled(staged_commits_max=MOST)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     assert bob.does(keys=("/b",), stage=[name("bob", 0), "0"]) == "ack"
@@ -131,7 +131,7 @@ def test_a_user_who_has_most_transactions_loses_the_one_that_was_used_longest_ag
     assert bob.does(to=to, commit=[name("bob", 0), "", 1, [["0", 1]], None]) == "ack"
 
 
-def test_a_user_who_has_staged_most_bytes_makes_room() -> None:
+def test_the_user_with_most_staged_bytes_makes_room() -> None:
     cores = ruled(staged_bytes_max=2000)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     codes = [alice.does(keys=("/a", "/b"), stage=[name("alice", i), "0"]) for i in range(10)]
@@ -143,7 +143,7 @@ def test_a_user_who_has_staged_most_bytes_makes_room() -> None:
     assert staging.measure() == cores.b.state.staging.measure()
 
 
-def test_a_whole_state_tells_who_began_a_transaction() -> None:
+def test_a_whole_state_tells_the_opener_of_each_transaction() -> None:
     cores = ruled(staged_commits_max=MOST)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     assert bob.does(keys=("/b",), stage=[name("bob", 0), "0"]) == "ack"
@@ -201,7 +201,7 @@ def planned(cores: Cores, user: str, request_id: int) -> dict[str, Any]:
     return {"image": reply.facts["number"], "proof": [reply.facts["store"], reply.facts["opener"]], "part": 0}
 
 
-def test_a_user_who_has_all_kept_numbers_makes_room_for_another() -> None:
+def test_a_user_with_all_kept_numbers_makes_room_for_another() -> None:
     cores = ruled(image_numbers_max=MOST)
     put = Writer(cores, "root", b"r" * 16)
     alices = []
@@ -224,7 +224,7 @@ def test_a_user_who_has_all_kept_numbers_makes_room_for_another() -> None:
     assert isinstance(told(cores, "alice", 101)[-1], Kthxbai)
 
 
-def test_what_a_user_below_a_quarter_keeps_does_not_go_for_others_though_it_is_idle() -> None:
+def test_an_idle_kept_number_of_a_user_below_a_quarter_stays() -> None:
     cores = ruled(image_numbers_max=MOST)
     put = Writer(cores, "root", b"r" * 16)
     bobs = planned(cores, "bob", 1)
@@ -239,7 +239,7 @@ def test_what_a_user_below_a_quarter_keeps_does_not_go_for_others_though_it_is_i
     assert isinstance(told(cores, "bob", 7)[-1], Kthxbai)
 
 
-def test_a_user_who_has_all_requests_under_way_makes_room_for_another() -> None:
+def test_a_user_with_all_requests_under_way_makes_room_for_another() -> None:
     cores = ruled(syncs_max=MOST)
     put = Writer(cores, "root", b"r" * 16)
     assert put.does(keys=tuple(f"/{i}" for i in range(100))) == "ack"
@@ -262,7 +262,7 @@ def refused_now(cores: Cores, user: str) -> set[int]:
 
 
 @pytest.mark.parametrize("of_a_group", [False, True])
-def test_a_user_who_has_all_readers_of_topics_makes_room_for_another(of_a_group: bool) -> None:
+def test_a_user_with_all_readers_of_topics_makes_room_for_another(of_a_group: bool) -> None:
     cores = ruled(readings_max=MOST)
     writer = Writer(cores, "root", b"r" * 16)
     assert writer.does(publish=[["t", 1, packb([None, [b"m"]])]]) == "ack"
@@ -284,7 +284,7 @@ def test_a_user_who_has_all_readers_of_topics_makes_room_for_another(of_a_group:
     assert refused_now(cores, "bob") == set() and refused_now(cores, "alice") == {MOST, 0}
 
 
-def test_a_user_who_has_all_groups_of_a_topic_keeps_nobody_else_from_it() -> None:
+def test_a_user_with_all_groups_of_a_topic_does_not_exclude_others() -> None:
     cores = ruled(groups_max=MOST)
     alice, bob = Writer(cores, "alice", ALICE), Writer(cores, "bob", BOB)
     codes = [alice.does(group=["t", f"a{i}", {}]) for i in range(MOST + 1)]

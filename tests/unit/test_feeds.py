@@ -75,12 +75,12 @@ def fed() -> Fed:
     return Fed()
 
 
-def test_records_that_the_log_has_need_no_page(fed: Fed) -> None:
+def test_a_feed_reads_records_in_the_log_without_a_page(fed: Fed) -> None:
     turn = fed.turn(**{"from": fed.rows[-2].last})
     assert [header[0] for header in said(turn)] == [RECORDS] and not turn.reads
 
 
-def test_a_feed_from_before_the_log_waits_for_the_journal_s_page(fed: Fed) -> None:
+def test_a_feed_from_before_the_log_waits_for_a_journal_page(fed: Fed) -> None:
     turn = fed.turn(**{"from": 0})
     heads: list[Any] = []
     turns = 0
@@ -94,7 +94,7 @@ def test_a_feed_from_before_the_log_waits_for_the_journal_s_page(fed: Fed) -> No
     assert [header[0] for header in heads] == [RECORDS, KTHXBAI]
 
 
-def test_who_is_behind_what_the_journal_retains_is_told_how_far_it_reaches(fed: Fed) -> None:
+def test_a_feed_from_before_the_retained_records_is_told_where_they_begin(fed: Fed) -> None:
     turn = fed.turn(**{"from": fed.rows[0].last})
     while not (heads := said(turn)):
         assert turn.reads
@@ -113,7 +113,7 @@ def test_a_probe_says_how_far_a_feed_reaches_over_several_pages(fed: Fed) -> Non
     assert kind == REPLY and facts["number"] == fed.rows[1].last and facts["oldest"] == 0
 
 
-def test_a_probe_finds_the_end_of_what_was_before_a_moment() -> None:
+def test_a_probe_finds_the_last_record_before_a_moment() -> None:
     fed = Fed(wall_s=lambda no: 1.0 + no)
     at = {ms: fed_probe(fed, at=ms) for ms in (1_000, 2_001, 3_000, 4_500, 60_000)}
     assert [facts["oldest"] for facts in at.values()] == [0] * 5
@@ -154,14 +154,14 @@ def probed(fed: Fed, oldest: tuple[int, bool], rows: list[LoggedRow]) -> dict[st
     return facts
 
 
-def test_the_oldest_record_is_that_of_the_journal(fed: Fed) -> None:
+def test_a_probe_tells_the_oldest_record_of_the_journal(fed: Fed) -> None:
     rows, log = list(fed.rows), fed.core.committer.committed.log
     begin, end = rows[1].last, rows[2].last
     assert probed(fed, (begin, True), rows[2:])["oldest"] == begin < (log.start or 0)
     assert probed(fed, (begin, False), rows[2:])["oldest"] == end, "the first parts of that record may be gone"
 
 
-def test_damaged_records_that_the_snapshot_covers_are_said_and_no_reader_gets_them(fed: Fed) -> None:
+def test_damaged_retained_records_are_reported_and_no_reader_gets_them(fed: Fed) -> None:
     turn = fed.turn(**{"from": fed.rows[0].last})
     for read in turn.reads:
         fed.core.page(read, RetainedDamaged("row id 1: its checksum does not match"))
@@ -176,7 +176,7 @@ def test_damaged_records_that_the_snapshot_covers_are_said_and_no_reader_gets_th
     assert fed.core.committer.counts["retained_damaged"] == 1
 
 
-def test_who_asks_for_the_same_shares_a_page_and_a_turn_reads_few(fed: Fed) -> None:
+def test_readers_at_one_position_share_a_page_and_turns_read_few(fed: Fed) -> None:
     fed.core.begin_turn(1.0, 0.0)
     for i in range(20):
         fed.ask(b"reader %d" % i, **{"from": 0})
@@ -187,7 +187,7 @@ def test_who_asks_for_the_same_shares_a_page_and_a_turn_reads_few(fed: Fed) -> N
     assert len(fed.turn().reads) == READS_A_TURN
 
 
-def test_a_page_that_nobody_waits_for_any_more_is_no_harm(fed: Fed) -> None:
+def test_a_page_that_no_reader_waits_for_is_ignored(fed: Fed) -> None:
     turn = fed.turn(**{"from": 0})
     fed.core.requests.clear()
     fed.give(turn)

@@ -31,7 +31,7 @@ def added_up(hashmap: Hashmap, subtree: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("ask_every", [1, 3, 50])
 @pytest.mark.parametrize("keys", [5, 1000])
-def test_the_fingerprint_is_that_of_the_map_however_seldom_it_is_asked_for(ask_every: int, keys: int) -> None:
+def test_the_fingerprint_of_a_channel_always_matches_the_map(ask_every: int, keys: int) -> None:
     rng = random.Random(keys * ask_every)
     state, channels = ReplicatedState(DEFAULT), PublishedChannels(DEFAULT)
     followed = [channels.subscribe(channel_topic(subtree), state, b"1", 0.0) for subtree in ("", "/a/")]

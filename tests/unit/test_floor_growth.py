@@ -18,6 +18,6 @@ WAVES = (
 
 @pytest.mark.parametrize("wave", WAVES)
 @pytest.mark.parametrize(("leak", "grows"), [(0.0, False), (0.8, True)])
-def test_a_leak_shows_at_the_lowest_point(wave: list[float], leak: float, grows: bool) -> None:
+def test_floor_growth_tells_a_leak_from_waves_of_memory(wave: list[float], leak: float, grows: bool) -> None:
     minutes = [mb + leak * minute for minute, mb in enumerate(wave)]
     assert (floor_growth(minutes) > STEADY_MB_MAX) is grows

@@ -51,7 +51,7 @@ def active_that_was_left() -> ServerCore:
     return active
 
 
-def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks() -> None:
+def test_a_returning_server_is_sent_records_in_the_turn_of_its_request() -> None:
     active, back = active_that_was_left(), server("B")
     asks = turn(back, 1.0, [active.link.state_message()])
     # The message that names the sender comes first.
@@ -61,7 +61,7 @@ def test_a_server_that_comes_back_is_sent_records_in_the_turn_in_which_it_asks()
     assert active.pair.follower is not None
 
 
-def test_a_passive_asks_again_after_a_heartbeat_when_the_active_says_that_it_sends_it_nothing() -> None:
+def test_a_passive_that_is_not_served_asks_again_after_a_heartbeat() -> None:
     active, back = active_that_was_left(), server("B")
     # Its WANT is lost.
     turn(back, 1.0, [active.link.state_message()])
@@ -79,7 +79,7 @@ def test_a_passive_that_is_being_served_does_not_ask_again_before_the_timeout() 
     assert follow.WANT not in kinds(again.to_peer)
 
 
-def test_an_active_waits_for_one_that_catches_up_however_long_it_takes_to_confirm() -> None:
+def test_an_active_waits_for_a_passive_that_is_slow_to_confirm() -> None:
     active, back = active_that_was_left(), server("B")
     turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer)
     # The passive takes longer than replica_timeout_s (1 s), since it has a lot to write.
@@ -134,7 +134,7 @@ def log_of(n: int) -> RecordLog:
     return log
 
 
-def test_a_passive_is_in_sync_once_it_has_the_goal_and_is_not_about_to_be_given_up() -> None:
+def test_a_passive_is_in_sync_at_its_goal_unless_records_are_late() -> None:
     log = log_of(10)
     follower = Follower(DEFAULT, 0, 10, None)
     follower.pump(log, 0.0)
@@ -164,7 +164,7 @@ def test_a_passive_that_goes_on_confirming_is_not_given_up_however_late_it_is() 
     assert follower.overdue(10.1, 2.0), "the same number again is no progress"
 
 
-def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part_of_it() -> None:
+def test_an_empty_server_gets_a_whole_store_and_cannot_serve_a_part() -> None:
     """With single records it had a store after the first one, and could take over with only that."""
     active, back = active_that_was_left(), server("B")
     for no in (1, 2):
@@ -183,7 +183,7 @@ def test_an_empty_server_gets_a_store_as_a_whole_so_that_it_can_not_serve_a_part
     assert back.state.map.values == {"/1": b"v", "/2": b"v"}
 
 
-def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
+def test_records_of_an_epoch_are_sent_only_after_it_is_journaled() -> None:
     """Else a server that dies in that turn opens the same epoch again, and the passive has other records of it."""
     pair = Cores()
     opened = pair.p.state.epoch
@@ -199,7 +199,7 @@ def test_records_of_an_epoch_leave_only_when_it_is_in_the_journal() -> None:
     assert kinds(pair.turn("P").to_peer).count(follow.RECORD) == 2
 
 
-def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
+def test_the_peer_is_told_of_an_epoch_only_after_it_is_journaled() -> None:
     """The peer hears of an epoch once it is in the journal, since a server may have no room for the epoch."""
     pair = Cores()
     pair.p.do(RiseAbove(pair.p.state.epoch + 1))
@@ -211,7 +211,7 @@ def test_the_peer_is_told_of_an_epoch_when_it_is_in_the_journal() -> None:
     assert follow.STATE in kinds(later.to_peer) and not later.opened
 
 
-def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
+def test_a_snapshot_of_an_epoch_is_sent_only_after_it_is_journaled() -> None:
     active, back = server("P"), server("B")
     turn(back, 0.0)
     asks = [back.link.state_message(), [follow.WANT, packb({"at": [b"", 0, b"", 0], "history": [], "whole": True})]]
@@ -221,7 +221,7 @@ def test_a_snapshot_of_an_epoch_leaves_only_when_it_is_in_the_journal() -> None:
     assert follow.END in kinds(turn(active, 0.0).to_peer)
 
 
-def test_a_state_that_was_asked_for_before_a_server_served_does_not_take_it_back() -> None:
+def test_a_late_answer_to_an_old_request_does_not_undo_later_updates() -> None:
     """An answer to an old question may come just before the answer to the last one (seed 50957)."""
     active, back = active_that_was_left(), server("B")
     turn(back, 1.1, turn(active, 1.0, turn(back, 1.0, [active.link.state_message()]).to_peer).to_peer)

@@ -56,7 +56,7 @@ def test_there_is_a_file_of_the_present_formats() -> None:
     assert names <= {path.name for path in HERE.iterdir()}
 
 
-def test_a_backup_that_is_started_is_another_store_and_a_journal_is_not(tmp_path: Path) -> None:
+def test_a_started_backup_becomes_another_store_and_a_moved_journal_does_not(tmp_path: Path) -> None:
     core, journal = started(HERE / f"journal-{JOURNAL}.sqlite", tmp_path / "moved")
     assert core.state.store == SERVER
     journal.close()
@@ -85,7 +85,7 @@ def _spoil(path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, JOURNAL + 1])
-def test_a_journal_of_another_format_is_refused_in_one_line_that_says_what_to_do(version: int, tmp_path: Path) -> None:
+def test_a_journal_of_another_format_is_refused_with_the_remedy(version: int, tmp_path: Path) -> None:
     shutil.copy(HERE / f"journal-{JOURNAL}.sqlite", tmp_path / "journal.sqlite")
     _spoil(tmp_path / "journal.sqlite", version)
     with pytest.raises(WrongStore) as refused:
@@ -116,7 +116,7 @@ def test_a_recording_of_a_later_format_is_refused_by_name(tmp_path: Path) -> Non
         recorded.opened(tmp_path / file.path.name)
 
 
-def test_a_suffix_begins_with_its_format_and_is_written_as_ever(tmp_path: Path) -> None:
+def test_a_suffix_file_begins_with_its_format_and_matches_the_fixture(tmp_path: Path) -> None:
     kept = (HERE / "suffix-1.jsonl").read_text().splitlines()
     written = Path(write_updates(str(tmp_path), Save("suffix", UPDATES))).read_text().splitlines()
     assert json.loads(kept[0]) == {"chp": "suffix", "format": 1}

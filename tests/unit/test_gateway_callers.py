@@ -96,7 +96,7 @@ def test_a_token_that_one_pair_knows_opens_its_mount_only(callers: MountedCaller
     assert found.value.status == 400
 
 
-def test_a_pair_without_rules_yet_admits_nobody_to_its_mount() -> None:
+def test_a_pair_without_rules_yet_admits_no_caller_to_its_mount() -> None:
     callers = MountedCallers(AuthMethods(keyed=True), TABLE, ["/", "/rates/"])
     with pytest.raises(Problem) as found:
         of(callers, "alice")

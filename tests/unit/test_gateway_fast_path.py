@@ -12,7 +12,7 @@ def put(path: bytes = b"/v1/keys/a", fields: bytes = HOST, length: bytes = b"3",
     return b"PUT %b HTTP/1.1\r\n%bContent-Length: %b\r\n\r\n%b" % (path, fields, length, body)
 
 
-def test_a_get_and_a_put_are_read() -> None:
+def test_the_fast_path_reads_a_plain_get_and_a_plain_put() -> None:
     fields = b"Host:  a:1 \r\nACCEPT:*/*\r\nUser-Agent:\r\n"
     asked = plain_request(b"GET /v1/keys/a/b HTTP/1.1\r\n%b\r\n" % fields)
     assert asked is not None and asked.head.fields == {b"host": b"a:1", b"accept": b"*/*", b"user-agent": b""}
@@ -75,5 +75,5 @@ def test_a_get_and_a_put_are_read() -> None:
         put(fields=HOST + b"Accept: " + b"x" * HEAD_MAX + b"\r\n"),
     ],
 )
-def test_what_is_not_plain_is_for_the_parser(data: bytes) -> None:
+def test_the_fast_path_leaves_other_requests_to_the_parser(data: bytes) -> None:
     assert plain_request(data) is None

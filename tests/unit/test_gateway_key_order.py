@@ -45,7 +45,7 @@ def test_a_large_record_is_taken_in_by_slices(monkeypatch: pytest.MonkeyPatch) -
     assert all(count <= SLICE for _, count in noted) and len({at for at, _ in noted}) == len(noted) == 5
 
 
-def test_two_who_follow_at_once_lose_nothing() -> None:
+def test_concurrent_follow_calls_lose_no_change() -> None:
     names = [f"/{i:06}" for i in range(3 * SLICE)]
     half = names[::2]
 

@@ -110,7 +110,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_one_turn_parses_little_of_what_was_received(name: str) -> None:
+def test_one_turn_parses_a_bounded_part_of_the_received_bytes(name: str) -> None:
     """The smallest field and chunk have four bytes."""
     most = []
 
@@ -126,7 +126,7 @@ def test_one_turn_parses_little_of_what_was_received(name: str) -> None:
     assert transport.written.count(b"HTTP/1.1 200 OK") == len(told)
 
 
-def test_a_body_of_known_length_is_one_piece_and_what_follows_it_is_not() -> None:
+def test_requests_after_a_body_of_known_length_are_parsed_in_slices() -> None:
     body = b"x" * 200_000
     data = HEAD % 1 + b"Content-Length: 200000\r\n\r\n" + body + b"".join(GET % i for i in range(2, 300))
     sizes: list[int] = []

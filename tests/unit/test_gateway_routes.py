@@ -71,7 +71,7 @@ def test_the_page_has_each_route_and_field(request: pytest.FixtureRequest) -> No
 
 
 @pytest.mark.parametrize("route", SHOWN, ids=asked)
-def test_a_row_says_all_that_is_made_of_it(route: Route) -> None:
+def test_each_route_is_complete_and_consistent(route: Route) -> None:
     assert route.kind in (*KINDS, STREAM) and route.right.text and route.about and route.status
     assert len({(field.place, field.name) for field in route.fields}) == len(route.fields)
     assert route.method in {"GET", "PUT", "POST", "DELETE"}
@@ -79,7 +79,7 @@ def test_a_row_says_all_that_is_made_of_it(route: Route) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=asked)
-def test_each_route_is_found_by_its_path_and_by_no_other(route: Route) -> None:
+def test_each_route_is_found_by_its_path_and_method(route: Route) -> None:
     router = Router(ROUTES)
     here, names = router.find(re.sub(r"\{(\w+)\}", r"a-\1", route.path))
     assert here is not None and here.of(route.method) is route
@@ -104,7 +104,7 @@ def test_only_a_key_may_have_slashes() -> None:
         assert router.find(path)[0] is None, path
 
 
-def test_a_field_is_told_with_its_place() -> None:
+def test_the_openapi_document_tells_the_place_of_each_field() -> None:
     parameters = document(ROUTES)["paths"]["/v1/keys/{key}"]["put"]["parameters"]
     assert [(each["name"], each["in"]) for each in parameters] == [
         ("key", "path"), ("ttl", "query"), ("If-Match", "header"), ("If-None-Match", "header"),

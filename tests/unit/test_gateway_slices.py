@@ -43,7 +43,7 @@ DOCUMENTS = st.dictionaries(TEXTS, st.one_of(VALUES, st.lists(ROWS, max_size=4))
 
 @settings(deadline=None, max_examples=300)
 @given(DOCUMENTS, st.booleans(), st.integers(slices.ESCAPE_MAX, 40))
-def test_it_reads_what_json_reads(thing: Any, plain: bool, piece: int) -> None:
+def test_the_slice_reader_reads_each_document_as_json_does(thing: Any, plain: bool, piece: int) -> None:
     """Texts are cut at any place, so that each kind of escape and character lies on a cut."""
     body = json.dumps(thing, ensure_ascii=plain, indent=1).encode()
     reader = slices._SliceReader(body, 1000)
@@ -62,12 +62,12 @@ def test_it_reads_what_json_reads(thing: Any, plain: bool, piece: int) -> None:
         b" " * 5000 + b"1",
     ],
 )  # fmt: skip
-def test_what_is_no_json_is_refused(bad: bytes) -> None:
+def test_invalid_or_too_deep_json_is_refused(bad: bytes) -> None:
     with pytest.raises(ValueError):
         steps_of(document(b" " * 900 + bad + b" " * SLICE_BYTES, DEPTH, 1000))
 
 
-def test_blocks_are_whole_lines_and_all_of_them() -> None:
+def test_blocks_split_a_body_at_line_ends_without_loss() -> None:
     for line in (b"x" * 7, b"y" * 70_000, b""):
         body = b"\n".join([line] * 20_000) if len(line) < 100 else b"\n".join([line, b"z", line])
         found = list(blocks(body))
@@ -140,7 +140,7 @@ def test_rows_are_counted_before_any_is_parsed(monkeypatch: pytest.MonkeyPatch) 
         assert refused.value.status == 413
 
 
-def test_large_bodies_take_turns_and_small_ones_none() -> None:
+def test_large_bodies_are_read_one_by_one_and_small_bodies_at_once() -> None:
     told: list[str] = []
 
     def steps(name: str, count: int) -> Steps[str]:
@@ -164,7 +164,7 @@ def test_large_bodies_take_turns_and_small_ones_none() -> None:
     assert large == ["large"] * 5 + ["other"] * 5
 
 
-def test_a_long_row_and_many_rows_are_what_they_were() -> None:
+def test_a_long_row_and_many_rows_are_read_without_change() -> None:
     value = 'a "quoted" text, a pair \U0001f600 and a line end\n' * 4000
     for text in (
         json.dumps({"set": "/x", "value": value}),

@@ -71,7 +71,7 @@ def rows(*keys: str, condition: int | None = None) -> BatchRows:
     return made
 
 
-def test_plain_sets_travel_together_and_each_is_told_the_same_answer() -> None:
+def test_plain_sets_share_a_batch_and_its_answer() -> None:
     async def act(clone: FakeClone, made: Writes, noted: list[int]) -> None:
         told = list[WriteResult | Exception]()
         task = asyncio.create_task(made.write(rows("/w")))
@@ -116,7 +116,7 @@ def test_a_key_belongs_to_one_write_at_a_time() -> None:
     run(act)
 
 
-def test_an_overdue_write_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overdue_write_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(clone: FakeClone, made: Writes, noted: list[int]) -> None:
         told = list[WriteResult | Exception]()
         assert made.begin("/a", b"1", told.append)

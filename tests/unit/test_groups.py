@@ -38,7 +38,7 @@ def group_of(*members: bytes) -> Group:
     return group
 
 
-def test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are() -> None:
+def test_a_member_moves_only_its_own_slots_from_their_present_offset() -> None:
     group = group_of(A, B)
     group.assign(0b1111, A)
     assert not group.stands(B, (0b1, 0, 5)), "another's"
@@ -55,7 +55,7 @@ def test_a_step_is_done_by_who_has_the_slots_and_only_from_where_they_are() -> N
     group.check(5)
 
 
-def test_slots_keep_their_offsets_when_they_change_hands_and_when_who_had_them_leaves() -> None:
+def test_slots_keep_their_offsets_when_they_change_members_or_a_member_leaves() -> None:
     group = group_of(A, B)
     group.assign(ALL_SLOTS, A)
     group.move(A, (0b111, 0, 9))
@@ -71,7 +71,7 @@ def test_slots_keep_their_offsets_when_they_change_hands_and_when_who_had_them_l
     group.check(9)
 
 
-def test_groups_are_a_part_of_the_state() -> None:
+def test_the_state_saves_and_loads_groups() -> None:
     topics = Topics(DEFAULT)
     topics.place("t", 9, b"x", 1)
     topics.apply({"group": ["t", "g", {"start": 4, "ack_timeout_s": 7}]})
@@ -89,7 +89,7 @@ def test_groups_are_a_part_of_the_state() -> None:
     assert not again.groups.any_member
 
 
-def test_a_group_that_begins_anew_has_no_members_wherever_it_begins() -> None:
+def test_a_group_that_begins_anew_has_no_members() -> None:
     topics = Topics(DEFAULT)
     topics.place("t", 9, b"x", 1)
     topics.apply({"group": ["t", "g", {"start": 4}]})
@@ -103,7 +103,7 @@ def test_a_group_that_begins_anew_has_no_members_wherever_it_begins() -> None:
     topics.check_all()
 
 
-def test_what_may_be_said_of_groups() -> None:
+def test_invalid_group_join_and_ack_columns_are_refused() -> None:
     talk = GroupTalk()
     assert talk.group("t", "g") == ""
     assert "t" in talk.core.state.topics.by_name, "the topic is made with its first group"
@@ -147,7 +147,7 @@ def test_one_member_has_all_slots_and_gets_the_stored_messages() -> None:
     assert talk.core.state.topics.groups.get("t", "g").floor() == 2  # type: ignore[union-attr]
 
 
-def test_a_commit_is_done_whole_once_or_not_at_all() -> None:
+def test_a_batch_with_a_repeated_acknowledgement_is_refused_whole() -> None:
     talk = GroupTalk()
     talk.publish("t", [b"1"])
     one = talk.member()
@@ -216,7 +216,7 @@ def test_the_places_of_a_group_are_told_once_the_passive_has_them() -> None:
     assert [header.code for header in refused] == ["group"]
 
 
-def test_the_start_of_a_group_stays_over_a_takeover_and_in_a_state() -> None:
+def test_the_passive_and_a_loaded_state_know_the_start_of_each_group() -> None:
     pair = Cores()
     pair.put("PB", ONE, 1, {}, publish=[["t", 3, packb([None, [b"1", b"2", b"3"]])]])
     for n, group in enumerate(("first", "late", "moved"), 2):
@@ -236,7 +236,7 @@ def test_the_start_of_a_group_stays_over_a_takeover_and_in_a_state() -> None:
     assert [group.start for group in older.by_name["t"].groups.values()] == [0, 0, 0]
 
 
-def test_members_share_by_slots_in_order_and_each_gets_his_part_once() -> None:
+def test_members_share_messages_by_slots_in_order_without_repeats() -> None:
     talk = GroupTalk()
     one, two, three = (talk.member() for _ in range(3))
     assert sorted([one.slots, two.slots, three.slots]) == [85, 85, 86]
@@ -265,7 +265,7 @@ def items_to(talk: GroupTalk, member: Hand) -> list[list[Any]]:
     return found
 
 
-def test_all_that_is_in_a_members_item_is_its_own_though_its_slot_can_not_be_computed() -> None:
+def test_an_item_has_only_the_messages_of_its_member() -> None:
     talk = GroupTalk()
     one, two = talk.member(ask=False), talk.member(ask=False)
     talk.publish("t", *keyed(40))
@@ -291,7 +291,7 @@ def test_all_that_is_in_a_members_item_is_its_own_though_its_slot_can_not_be_com
     assert (first, n, unpack_messages(bodies[0])) == (0, 40, (keyed(40)[1], keyed(40)[0])), "all are there"
 
 
-def test_a_member_is_given_two_ahead_whatever_its_credit_and_one_for_each_that_it_grants() -> None:
+def test_a_member_gets_two_chunks_ahead_and_one_for_each_granted_credit() -> None:
     talk = GroupTalk()
     one = talk.member()
     for i in range(6):
@@ -310,7 +310,7 @@ def test_a_member_is_given_two_ahead_whatever_its_credit_and_one_for_each_that_i
         assert len(one.chunks) == n
 
 
-def test_a_lease_and_the_member_that_it_is_are_made_in_one_segment() -> None:
+def test_one_segment_may_open_a_lease_and_join_a_group() -> None:
     talk = GroupTalk()
     assert talk.group("t", "g") == ""
     hand = Hand(talk, "t", "g", 9)
@@ -320,7 +320,7 @@ def test_a_lease_and_the_member_that_it_is_are_made_in_one_segment() -> None:
     assert hand.slots == 256
 
 
-def test_messages_without_keys_go_round() -> None:
+def test_messages_without_keys_are_spread_evenly_over_members() -> None:
     talk = GroupTalk()
     one, two = talk.member(), talk.member()
     talk.publish("t", [b"x"] * 1000)
@@ -333,7 +333,7 @@ def test_messages_without_keys_go_round() -> None:
     assert len(one.got) == 5
 
 
-def test_who_joins_gets_slots_at_a_boundary_and_nothing_comes_twice() -> None:
+def test_a_new_member_gets_slots_only_after_their_messages_are_acknowledged() -> None:
     talk = GroupTalk()
     one = talk.member()
     talk.publish("t", *keyed(100))
@@ -353,7 +353,7 @@ def test_who_joins_gets_slots_at_a_boundary_and_nothing_comes_twice() -> None:
     assert sorted(m[0] for m in one.got + two.got) == list(range(200))
 
 
-def test_who_leaves_leaves_what_it_did_not_acknowledge_to_others() -> None:
+def test_unacknowledged_messages_of_a_leaving_member_go_to_others() -> None:
     talk = GroupTalk()
     one, two = talk.member(), talk.member()
     talk.publish("t", *keyed(200))
@@ -368,7 +368,7 @@ def test_who_leaves_leaves_what_it_did_not_acknowledge_to_others() -> None:
     assert one.ack() in ("fenced", "lease")
 
 
-def test_a_member_whose_lease_has_run_out_is_fenced_though_it_lives() -> None:
+def test_a_living_member_whose_lease_has_expired_is_fenced() -> None:
     talk = GroupTalk()
     one, two = talk.member(ttl_ms=1000), talk.member(ttl_ms=100_000)
     talk.publish("t", *keyed(100))
@@ -384,7 +384,7 @@ def test_a_member_whose_lease_has_run_out_is_fenced_though_it_lives() -> None:
     assert one.refused == ["member"], "its stream ends"
 
 
-def test_a_member_that_comes_by_another_connection_goes_on_behind_what_it_was_given() -> None:
+def test_a_member_on_a_new_connection_continues_behind_its_messages_in_hand() -> None:
     talk = GroupTalk()
     one = talk.member()
     talk.publish("t", *keyed(100))
@@ -436,7 +436,7 @@ def test_a_thousand_ranges_in_hand_are_answered() -> None:
     ],
 )
 @pytest.mark.parametrize("id_first", [True, False])
-def test_more_than_that_is_refused_with_the_id_of_the_question(have: Any, why: str, *, id_first: bool) -> None:
+def test_a_question_with_too_many_ranges_is_refused_with_its_id(have: Any, why: str, *, id_first: bool) -> None:
     talk = GroupTalk()
     one = talk.member()
     told = {"chp": VERSION, "topic": "t", "group": "g", "member": one.lease, "credit": 8, "have": have(talk)}
@@ -447,7 +447,7 @@ def test_more_than_that_is_refused_with_the_id_of_the_question(have: Any, why: s
     assert (refused.number, refused.code) == (4711, "bad") and why in str(refused.detail)
 
 
-def test_the_other_options_are_weighed_without_the_ranges() -> None:
+def test_ranges_in_hand_do_not_count_in_the_limit_of_other_options() -> None:
     talk = GroupTalk()
     one = talk.member()
     for other, refused in ([bytes(5000), [0] * 800], []), ([bytes(5000), [0] * 1000], ["bad"]):
@@ -457,7 +457,7 @@ def test_the_other_options_are_weighed_without_the_ranges() -> None:
         assert one.refused == refused
 
 
-def test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowledged() -> None:
+def test_joined_ranges_in_hand_are_taken_though_a_part_is_acknowledged() -> None:
     talk = GroupTalk()
     one = talk.member()
     for n in range(3):
@@ -482,7 +482,7 @@ def test_ranges_that_follow_on_may_be_told_as_one_though_a_part_of_it_is_acknowl
     assert [m[0] for m in one.got] == [30]
 
 
-def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
+def test_messages_come_again_if_their_acknowledgement_was_lost() -> None:
     """A lone active died with its acknowledgements, so the member has dropped these messages, and gets them again."""
     talk = GroupTalk()
     one = talk.member()
@@ -502,7 +502,7 @@ def test_what_was_acknowledged_and_is_lost_comes_again() -> None:
     assert [m[0] for m in one.got] == list(range(20))
 
 
-def test_who_has_enough_to_do_is_given_no_scraps_but_a_page() -> None:
+def test_a_busy_member_is_given_no_less_than_a_page() -> None:
     talk = GroupTalk(replace(DEFAULT, messages_page_bytes=150))
     one, other = talk.member(), talk.member()
     # One chunk is in hand, and one waits.
@@ -528,7 +528,7 @@ def test_who_has_enough_to_do_is_given_no_scraps_but_a_page() -> None:
     assert sorted(offset for offset, *_ in one.got + other.got) == list(range(130))
 
 
-def test_a_member_of_several_gets_about_a_page_of_its_own_slots() -> None:
+def test_one_of_several_members_gets_about_a_page_of_its_own_slots() -> None:
     talk = GroupTalk(replace(DEFAULT, messages_page_bytes=400))
     members = [talk.member(ask=False) for _ in range(4)]
     for _ in range(8):
@@ -541,7 +541,7 @@ def test_a_member_of_several_gets_about_a_page_of_its_own_slots() -> None:
     assert all(len(member.got) > 20 for member in members), [len(member.got) for member in members]
 
 
-def test_who_has_all_slots_gets_several_pages_in_a_turn() -> None:
+def test_a_member_with_all_slots_gets_several_pages_in_a_turn() -> None:
     talk = GroupTalk(replace(DEFAULT, messages_page_bytes=100))
     for _ in range(8):
         talk.publish("t", *keyed(20))
@@ -552,7 +552,7 @@ def test_who_has_all_slots_gets_several_pages_in_a_turn() -> None:
     assert [len(found) for _, found in one.chunks] == [20, 20, 20]
 
 
-def test_slots_without_messages_go_along() -> None:
+def test_slots_without_messages_advance_with_the_group() -> None:
     talk = GroupTalk()
     one, two = talk.member(), talk.member()
     for i in range(30):
@@ -568,7 +568,7 @@ def test_slots_without_messages_go_along() -> None:
     assert sorted([len(one.got), len(two.got)]) == [0, 30]
 
 
-def test_who_is_slow_loses_what_it_has_in_hand_and_gets_slots_again_when_it_shows_life() -> None:
+def test_a_slow_member_loses_its_slots_until_its_next_sign_of_life() -> None:
     talk = GroupTalk()
     talk.group("t", "g", ack_timeout_s=5)
     one, two = talk.member(ttl_ms=900_000), talk.member(ttl_ms=900_000)
@@ -604,7 +604,7 @@ def test_a_group_that_is_begun_anew_ends_its_members_streams() -> None:
     assert [m[0] for m in one.got] == list(range(3, 10))
 
 
-def test_a_topic_that_keeps_what_is_not_acknowledged() -> None:
+def test_a_topic_with_keep_acknowledged_keeps_messages_that_any_group_lacks() -> None:
     talk = GroupTalk()
     maker = Hand(talk, "t", "g", 50)
     assert maker.send(topic=["t", {"keep": "acknowledged", "max_messages": 100}]) == ""
@@ -623,7 +623,7 @@ def test_a_topic_that_keeps_what_is_not_acknowledged() -> None:
     assert maker.send(publish=[["t", 1, packb([None, [b"x"]])]]) == ""
 
 
-def test_once_is_done_once_whoever_sends_it() -> None:
+def test_a_once_count_from_two_clients_is_applied_once() -> None:
     talk = GroupTalk()
     first, second = Hand(talk, "t", "g", 1), Hand(talk, "t", "g", 2)
     told = {"publish": [["t", 1, packb([None, [b"x"]])]]}
@@ -645,7 +645,7 @@ def test_slots_of_messages() -> None:
     assert pack_slots(1)[0] == 1
 
 
-def test_a_group_waits_for_what_only_the_other_server_has() -> None:
+def test_a_group_waits_for_messages_that_only_the_other_server_has() -> None:
     """A server that lacks messages delivers none after the gap, since the missing ones would be lost."""
     talk = GroupTalk()
     for start in (0, 10, 20):
@@ -745,7 +745,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_each_message_is_acknowledged_once_in_order_and_by_nobody_who_is_gone(seed: int) -> None:
+def test_each_message_is_acknowledged_exactly_once_in_the_order_of_its_slot(seed: int) -> None:
     chaos = Chaos(seed)
     for _ in range(300):
         chaos.step()
@@ -755,7 +755,7 @@ def test_each_message_is_acknowledged_once_in_order_and_by_nobody_who_is_gone(se
         assert len({m[0] for m in hand.got}) == len(hand.got)
 
 
-def test_columns_of_another_form_are_refused() -> None:
+def test_malformed_group_columns_are_refused() -> None:
     talk = GroupTalk()
     one: Any = Hand(talk, "t", "g", 3)
     for extras in (
@@ -783,7 +783,7 @@ def pair_with_a_member(pair: Cores) -> None:
     assert group is not None and group.places == {NOBODY: {}, A: {0: ALL_SLOTS}}, "the passive knows who has which"
 
 
-def test_a_successor_takes_the_acknowledgement_that_the_other_did_not_live_to_take() -> None:
+def test_a_successor_takes_an_acknowledgement_that_the_dead_active_missed() -> None:
     pair = Cores()
     pair_with_a_member(pair)
     pair.stopped = "P"
@@ -796,7 +796,7 @@ def test_a_successor_takes_the_acknowledgement_that_the_other_did_not_live_to_ta
     assert [answer[:2] for answer in pair.answers(ONE, "B")] == [(5, "ack"), (6, "fenced")]
 
 
-def test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again() -> None:
+def test_a_suffix_batch_with_an_acknowledgement_becomes_a_conflict_whole() -> None:
     pair = Cores()
     pair_with_a_member(pair)
     pair.linked = False
@@ -821,7 +821,7 @@ def test_what_was_acknowledged_by_a_server_alone_is_parted_whole_and_comes_again
 
 
 @pytest.mark.parametrize("gave", ["P", "B", "both"])
-def test_messages_that_another_history_had_at_these_offsets_are_not_acknowledged(gave: str) -> None:
+def test_an_acknowledgement_for_messages_of_another_history_is_fenced(gave: str) -> None:
     """While both servers were active, each gave offset 3 to a message of its own."""
     pair = Cores()
     pair_with_a_member(pair)
@@ -848,7 +848,7 @@ def test_messages_that_another_history_had_at_these_offsets_are_not_acknowledged
     assert acks == ([] if gave == "P" else [told[:4]]), "a record has no position"
 
 
-def test_a_position_in_an_epoch_that_is_forgotten_is_not_known_to_be_of_others() -> None:
+def test_a_position_in_a_forgotten_epoch_is_not_taken_for_another_history() -> None:
     talk = GroupTalk(replace(DEFAULT, history_epochs_max=1))
     talk.group("t", "g")
     talk.publish("t", [b"x"])

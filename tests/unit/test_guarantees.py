@@ -16,7 +16,7 @@ def test_every_row_of_the_page_is_a_promise_with_a_test() -> None:
 
 
 @pytest.mark.parametrize(("promise", "path", "name"), ROWS)
-def test_its_test_is_there(promise: str, path: str, name: str) -> None:
+def test_the_test_of_each_promise_exists(promise: str, path: str, name: str) -> None:
     file = ROOT / path
     assert file.exists(), f"{promise!r} names {path}, which is not there"
     assert re.search(rf"^ *(async )?def {name}\(", file.read_text(encoding="utf-8"), re.M), f"{path} has no {name}"

@@ -96,9 +96,7 @@ def facts(turns: list[Turn], event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (2, 5), (5, 2)])
-def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is_accounted_for(
-    ours: int, theirs: int
-) -> None:
+def test_servers_with_parted_histories_of_one_store_agree_without_loss(ours: int, theirs: int) -> None:
     """Both were active and have ended, so neither serves, and numbers do not tell the right history."""
     shared = alone("P", 2)
     one = restarted("P", went_on(shared, "P", ours, 5), 7)
@@ -114,7 +112,7 @@ def test_two_that_start_with_parted_histories_of_one_store_become_one_and_all_is
     assert facts(turns, "histories parted") and facts(turns, "suffix"), "both say so"
 
 
-def test_equal_numbers_of_parted_histories_are_not_taken_for_the_same() -> None:
+def test_equal_numbers_of_parted_histories_are_told_apart() -> None:
     """An epoch that was opened twice gives equal numbers, for which 0.1 said `in sync` though each key differed."""
     shared = alone("P", 2)
     one = restarted("P", went_on(shared, "P", 3, 5), 7)
@@ -139,7 +137,7 @@ def test_a_passive_whose_records_differ_is_not_in_sync_and_gets_the_whole_state(
 
 
 @pytest.mark.parametrize("name", ["P", "B"])
-def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
+def test_servers_with_different_stores_leave_each_other_unchanged(name: str) -> None:
     ours = restarted("P", alone("P", 3), 7)
     theirs = restarted("B", alone("B", 9, run=9), 8)
     before = ours.state.proof(), theirs.state.proof()
@@ -158,7 +156,7 @@ def test_a_foreign_store_is_never_taken_and_never_begun_with(name: str) -> None:
         assert theirs.state.store.hex() in said["text"] and "empty data directory" in said["text"]
 
 
-def test_who_has_met_a_foreign_store_does_not_begin_by_being_alone_but_by_a_persons_word() -> None:
+def test_a_server_that_met_a_foreign_store_serves_only_if_forced() -> None:
     ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
     turns = talk(ours, theirs, 3.0)
     assert not ours.active and ours.link.waits_for
@@ -175,7 +173,7 @@ def test_who_has_met_a_foreign_store_does_not_begin_by_being_alone_but_by_a_pers
     assert [op.value for op in told.journal if isinstance(op, Remember)] == [b""]
 
 
-def test_it_is_known_at_the_next_start_and_until_a_peer_of_ours_is_heard() -> None:
+def test_a_restarted_server_minds_a_foreign_store_until_its_peer_is_heard() -> None:
     ours, theirs = restarted("P", alone("P", 3), 7), restarted("B", alone("B", 9, run=9), 8)
     talk(ours, theirs)
     again = restarted("P", alone("P", 3), 10)
@@ -186,14 +184,14 @@ def test_it_is_known_at_the_next_start_and_until_a_peer_of_ours_is_heard() -> No
     assert again.active and not again.link.foreign
 
 
-def test_a_server_that_is_started_without_a_peer_is_told_by_that_to_serve() -> None:
+def test_a_server_started_without_a_peer_serves_despite_a_foreign_store() -> None:
     core = restarted("P", alone("P", 3), 7, has_peer=False)
     core.link.foreign = b"F" * 16
     turn(core, 0.1)
     assert core.active
 
 
-def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
+def test_a_forged_state_message_does_not_end_an_active_or_a_passive() -> None:
     one, other = server("P"), server("B", 2)
     talk(one, other, 1.0)
     for core in (one, other):
@@ -204,7 +202,7 @@ def test_one_forged_word_does_not_end_a_server_that_serves_or_follows() -> None:
     assert one.active and one.pair.in_sync()
 
 
-def test_a_starting_server_of_the_same_role_ends() -> None:
+def test_a_starting_server_ends_if_both_servers_are_primary() -> None:
     core = server("P")
     turn(core, 0.1, server("P", 3).link.state_message())
     said = [frames[0] for beat in (1, 2, 3) for frames in turn(core, 0.1 + beat * BEAT_S).to_peer]
@@ -213,7 +211,7 @@ def test_a_starting_server_of_the_same_role_ends() -> None:
     assert core.link.ends == "both servers are --primary; start one of them as the other"
 
 
-def test_a_server_that_began_after_such_a_meeting_does_not_end_at_the_next() -> None:
+def test_an_active_primary_does_not_end_if_it_hears_another_primary() -> None:
     core, other = server("P"), server("B", 2)
     turn(core, 0.1, server("P", 3).link.state_message())
     talk(core, other, 1.0)
@@ -227,7 +225,7 @@ def said_of(core: ServerCore, **fields: Any) -> list[bytes]:
     return [follow.STATE, packb({**unpackb(core.link.state_message()[1], "STATE"), **fields})]
 
 
-def test_a_server_of_0_1_and_this_one_have_no_dealings() -> None:
+def test_a_server_of_version_0_1_is_an_incompatible_peer() -> None:
     core, old = restarted("P", alone("P", 3), 7), server("B", 2)
     said = unpackb(old.link.state_message()[1], "STATE")
     for name in ("version", "store", "opener", "digest", "settings"):
@@ -243,7 +241,7 @@ def test_a_server_of_0_1_and_this_one_have_no_dealings() -> None:
     assert [type(ours[name]) for name in types] != list(types.values()), "0.1 says: of the same version, please"
 
 
-def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
+def test_a_pair_works_at_the_lower_version_and_reports_the_difference() -> None:
     one, other = server("P"), server("B", 2)
     later = said_of(other, version=9)
     done = turn(one, 0.1, later)
@@ -252,7 +250,7 @@ def test_a_pair_works_at_the_lower_version_and_says_that_they_differ() -> None:
 
 
 class TestClaims:
-    def test_one_forged_state_of_a_far_epoch_leaves_a_pair_that_syncs_and_restarts(self) -> None:
+    def test_forged_states_of_far_epochs_leave_a_pair_in_sync(self) -> None:
         """After such a state 0.1 opened epoch 32,767, and could open no other."""
         one, other = server("P"), server("B", 2)
         talk(one, other, 1.0)
@@ -269,7 +267,7 @@ class TestClaims:
         talk(active, again, 3.0)
         assert again.state.proof() == active.state.proof()
 
-    def test_six_hundred_resumes_of_high_epochs_use_up_a_few(self) -> None:
+    def test_six_hundred_resumes_of_high_epochs_use_up_few_epochs(self) -> None:
         """0.1 opened 16,382 of 32,767."""
         core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
         turn(core, 0.0)
@@ -280,7 +278,7 @@ class TestClaims:
             core.end_turn()
         assert core.state.epoch <= 2 * JUMPS
 
-    def test_a_claim_for_another_store_is_not_heard(self) -> None:
+    def test_an_epoch_claim_for_another_store_is_ignored(self) -> None:
         core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
         turn(core, 0.0)
         core.begin_turn(1.0, 0.0)
@@ -289,7 +287,7 @@ class TestClaims:
         core.end_turn()
         assert core.state.epoch == 1
 
-    def test_what_a_client_has_really_seen_is_risen_above(self) -> None:
+    def test_a_server_rises_above_the_epoch_that_a_client_has_seen(self) -> None:
         core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
         turn(core, 0.0)
         core.begin_turn(1.0, 0.0)
@@ -298,7 +296,7 @@ class TestClaims:
         core.end_turn()
         assert core.state.epoch == 5
 
-    def test_credit_comes_back_slowly_and_never_beyond_half_of_all(self) -> None:
+    def test_epoch_credit_returns_slowly_and_uses_at_most_half_of_all_epochs(self) -> None:
         epochs, ours, now = Epochs(0.0), 1, 0.0
         for _ in range(100_000):
             epochs.hear(ours + JUMPS)
@@ -310,7 +308,7 @@ class TestClaims:
         assert ours <= JUMPS + 2 * now / REGAIN_S + 2
 
 
-def test_a_place_is_known_by_its_opener_and_by_its_digest_where_that_is_known() -> None:
+def test_a_position_is_proved_by_its_opener_and_by_a_known_digest() -> None:
     history = {1: EpochEntry(number(1, 9), 77, b"a"), 3: EpochEntry(number(3, 20), 88, b"c")}
 
     def at(n: int, opener: bytes, digest: int) -> Position:
@@ -350,7 +348,7 @@ def test_a_state_that_replaces_another_history_replaces_rows_of_higher_numbers_t
     journal.close()
 
 
-def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> None:
+def test_a_server_that_recovered_for_long_listens_for_its_peer_before_serving() -> None:
     core = ServerCore(CoreConfig(primary=True, has_peer=True, solo_wait_s=3.0, bootstrap=True), b"s" * 16, 0.0)
     served = []
     # Its first turn comes after ten seconds of recovery.
@@ -361,7 +359,7 @@ def test_who_recovered_for_long_listens_for_its_peer_before_it_is_alone() -> Non
     assert served.index(True) == 12
 
 
-def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -> None:
+def test_old_peer_messages_do_not_make_a_server_serve_after_a_stop() -> None:
     """The peer may have died and serve again by now, so its old messages do not count."""
     core, peer = restarted("P", alone("P", 3), 2), restarted("B", alone("P", 2), 3)
     said = peer.link.state_message()
@@ -372,7 +370,7 @@ def test_what_the_peer_said_while_a_server_was_stopped_is_no_reason_to_serve() -
     assert core.active
 
 
-def test_a_new_disk_is_not_what_the_arbiters_set_means() -> None:
+def test_an_empty_server_does_not_serve_before_a_peer_with_a_store() -> None:
     """A server whose disk was replaced does not begin before the one with a store, though the set names only it."""
     core = server("P", has_arbiter=True)
     core.begin_turn(0.1, 0.1, (10.0, Members(0, frozenset({"primary"}), 0)))

@@ -56,7 +56,7 @@ def check(hashmap: Hashmap, model: Model) -> None:
 
 
 @given(st.lists(st.tuples(segments(), st.integers(0, 40), st.booleans()), max_size=20))
-def test_columns_mean_what_item_by_item_would(steps: list[tuple[Segment, int, bool]]) -> None:
+def test_applying_columns_equals_applying_item_by_item(steps: list[tuple[Segment, int, bool]]) -> None:
     hashmap, model, now = Hashmap(), Model(), 0.0
     for n, (segment, tenths, look) in enumerate(steps):
         now += tenths / 10
@@ -76,7 +76,7 @@ def test_columns_mean_what_item_by_item_would(steps: list[tuple[Segment, int, bo
 
 
 @given(st.lists(segments(), max_size=8), st.integers(1, 5))
-def test_a_snapshot_in_chunks_makes_the_same_map(steps: list[Segment], size: int) -> None:
+def test_a_snapshot_loaded_in_chunks_makes_an_equal_map(steps: list[Segment], size: int) -> None:
     one, two = Hashmap(), Hashmap()
     for n, segment in enumerate(steps):
         one.apply(segment, n // 2 + 1, 0.0)
@@ -119,7 +119,7 @@ def test_thousands_of_replaced_ttls_do_not_pile_up() -> None:
     assert [hashmap.expired(now, 50_000)[0] for now in (79.9, 80.1, 89.9, 90.0)] == [[], ["/once"], [], ["/k"]]
 
 
-def test_a_map_that_nobody_asks_what_is_due_keeps_no_order_of_it() -> None:
+def test_an_unordered_map_keeps_deadlines_but_expires_no_key() -> None:
     hashmap = Hashmap(ordered=False)
     hashmap.apply(Segment(["/a", "/b"], [b"", b""], {"t": [[1], [5000]]}), 1, 1.0)
     hashmap.check()
@@ -136,7 +136,7 @@ class Unread(dict[str, int]):
         raise AssertionError("all revisions are added up in one turn")
 
 
-def test_the_sum_of_a_map_that_grew_large_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_of_a_large_map_is_not_added_up_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum is added up once when a map reaches the bound, so a status of millions of keys is fast."""
     monkeypatch.setattr("chp.hashmap.SUM_KEYS_MAX", 100)
     hashmap = Hashmap()

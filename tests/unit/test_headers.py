@@ -51,7 +51,7 @@ def kind_of(fields: list[object]) -> str:
 
 @pytest.mark.parametrize(("fields", "header"), SAMPLES, ids=lambda x: kind_of(x) if type(x) is list else "")
 class TestEachKind:
-    def test_is_read_by_name_and_sent_as_it_was(self, fields: list[object], header: headers.Header) -> None:
+    def test_a_header_is_decoded_and_encoded_unchanged(self, fields: list[object], header: headers.Header) -> None:
         body = packb([fields, 7])
         assert decode(body) == (header, [7])
         assert type(decode(body)[0]) is type(header)
@@ -59,21 +59,21 @@ class TestEachKind:
         assert fields_of(header) == fields
         assert peek(body) == (header, len(packb([fields])))
 
-    def test_has_a_line_that_begins_with_its_name(self, fields: list[object], header: headers.Header) -> None:
+    def test_a_header_description_begins_with_its_name(self, fields: list[object], header: headers.Header) -> None:
         assert header.describe().split()[0] == name_of(header) == KIND_NAMES[int(str(fields[0]))]
         assert "  " not in header.describe() and "/a=1" in (header.describe("/a=1"))
 
-    def test_a_longer_tail_is_ignored(self, fields: list[object], header: headers.Header) -> None:
+    def test_extra_fields_of_a_header_are_ignored(self, fields: list[object], header: headers.Header) -> None:
         full = [*fields, *header[len(fields) - 1 :], {"later": 1}, None]
         assert header_of(full)[: len(fields) - 1] == tuple(fields[1:])
 
-    def test_one_that_is_too_short_is_bad(self, fields: list[object], header: headers.Header) -> None:
+    def test_a_header_with_too_few_fields_is_refused(self, fields: list[object], header: headers.Header) -> None:
         fewest = len(type(header)._fields) - len(type(header)._field_defaults)
         for n in range(1, fewest + 1):
             with pytest.raises(BadFrame, match=f"{fewest + 1} fields, not {n}"):
                 header_of(fields[:n])
 
-    def test_a_field_of_another_type_is_bad(self, fields: list[object], header: headers.Header) -> None:
+    def test_a_header_field_of_the_wrong_type_is_refused(self, fields: list[object], header: headers.Header) -> None:
         for i, thing in enumerate(fields[1:], 1):
             name = type(header)._fields[i - 1]
             for wrong in WRONG[type(thing)] if thing is not None and name != "detail" else []:
@@ -83,18 +83,18 @@ class TestEachKind:
 
 
 @pytest.mark.parametrize("thing", [None, 1, {}, (), [], ["1"], [None], [True], [-1], [len(KIND_NAMES)], [1 << 63]])
-def test_what_is_no_header_at_all(thing: object) -> None:
+def test_values_that_are_no_header_are_refused(thing: object) -> None:
     with pytest.raises(BadFrame):
         header_of(thing)
 
 
-def test_only_the_kind_that_is_due_is_taken() -> None:
+def test_expect_takes_only_the_kind_of_header_that_is_due() -> None:
     assert expect(headers.Sync, [3, 1, 0]) == headers.Sync(1, 0)
     with pytest.raises(BadFrame, match="a RECORDS came where a SYNC was due"):
         expect(headers.Sync, [4, 1, 0])
 
 
-def test_lines_are_those_of_transcripts() -> None:
+def test_header_descriptions_have_the_form_of_transcripts() -> None:
     one, n = 1 << 48, (1 << 48) + 7
     assert headers.Batch(n - 1, n, n + 2, 0, [], False).describe("/a=1") == "BATCH #1.7..9 /a=1 (after 1.6)"
     assert headers.Greeting(2, 3, n, 250, SERVER, "a").describe("own channel") == "GREETING own channel ACTIVE 1.7"
@@ -107,7 +107,7 @@ def test_lines_are_those_of_transcripts() -> None:
 
 
 @given(st.lists(st.integers(-2, 1 << 64) | st.none() | st.text() | st.lists(st.integers()), max_size=9))
-def test_any_list_is_a_header_or_bad_input(fields: list[object]) -> None:
+def test_any_list_is_a_header_or_a_bad_frame(fields: list[object]) -> None:
     try:
         header = header_of(fields)
     except BadFrame as error:
@@ -126,7 +126,7 @@ BARE = re.compile(
 )
 
 
-def test_nobody_counts_places_or_quotes_columns() -> None:
+def test_code_uses_names_for_header_fields_and_columns() -> None:
     files = [
         path
         for folder in ("chp/chp", "server/chp_server", "client/chp_client")

@@ -60,7 +60,7 @@ def test_the_active_hands_over_while_it_still_has_some_room(two: Two) -> None:
     assert not two.cores[0].committer.room.why_not(1000), "nothing had to be refused"
 
 
-def test_it_goes_on_if_the_other_has_no_more_room(two: Two) -> None:
+def test_an_active_does_not_hand_over_to_a_passive_with_little_room(two: Two) -> None:
     two.seen[1] = TIGHT
     two.go(1.0)
     two.seen[0] = TIGHT
@@ -68,7 +68,7 @@ def test_it_goes_on_if_the_other_has_no_more_room(two: Two) -> None:
     assert two.active == "P"
 
 
-def test_two_near_their_bounds_do_not_hand_over_to_and_fro(two: Two) -> None:
+def test_a_new_active_with_little_room_hands_back_only_after_pace_s(two: Two) -> None:
     two.seen[0] = TIGHT
     two.go(1.0)
     two.seen = [PLENTY, TIGHT]
@@ -78,7 +78,7 @@ def test_two_near_their_bounds_do_not_hand_over_to_and_fro(two: Two) -> None:
     assert two.active == "P"
 
 
-def test_a_server_at_which_no_set_can_be_done_hands_over_and_is_not_handed_back_to(two: Two) -> None:
+def test_an_active_whose_sets_fail_hands_over_and_stays_passive(two: Two) -> None:
     for _ in range(FAILURES_MAX):
         two.cores[0].link.health.failures += 1
     two.seen[1] = PLENTY

@@ -41,7 +41,7 @@ def held(image: Image) -> list[tuple[str, bytes, int]]:
 
 
 @pytest.mark.parametrize("subtree", ["", "/a/", "/none/"])
-def test_a_map_of_one_slice_is_there_at_once(subtree: str) -> None:
+def test_an_image_of_a_one_slice_map_is_ready_at_once(subtree: str) -> None:
     state = filled(SLICE)
     image = state.image(subtree)
     assert image.ready and not state.gathering
@@ -50,7 +50,7 @@ def test_a_map_of_one_slice_is_there_at_once(subtree: str) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("subtree", ["", "/a/"])
-def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str) -> None:
+def test_writes_during_the_gathering_do_not_change_an_image(seed: int, subtree: str) -> None:
     chance, state, revision = random.Random(seed), filled(6 * SLICE + 7), count(10_000)
     image, was = state.image(subtree), content(state, subtree)
     # Without deletes the map's own order can be walked to the end.
@@ -68,7 +68,7 @@ def test_whatever_is_written_meanwhile_it_shows_what_was(seed: int, subtree: str
     assert not state.gathering
 
 
-def test_a_key_that_goes_and_another_that_comes_do_not_shift_the_columns() -> None:
+def test_a_delete_and_a_new_key_do_not_shift_the_image_columns() -> None:
     """Iteration over a dict notices a changed size, but not a size that has changed twice."""
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
@@ -91,7 +91,7 @@ class Visits(dict[str, Any]):
         return super().get(key, default)
 
 
-def test_what_is_set_again_meanwhile_is_looked_up_once_and_in_the_order_of_its_batch() -> None:
+def test_a_gathering_looks_up_an_overwritten_key_once_in_batch_order() -> None:
     state = filled(6 * SLICE)
     state.map.values, state.map.revisions = values, revisions = Visits(state.map.values), Visits(state.map.revisions)
     image, was = state.image(""), content(state, "")
@@ -107,7 +107,7 @@ def test_what_is_set_again_meanwhile_is_looked_up_once_and_in_the_order_of_its_b
     assert held(image) == was
 
 
-def test_what_an_image_kept_of_many_changes_is_freed_a_part_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_kept_for_an_image_are_freed_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incremental_free, "ITEMS", SLICE)
     state = filled(4 * SLICE)
     state.image("")
@@ -118,7 +118,7 @@ def test_what_an_image_kept_of_many_changes_is_freed_a_part_a_turn(monkeypatch: 
     assert sum(map(len, state.leaving.dicts)) == 7 * SLICE
 
 
-def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
+def test_a_deferred_update_does_not_reach_an_earlier_image() -> None:
     state = filled(4 * SLICE)
     image, was = state.image(""), content(state, "")
     state.apply(Segment(["/b/199"], [b"late"], None), 1000, 0.0, deferred=True)
@@ -128,7 +128,7 @@ def test_what_is_late_for_the_map_is_kept_from_the_image_too() -> None:
     assert state.map.values["/b/199"] == b"late"
 
 
-def test_the_names_are_listed_some_slices_a_turn_and_sets_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_wait_while_the_names_of_keys_are_listed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_module, "LISTED", 2)
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
@@ -152,7 +152,7 @@ def test_the_names_are_listed_some_slices_a_turn_and_sets_wait_for_that(monkeypa
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_keys_that_come_and_go_while_the_names_are_listed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_changes_during_the_listing_do_not_change_the_image(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_module, "LISTED", 1)
     chance, state = random.Random(seed), filled(6 * SLICE)
     names, image, was = state.names(), state.image(""), content(state, "")
@@ -165,7 +165,7 @@ def test_keys_that_come_and_go_while_the_names_are_listed(seed: int, monkeypatch
     assert sorted(key for piece in names.names for key in piece) == [key for key, _, _ in was]
 
 
-def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> None:
+def test_a_join_of_a_large_map_gathers_one_slice_each_turn() -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
     core.state.apply(Segment([f"/k/{i}" for i in range(4 * SLICE)], [b"v"] * (4 * SLICE), None), 1, 0.0)
@@ -179,7 +179,7 @@ def test_a_join_of_a_large_map_takes_a_slice_a_turn_and_the_server_goes_on() -> 
     assert not core.state.gathering
 
 
-def test_one_pass_serves_all_who_wait() -> None:
+def test_one_pass_over_the_map_serves_all_waiting_readers() -> None:
     """One pass serves many readers with one slice in each turn, and a second pass serves later readers."""
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0, SMALL)
     core.begin_turn(0.1, 1e9)
@@ -199,7 +199,7 @@ def test_one_pass_serves_all_who_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_images_of_many_subtrees_are_what_images_of_each_are(seed: int) -> None:
+def test_a_shared_pass_makes_a_correct_image_of_each_subtree(seed: int) -> None:
     chance, state = random.Random(seed), ReplicatedState(SMALL)
     for i in range(7 * SLICE):
         path = "".join(f"/{chance.choice('abc')}" for _ in range(chance.randrange(1, 4)))
@@ -213,7 +213,7 @@ def test_images_of_many_subtrees_are_what_images_of_each_are(seed: int) -> None:
     assert {prefix: held(image) for prefix, image in images.items()} == was
 
 
-def test_a_channel_is_counted_by_the_image_of_who_joins_and_by_what_comes_meanwhile(
+def test_a_channel_fingerprint_comes_from_a_readers_image_and_later_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channels_module, "LOOKED_AT_MAX", 0)

@@ -51,7 +51,7 @@ def kept(state: ReplicatedState, number: int, *forgets: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_an_image_at_an_earlier_number_is_what_the_map_was_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_at_an_earlier_number_shows_the_map_at_that_number(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undo_log, "COLUMN_KEYS_MAX", 40)
     chance, state, numbers = random.Random(seed), filled(6 * SLICE + 7), count(10_000)
     was: dict[int, list[tuple[str, bytes, int]]] = {}
@@ -89,7 +89,7 @@ def test_an_image_at_an_earlier_number_is_what_the_map_was_then(seed: int, monke
     assert not state.undo.layers and not state.undo.bytes
 
 
-def test_an_image_of_a_map_that_is_empty_by_now_has_all_its_keys() -> None:
+def test_an_image_at_an_earlier_number_has_the_keys_deleted_since() -> None:
     state = filled(3 * SLICE)
     was, number = content(state), kept(state, 1000)
     keys = list(state.map.values)
@@ -99,7 +99,7 @@ def test_an_image_of_a_map_that_is_empty_by_now_has_all_its_keys() -> None:
     assert image is not None and held(image) == was and image.parts[0].ready
 
 
-def test_what_changed_is_bounded_and_the_oldest_number_is_lost() -> None:
+def test_a_full_undo_log_loses_the_oldest_number() -> None:
     state = ReplicatedState(replace(SMALL, undo_bytes_max=100 * undo_log.ENTRY_BYTES))
     state.apply(Segment([f"/{i}" for i in range(150)], [b""] * 150), 1, 0.0)
     first = kept(state, 2)
@@ -200,7 +200,7 @@ def test_a_plan_is_answered_once_the_passive_keeps_its_number() -> None:
     assert len(reader.part(reader.plan(), 0, 1)) == 7 * SLICE
 
 
-def test_a_plan_keeps_a_number_and_nothing_else_until_its_time_is_over() -> None:
+def test_a_plan_keeps_only_a_number_until_its_time_is_over() -> None:
     cores = cores_of(limits=replace(SMALL, image_idle_s_max=5.0))
     reader = Reader(cores)
     numbers = {reader.plan()["number"] for _ in range(3)}
@@ -214,7 +214,7 @@ def test_a_plan_keeps_a_number_and_nothing_else_until_its_time_is_over() -> None
     assert cores.p.state.number == number + 1, "the end of numbers is one record"
 
 
-def test_a_read_to_the_end_is_over_soon_but_not_that_of_another_plan() -> None:
+def test_a_number_is_freed_soon_after_each_of_its_plans_is_read() -> None:
     cores = cores_of(limits=replace(SMALL, image_done_s_max=3.0, image_idle_s_max=20.0))
     reader = Reader(cores)
     plan = reader.plan()
@@ -260,7 +260,7 @@ def test_ill_formed_questions_are_refused(options: dict[str, Any]) -> None:
     assert code == "bad"
 
 
-def test_what_holds_the_room_of_images_is_said_in_the_refusal_and_in_the_log() -> None:
+def test_a_busy_refusal_and_the_log_name_the_images_in_memory() -> None:
     cores = cores_of(limits=replace(SMALL, images_bytes_max=1000, images_maps_max=1))
     reader = Reader(cores)
     plan = reader.plan()
@@ -276,7 +276,7 @@ def test_what_holds_the_room_of_images_is_said_in_the_refusal_and_in_the_log() -
     assert reader.part(plan, 1, 2), "what is held goes on"
 
 
-def test_a_user_who_planned_most_makes_room_for_another() -> None:
+def test_the_user_with_most_kept_numbers_makes_room_for_another_user() -> None:
     cores = cores_of(limits=replace(SMALL, image_numbers_max=4), keyed=True)
     alice, bob = Reader(cores, "alice"), Reader(cores, "bob")
     plans = []
@@ -307,7 +307,7 @@ def test_a_server_without_room_plans_without_a_record(monkeypatch: pytest.Monkey
     assert len(reader.part(plan, 0, 1)) == 7 * SLICE
 
 
-def test_a_reader_asks_again_while_a_large_commit_gets_into_the_map() -> None:
+def test_an_image_question_is_refused_busy_while_a_commit_is_deferred() -> None:
     cores = cores_of()
     reader = Reader(cores)
     plan = reader.plan()
@@ -329,14 +329,14 @@ def numbers_of(cores: Cores) -> Iterator[list[int]]:
         yield list(core.state.undo.numbers)
 
 
-def test_a_passive_forgets_a_number_of_which_it_is_told_nothing_more() -> None:
+def test_a_passive_drops_a_kept_number_after_image_kept_s_max() -> None:
     cores = cores_of(limits=replace(SMALL, image_kept_s_max=30.0))
     plan = Reader(cores).plan()
     cores.run(31.0)
     assert list(numbers_of(cores)) == [[plan["number"]], []]
 
 
-def test_a_replica_passes_a_plan_and_answers_the_parts() -> None:
+def test_a_replica_forwards_a_plan_and_answers_the_parts() -> None:
     pair = WithReplica(SMALL)
     pair.put("PB", WRITER, 1, {f"/a/{i}": b"%d" % i for i in range(100)})
     pair.run(0.5)

@@ -20,7 +20,7 @@ class Slice:
     """An object that is freed."""
 
 
-def test_lists_go_some_slices_a_step() -> None:
+def test_lists_are_freed_some_slices_at_each_step() -> None:
     leaving = IncrementalFree()
     slices = [Slice() for _ in range(3 * SLICES + 1)]
     alive = weakref.WeakSet(slices)
@@ -33,13 +33,13 @@ def test_lists_go_some_slices_a_step() -> None:
     assert counts == [2 * SLICES + 1, SLICES + 1, 1, 0]
 
 
-def test_what_is_small_goes_at_once() -> None:
+def test_a_small_list_is_freed_at_once() -> None:
     leaving = IncrementalFree()
     leaving.add([Slice()] * SLICES)
     assert not leaving
 
 
-def test_a_map_goes_some_items_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_is_freed_some_items_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaving_module, "ITEMS", 30)
     leaving, hashmap = IncrementalFree(), Hashmap()
     hashmap.apply(Segment(KEYS, [b"v"] * 100, {"t": 1000}), 1, 0.0)
@@ -52,7 +52,7 @@ def test_a_map_goes_some_items_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left[0] == 270 and left[-1] == 0 and all(a - b <= 30 for a, b in zip([300, *left], left, strict=False))
 
 
-def test_an_image_that_nobody_has_any_more_leaves_in_slices() -> None:
+def test_an_unused_image_is_freed_in_slices() -> None:
     state = ReplicatedState(replace(DEFAULT, gather_items_max=5))
     state.apply(Segment(KEYS, [b"v"] * 100), 1, 0.0)
     image = state.image("")

@@ -89,7 +89,7 @@ STAGED = {"commit": [JOB, "job", 1, [["0", 1]], None]}
         (batch(ONE, 5, "/t", stage=[b"x" * 16, "0"]), Accept),
     ],
 )
-def test_each_kvset_has_its_verdict_which_changes_nothing(
+def test_judging_a_kvset_gives_its_verdict_and_changes_nothing(
     committer: Committer, frames: list[bytes], wanted: type[Verdict] | Verdict
 ) -> None:
     before = seen(committer)
@@ -99,14 +99,14 @@ def test_each_kvset_has_its_verdict_which_changes_nothing(
     assert judge(frames, committer.view, committer.open, 0.0) == verdict, "asked again, it says the same"
 
 
-def test_what_comes_again_is_told_what_it_came_to(committer: Committer) -> None:
+def test_a_repeated_batch_is_answered_with_its_first_result(committer: Committer) -> None:
     done, refused = (judge(batch(ONE, no, "/a"), committer.view, committer.open, 0.0) for no in (1, 2))
     assert isinstance(done, Duplicate) and done.refusal is None
     assert done.revision == committer.committed.state.map.revisions["/a"]
     assert isinstance(refused, Duplicate) and refused.refusal is not None and refused.refusal[0] == "revision"
 
 
-def test_what_does_not_follow_is_told_what_would_unless_another_server_may_have_it(committer: Committer) -> None:
+def test_a_gap_is_told_the_expected_number_unless_a_suffix_is_awaited(committer: Committer) -> None:
     view = committer.view
     assert judge(batch(ONE, 7, "/c"), view, committer.open, 1.0) == Expected((ONE, 7), "expected", 5)
     assert judge(batch(TWO, 7, "/c"), view, committer.open, 1.0) == Expected((TWO, 7), "session", 1)
@@ -126,13 +126,13 @@ def test_items_that_are_not_newer_are_left_out_and_counted(committer: Committer)
     assert isinstance(verdict, Accept) and verdict.segment.extras == {"d": [0]}, "indices count what is left"
 
 
-def test_what_is_no_kvset_raises(committer: Committer) -> None:
+def test_an_ill_formed_kvset_raises(committer: Committer) -> None:
     for frames in (batch(ONE, 0, "/a"), [RESERVED_KEY, b"short", ONE, b"", b""], plain(b"/a", b"u")):
         with pytest.raises(BadInput):
             judge(frames, committer.view, committer.open, 0.0)
 
 
-def test_a_bound_is_remembered_when_somebody_was_turned_away_and_not_when_it_is_asked() -> None:
+def test_collect_marks_the_room_full_and_judge_does_not() -> None:
     room = ResourceLimits()
     committer = Committer(Committed(DEFAULT), room, 0)
     room.measured(replace(room.measurement, memory=99, memory_max=100))

@@ -54,7 +54,7 @@ def found(journal: Journal) -> tuple[list[bytes], list[LoggedRow]]:
     return list(loaded.snapshot), list(loaded.rows)
 
 
-def test_the_report_says_what_was_found(opened: Opener) -> None:
+def test_the_load_report_gives_the_number_of_rows_and_bytes(opened: Opener) -> None:
     journal = opened()
     assert journal.load().report.endswith(": empty")
     journal.append([row(1), row(2, 4)])
@@ -62,7 +62,7 @@ def test_the_report_says_what_was_found(opened: Opener) -> None:
     assert journal.load().report.endswith(" and 2 rows (10 bytes) up to 1.4")
 
 
-def test_what_was_synced_is_there_after_reopening(opened: Opener) -> None:
+def test_synced_rows_are_there_after_reopening(opened: Opener) -> None:
     journal = opened()
     assert journal.durability == 1
     rows = [row(1, 3), row(4, body=bytes(200_000)), row(5, 900, body=b"")]
@@ -76,7 +76,7 @@ def test_what_was_synced_is_there_after_reopening(opened: Opener) -> None:
     assert again.load().number == rows[-1].last
 
 
-def test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept(opened: Opener) -> None:
+def test_an_append_with_a_row_that_does_not_follow_writes_nothing(opened: Opener) -> None:
     journal = opened()
     journal.append([row(1)])
     for wrong in (row(4), row(1), row(2, 1), LoggedRow(EPOCH | 2, 2 * EPOCH | 3, b""), row(2, epoch=1 << 15)):
@@ -89,14 +89,14 @@ def test_a_row_that_does_not_follow_is_refused_and_nothing_of_its_call_is_kept(o
     assert [r.first for r in found(journal)[1]] == [EPOCH | 1, EPOCH | 2, 2 * EPOCH | 2, 2 * EPOCH | 3]
 
 
-def test_nothing_is_written_before_load(url: str) -> None:
+def test_an_append_before_load_is_refused(url: str) -> None:
     journal = open_journal(url)
     with pytest.raises(JournalError, match="load"):
         journal.append([row(1)])
     journal.close()
 
 
-def test_read_after_gives_what_follows_or_says_it_cannot(opened: Opener) -> None:
+def test_read_after_finds_the_rows_behind_known_numbers_only(opened: Opener) -> None:
     journal = opened()
     journal.append([row(1, 10), row(11, 20), row(21, 30)])
     journal.sync()
@@ -152,7 +152,7 @@ def test_a_snapshot_replaces_the_rows_before_it(opened: Opener) -> None:
         journal.drop_after(EPOCH | 9)
 
 
-def test_a_snapshot_that_was_not_committed_never_was(opened: Opener) -> None:
+def test_an_uncommitted_snapshot_is_discarded(opened: Opener) -> None:
     journal = opened()
     journal.append([row(1)])
     put(journal, EPOCH | 1, [b"old"], 0)
@@ -170,7 +170,7 @@ def test_a_snapshot_that_was_not_committed_never_was(opened: Opener) -> None:
         journal.put_snapshot(b"x")
 
 
-def test_a_snapshot_from_elsewhere_takes_the_place_of_all_rows(opened: Opener) -> None:
+def test_a_snapshot_from_another_server_replaces_all_rows(opened: Opener) -> None:
     journal = opened()
     journal.append([row(1), row(2)])
     journal.sync()
@@ -200,7 +200,7 @@ def test_a_snapshot_under_way_goes_on_when_a_later_suffix_is_dropped(opened: Ope
         journal.put_snapshot(b"of a state that is no history")
 
 
-def test_rows_are_retained_behind_a_snapshot_for_as_many_bytes_as_were_asked_for(tmp_path: Path) -> None:
+def test_rows_before_a_snapshot_are_retained_up_to_retain_bytes(tmp_path: Path) -> None:
     journal = open_journal(f"sqlite:{tmp_path}", retain_bytes=48 << 20)
     journal.load()
     body = os.urandom(1 << 20)
@@ -271,7 +271,7 @@ def test_retained_rows_are_bounded_in_bytes_once_a_snapshot_covers_them(opened: 
     assert journal.stats()["rows"] == rows + 1, "many rows go at a time, and then none for a while"
 
 
-def test_the_oldest_row_is_told_and_whether_a_record_begins_there(opened: Opener) -> None:
+def test_oldest_tells_where_rows_begin_and_whether_a_record_begins_there(opened: Opener) -> None:
     journal = opened()
     assert journal.oldest() == (0, True)
     journal.append([row(n) for n in range(1, 6)])
@@ -323,7 +323,7 @@ def test_a_start_with_prefix_reads_all_rows(opened: Opener, monkeypatch: pytest.
     assert min(read) == EPOCH | 1
 
 
-def test_rows_are_counted_after_a_start_whatever_was_deleted_before(opened: Opener) -> None:
+def test_the_row_count_is_right_after_deletes_and_a_restart(opened: Opener) -> None:
     journal = opened()
     journal.append([row(n, body=bytes(100)) for n in range(1, 101)])
     put(journal, EPOCH | 100, [b"state"], 0)
@@ -343,7 +343,7 @@ def test_rows_are_counted_after_a_start_whatever_was_deleted_before(opened: Open
     assert len(journal.read_after(journal.oldest()[0], 1 << 20) or []) == counts[0]
 
 
-def test_a_short_disk_costs_retained_rows_and_no_others(opened: Opener) -> None:
+def test_a_short_disk_deletes_only_retained_rows(opened: Opener) -> None:
     journal = opened()
     journal.append([row(n, body=bytes(100_000)) for n in range(1, 101)])
     put(journal, EPOCH | 90, [b"state"], 0)
@@ -380,7 +380,7 @@ def test_a_short_disk_gets_room_back_from_the_file(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_meta_values_come_back(opened: Opener) -> None:
+def test_synced_meta_values_are_there_after_reopening(opened: Opener) -> None:
     journal = opened()
     assert journal.get_meta("server") is None
     journal.set_meta("server", b"uuid")
@@ -391,7 +391,7 @@ def test_meta_values_come_back(opened: Opener) -> None:
     assert opened().get_meta("server") == b"uuid"
 
 
-def test_only_one_owns_a_journal(opened: Opener, url: str) -> None:
+def test_a_second_open_of_a_journal_is_refused(opened: Opener, url: str) -> None:
     journal = opened()
     with pytest.raises(JournalLocked, match=f"pid {os.getpid()}|session"):
         open_journal(url)
@@ -399,7 +399,7 @@ def test_only_one_owns_a_journal(opened: Opener, url: str) -> None:
     opened()
 
 
-def test_sync_modes_say_what_they_are_worth(opened: Opener) -> None:
+def test_the_sync_modes_interval_and_off_have_durability_0(opened: Opener) -> None:
     for mode, first in (("interval", 1), ("off", 2)):
         journal = opened(sync=mode, interval_s=0.0)
         assert journal.durability == 0
@@ -436,7 +436,7 @@ def test_verify_backup_and_restore_on_a_live_journal(opened: Opener, url: str, t
     again.close()
 
 
-def test_memory_keeps_rows_for_those_who_come_back_and_no_more() -> None:
+def test_the_memory_store_keeps_rows_up_to_retain_bytes() -> None:
     journal = open_journal("memory:", retain_bytes=30)
     assert journal.durability == 0
     journal.append([row(n, body=bytes(10)) for n in range(1, 6)])

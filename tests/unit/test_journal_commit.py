@@ -59,7 +59,7 @@ def test_a_commit_of_a_record_is_three_statements_and_one_page(tmp_path: Path) -
     journal.close()
 
 
-def test_a_setting_of_the_sync_is_said_when_it_changes(tmp_path: Path) -> None:
+def test_a_commit_sets_the_sync_pragma_only_when_it_changes(tmp_path: Path) -> None:
     journal = opened(tmp_path, sync="off")
     commit(journal, 1)
     assert statements(journal, 2) == ["BEGIN", "INSERT", "COMMIT"]
@@ -69,7 +69,7 @@ def test_a_setting_of_the_sync_is_said_when_it_changes(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_room_is_looked_for_after_something_was_deleted(tmp_path: Path) -> None:
+def test_a_commit_looks_for_free_pages_only_after_a_delete(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for n in (1, 2, 3):
         commit(journal, n)
@@ -106,7 +106,7 @@ def test_a_reserved_log_survives_a_kill(tmp_path: Path, commits: int) -> None:
     again.close()
 
 
-def test_a_log_without_a_write_is_an_empty_one(tmp_path: Path) -> None:
+def test_a_reserved_log_without_a_commit_loads_as_empty(tmp_path: Path) -> None:
     opened(tmp_path).close()
     journal = SqliteDatabase(f"sqlite:{tmp_path}", Options(reserve_log=True))
     shutil.copytree(tmp_path, tmp_path / "b")

@@ -63,14 +63,14 @@ def run(seconds: float, *cores: ServerCore) -> None:
                 mail[1 - i] += [*turn.to_peer, *turn.opened, *turn.confirm]
 
 
-def test_a_lone_server_ends_and_says_what_is_missing() -> None:
+def test_a_short_journal_ends_a_lone_server_and_both_numbers_are_told() -> None:
     core = started()
     run(0.1, core)
     assert not core.active and "ends at 1.3" in core.pair.cut_short and "at 1.40" in core.pair.cut_short
     assert "there is no peer" in core.pair.cut_short and "--recover prefix" in core.pair.cut_short
 
 
-def test_one_whose_peer_is_not_heard_ends_after_waiting_for_it() -> None:
+def test_a_short_journal_ends_a_server_whose_peer_stays_silent() -> None:
     core = started(has_peer=True, solo_wait_s=3.0)
     run(2.5, core)
     assert not core.active and not core.pair.cut_short
@@ -79,7 +79,7 @@ def test_one_whose_peer_is_not_heard_ends_after_waiting_for_it() -> None:
 
 
 @pytest.mark.parametrize("primary", [True, False])
-def test_one_whose_peer_has_no_more_ends(primary: bool) -> None:
+def test_a_short_journal_ends_a_server_whose_peer_has_no_more(primary: bool) -> None:
     core = started(primary, has_peer=True)
     peer = ServerCore(CoreConfig(primary=not primary, has_peer=True), b"p" * 16, 0.0, DEFAULT)
     run(1.0, core, peer)
@@ -87,7 +87,7 @@ def test_one_whose_peer_has_no_more_ends(primary: bool) -> None:
 
 
 @pytest.mark.parametrize("primary", [True, False])
-def test_one_whose_peer_has_more_catches_up_and_may_serve_then(primary: bool) -> None:
+def test_a_server_with_a_short_journal_may_serve_after_it_catches_up(primary: bool) -> None:
     core = started(primary, has_peer=True)
     peer = ServerCore(CoreConfig(primary=not primary, has_peer=True), b"p" * 16, 0.0, DEFAULT)
     held = rows()

@@ -65,7 +65,7 @@ class ByHand:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_journal_is_as_the_page_says(path: Path) -> None:
+def test_a_journal_file_has_the_format_of_the_specification(path: Path) -> None:
     file, found = ByHand(path), dict[str, bytes]()
     *chunks, state = file.bodies()
     assert [chunk[0][:3] for chunk in chunks] == [[3, 0, i] for i in range(len(chunks))]
@@ -84,7 +84,7 @@ def test_a_journal_is_as_the_page_says(path: Path) -> None:
     assert bool(file.meta.get("copy")) == (path.suffix == ".db")
 
 
-def test_the_digest_of_a_snapshot_is_that_of_the_rows_before_it() -> None:
+def test_a_snapshot_digest_is_computed_from_the_rows_before_the_snapshot() -> None:
     file, digest = ByHand(FILES[0]), 0
     for header, *rest in file.rows():
         if header[3] <= file.snapshot:
@@ -93,7 +93,7 @@ def test_the_digest_of_a_snapshot_is_that_of_the_rows_before_it() -> None:
     assert digest == state[1][-1] != 0
 
 
-def test_a_mark_is_as_the_page_says(tmp_path: Path) -> None:
+def test_a_mark_file_has_the_format_of_the_specification(tmp_path: Path) -> None:
     store, number = bytes(range(16)), 1 << 48 | 7
     mark = MarkFile(tmp_path / "journal.sqlite", store, "always", 0)
     mark.write(number)

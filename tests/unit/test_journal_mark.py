@@ -33,7 +33,7 @@ def damages(path: Path) -> dict[str, bytes]:
     return {"empty": b"", "cut": whole[:70], "zeros": bytes(len(whole)), **flipped}
 
 
-def test_every_damage_of_a_mark_is_refused_and_says_what_to_do(journal: Path) -> None:
+def test_a_damaged_mark_is_refused_with_the_remedy(journal: Path) -> None:
     path = mark_path(journal)
     for what, data in damages(path).items():
         path.write_bytes(data)
@@ -43,14 +43,14 @@ def test_every_damage_of_a_mark_is_refused_and_says_what_to_do(journal: Path) ->
         assert path.read_bytes() == data, "a refusal changes nothing"
 
 
-def test_a_mark_that_can_not_be_read_is_no_missing_one(journal: Path) -> None:
+def test_an_unreadable_mark_is_refused(journal: Path) -> None:
     mark_path(journal).unlink()
     mark_path(journal).mkdir()
     with pytest.raises(JournalError, match="can't be read"):
         open_journal(f"sqlite:{journal.parent}")
 
 
-def test_chp_check_says_so_too(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chp_check_reports_a_damaged_mark(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mark_path(journal).write_bytes(b"?")
     assert check([str(journal.parent)]) == DAMAGED
     assert "mark is damaged" in capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_recover_prefix_accepts_the_journal_and_makes_the_mark_anew(journal: Pat
     open_journal(f"sqlite:{journal.parent}").close()
 
 
-def test_a_mark_appears_whole_and_half_a_one_beside_it_is_of_no_account(journal: Path) -> None:
+def test_a_half_written_new_mark_is_ignored_and_removed(journal: Path) -> None:
     Path(f"{mark_path(journal)}.new").write_bytes(b"half")
     opened = open_journal(f"sqlite:{journal.parent}")
     opened.load()
@@ -76,7 +76,7 @@ def test_a_mark_appears_whole_and_half_a_one_beside_it_is_of_no_account(journal:
     assert mark is not None and mark.number == 2
 
 
-def test_the_mark_of_a_journal_elsewhere_is_certain_only_if_that_is_synced(tmp_path: Path) -> None:
+def test_the_mark_of_a_remote_journal_is_certain_only_with_sync_always(tmp_path: Path) -> None:
     """A database on another machine may lose what was not synced, however long this one runs."""
     for sync, certain in (("always", True), ("interval", False)):
         path = tmp_path / sync

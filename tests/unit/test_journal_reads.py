@@ -65,7 +65,7 @@ def given(turn: Turn) -> list[tuple[int, int]]:
     return rows
 
 
-def test_what_only_the_journal_has_is_given_with_the_next_turn() -> None:
+def test_messages_read_from_the_journal_are_delivered_in_the_next_turn() -> None:
     talk = Reading()
     talk.publish(b"1", b"2")
     talk.read(0)
@@ -77,7 +77,7 @@ def test_what_only_the_journal_has_is_given_with_the_next_turn() -> None:
     assert given(talk.turn(0.0)) == [(0, 2)]
 
 
-def test_who_is_at_the_end_of_a_topic_waits_for_no_read() -> None:
+def test_a_reader_at_the_end_of_a_topic_needs_no_journal_read() -> None:
     talk = Reading()
     talk.publish(b"1")
     talk.read(-1)
@@ -87,7 +87,7 @@ def test_who_is_at_the_end_of_a_topic_waits_for_no_read() -> None:
     assert [turn.reads for turn in turns] == [[], []]
 
 
-def test_a_reader_of_what_is_damaged_is_told_so() -> None:
+def test_a_reader_of_a_damaged_row_gets_a_refusal() -> None:
     talk = Reading()
     talk.publish(b"1")
     talk.read(0)
@@ -98,7 +98,7 @@ def test_a_reader_of_what_is_damaged_is_told_so() -> None:
     assert isinstance(header, Refused) and header.code == "damaged"
 
 
-def test_what_a_turn_reads_is_bounded_and_the_first_to_ask_are_the_first_to_get() -> None:
+def test_journal_reads_of_a_turn_are_bounded_and_served_in_order() -> None:
     pages = MessagePages()
     for offset in range(40):
         assert pages.find(1, offset, 99, 9, 1 << 20) is None
@@ -108,7 +108,7 @@ def test_what_a_turn_reads_is_bounded_and_the_first_to_ask_are_the_first_to_get(
     assert sum(len(pages.due()) for _ in range(4)) == 40 - len(first)
 
 
-def test_that_the_journal_has_nothing_is_known_for_one_turn_only() -> None:
+def test_an_empty_journal_read_is_remembered_for_one_turn_only() -> None:
     """The journal may get what it lacks in the next turn. A reader that passed over it then would miss messages."""
     pages = MessagePages()
     assert pages.find(1, 0, 99, 9, 100) is None
@@ -127,7 +127,7 @@ def test_rows_of_later_records_are_not_shown() -> None:
     assert pages.find(1, 2, 99, 5, 1 << 20) == []
 
 
-def test_what_comes_next_is_read_ahead_but_nothing_behind_the_end() -> None:
+def test_the_next_rows_are_read_ahead_but_not_behind_the_end() -> None:
     pages = MessagePages()
     pages.keep([LoggedMessages(1, 0, 2, 5, 0, b"")])
     assert pages.find(1, 0, 4, 9, 100) and [read.offset for read in pages.due()] == [2]
@@ -177,7 +177,7 @@ def test_a_state_is_taken_over_in_the_turn_after_the_journal_was_read() -> None:
     assert [save.name.startswith("suffix-") for save in after.saves] == [True]
 
 
-def test_messages_behind_a_state_wait_for_it() -> None:
+def test_peer_messages_behind_a_state_wait_until_the_state_is_taken_over() -> None:
     pair = Parting()
     name = pair.until_end()
     core, other = pair.cores[name], pair.cores["P" if name == "B" else "B"]
@@ -190,7 +190,7 @@ def test_messages_behind_a_state_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("in_memory", [None, ()], ids=["dropped", "restarted"])
-def test_what_a_server_served_alone_is_read_page_by_page(in_memory: tuple[()] | None) -> None:
+def test_messages_of_a_suffix_are_read_from_the_journal_in_pages(in_memory: tuple[()] | None) -> None:
     """Messages that the log does not have are in the journal alone, which forgets them when the state is replaced."""
     pair = Parting()
     name = pair.until_end()
@@ -205,7 +205,7 @@ def test_what_a_server_served_alone_is_read_page_by_page(in_memory: tuple[()] | 
     assert sorted(read_all(pair, "P", "t")) == sorted(read_all(pair, "B", "t")) == [b"B alone", b"P alone", b"both"]
 
 
-def test_a_damaged_journal_ends_a_server_that_is_asked_for_what_it_lacks() -> None:
+def test_a_damaged_journal_ends_a_server_asked_for_backfill() -> None:
     pair = Kept()
     pair.publish("P", 1, b"a")
     pair.run(0.5)

@@ -134,7 +134,7 @@ def confirmed(said: list[Frames]) -> bool:
     return any(frames[0] == follow.CONFIRM for frames in said)
 
 
-def test_it_is_written_in_turns_and_confirmed_after_the_last(tmp_path: Path) -> None:
+def test_a_taken_over_state_is_confirmed_after_its_last_chunk_is_written(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     assert not confirmed(pair.until_taken_over())
     assert pair.passive.core.state.map.values == pair.active.state.map.values, "it has everything"
@@ -150,7 +150,7 @@ def test_it_is_written_in_turns_and_confirmed_after_the_last(tmp_path: Path) -> 
     assert len(pair.passive.core.state.map) > len(KEYS), "what came meanwhile was followed"
 
 
-def test_a_start_in_the_middle_finds_what_was_there_before(tmp_path: Path) -> None:
+def test_a_restart_before_the_last_chunk_finds_the_earlier_state(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.until_taken_over()
     for _ in range(CHUNKS // 2):
@@ -159,7 +159,7 @@ def test_a_start_in_the_middle_finds_what_was_there_before(tmp_path: Path) -> No
     assert len(pair.restarted().state.map) == 0
 
 
-def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
+def test_a_passive_is_not_elected_before_its_new_state_is_written(tmp_path: Path) -> None:
     """A passive that writes a whole state is not elected, since the active may be busy and not dead."""
     pair = Pair(tmp_path)
     pair.until_taken_over()
@@ -171,7 +171,7 @@ def test_nobody_is_elected_before_it_is_written(tmp_path: Path) -> None:
     assert core.do(Vote())
 
 
-def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
+def test_a_forced_passive_writes_the_rest_of_the_state_at_once(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.until_taken_over()
     pair.passive.core.begin_turn(pair.now + 2, pair.now + 2)
@@ -187,9 +187,7 @@ def test_who_has_to_serve_writes_the_rest_at_once(tmp_path: Path) -> None:
     ), "with the epoch that it opened"
 
 
-def test_a_disk_that_is_full_in_the_middle_gets_it_from_the_beginning_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_is_written_again_after_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(tmp_path)
     pair.until_taken_over()
     passive = pair.passive
@@ -213,7 +211,7 @@ def test_a_disk_that_is_full_in_the_middle_gets_it_from_the_beginning_later(
     assert pair.restarted().state.map.values == dict.fromkeys(KEYS, b"1")
 
 
-def test_a_second_state_in_one_turn_takes_no_message_of_another_history_for_shared(tmp_path: Path) -> None:
+def test_a_second_state_in_one_turn_does_not_change_the_common_number(tmp_path: Path) -> None:
     """Until the first state has replaced it, the journal has the messages that the passive placed as an active."""
     pair = Pair(tmp_path)
     pair.until_taken_over()

@@ -31,7 +31,7 @@ def turn(server: ServerCore, snapshotter: Snapshotter, journal: Journal, now: fl
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "off"])
-def test_however_seldom_the_disk_is_waited_for_the_rows_do_not_grow_for_ever(tmp_path: Path, sync: str) -> None:
+def test_row_bytes_stay_bounded_in_each_sync_mode(tmp_path: Path, sync: str) -> None:
     journal = open_journal(f"sqlite:{tmp_path}", sync=sync, retain_bytes=16 << 20)
     journal.load()
     server, snapshotter = core(), Snapshotter(journal, DEFAULT)
@@ -41,7 +41,7 @@ def test_however_seldom_the_disk_is_waited_for_the_rows_do_not_grow_for_ever(tmp
     journal.close()
 
 
-def test_a_ttl_counts_from_when_its_chunk_is_written(tmp_path: Path) -> None:
+def test_a_ttl_in_a_snapshot_counts_from_the_write_of_its_chunk(tmp_path: Path) -> None:
     """A snapshot of a large map takes a while, and what is left of a ttl is measured chunk by chunk."""
     journal = open_journal(f"sqlite:{tmp_path}")
     journal.load()
@@ -93,7 +93,7 @@ def short(server: ServerCore, free: int) -> None:
     server.measured(ResourceUsage(disk_free=free))
 
 
-def test_no_snapshot_begins_for_which_the_disk_has_no_room(tmp_path: Path) -> None:
+def test_no_snapshot_begins_if_the_disk_has_no_room_for_it(tmp_path: Path) -> None:
     journal = open_journal(f"sqlite:{tmp_path}")
     journal.load()
     server = ServerCore(CoreConfig(disk_free_min=8 * MIB), b"s" * 16, 0.0)

@@ -16,7 +16,7 @@ def read(order: KeyOrder, low: str = "", high: str | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, CHUNK, 20_000])
-def test_it_has_all_keys_in_order_however_they_came(size: int) -> None:
+def test_make_sorts_keys_given_in_any_order(size: int) -> None:
     keys = [f"/k/{i:06d}" for i in range(size)]
     for arranged in (keys, keys[::-1], random.Random(1).sample(keys, size)):
         order = KeyOrder()
@@ -25,7 +25,7 @@ def test_it_has_all_keys_in_order_however_they_came(size: int) -> None:
         assert read(order) == keys
 
 
-def test_keys_are_put_in_their_places_once() -> None:
+def test_add_inserts_unsorted_keys_in_order_without_duplicates() -> None:
     order, chance = KeyOrder(), random.Random(2)
     order.make([])
     keys = [f"/{chance.randrange(30_000)}" for _ in range(20_000)]
@@ -35,7 +35,7 @@ def test_keys_are_put_in_their_places_once() -> None:
     assert read(order, "/1", "/2") == sorted({key for key in keys if "/1" <= key < "/2"})
 
 
-def test_what_is_gone_is_left_out_of_a_chunk() -> None:
+def test_clean_removes_unknown_keys_from_a_chunk() -> None:
     order = KeyOrder()
     order.make(["/a", "/b", "/c"])
     order.clean(0, [{"/a"}, {"/c"}])
@@ -43,7 +43,7 @@ def test_what_is_gone_is_left_out_of_a_chunk() -> None:
     assert read(order) == ["/a", "/c"]
 
 
-def test_it_is_made_anew_when_too_much_waits_or_is_gone() -> None:
+def test_a_key_order_ends_if_too_many_keys_wait_or_are_gone() -> None:
     order = KeyOrder()
     order.begin(0)
     order.note([f"/{i}" for i in range(NOTED_MIN)])
@@ -84,7 +84,7 @@ def set_as_an_application_does(talk: Talk, items: dict[str, bytes | None]) -> No
     talk.take()
 
 
-def test_a_snapshot_ends_it() -> None:
+def test_a_snapshot_ends_the_key_order() -> None:
     talk = Talk()
     subscriptions = talk.core.subscriptions
     subscriptions.order.make(subscriptions.begin_order(set()))
@@ -94,7 +94,7 @@ def test_a_snapshot_ends_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_comes_it_knows_each_key_that_is_there(seed: int) -> None:
+def test_a_key_order_knows_every_key_of_the_copy_after_random_changes(seed: int) -> None:
     """Own sets and deletes, others' records, refusals of the order and snapshots, folded in at random moments."""
     chance, talk, at, own, waiting = random.Random(seed), Talk().joined(), 0, 0, []
     order, subscriptions = talk.core.subscriptions.order, talk.core.subscriptions

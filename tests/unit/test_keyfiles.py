@@ -24,7 +24,7 @@ PAIR = keys.new_pair()
 OTHER = keys.new_pair()
 
 
-def test_z85_is_that_of_zeromq() -> None:
+def test_z85_encodes_the_example_of_zeromq_rfc_32() -> None:
     raw = bytes.fromhex("8E0BDD697628B91D8F245587EE95C5B04D48963F79259877B49CD9063AEAD3B7")
     # This is the example of RFC 32.
     assert keyfiles.encode(raw) == b"JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
@@ -32,17 +32,17 @@ def test_z85_is_that_of_zeromq() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "~" * 40, "#" * 40, "0" * 41])
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_key_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a key"):
         keyfiles.decode(text)
 
 
-def test_what_is_written_is_read() -> None:
+def test_key_files_are_read_back_as_written() -> None:
     assert keyfiles.read_secret(keyfiles.secret_text("a", PAIR)) == PAIR
     assert keyfiles.read_public(keyfiles.public_text("a", PAIR.public)) == PAIR.public
 
 
-def test_a_pair_shows_no_secret_and_goes_nowhere() -> None:
+def test_a_key_pair_hides_its_secret_and_cannot_be_copied_or_pickled() -> None:
     assert PAIR.secret.decode() not in f"{PAIR} {PAIR!r} {[PAIR]}"
     for away in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not copied or pickled"):
@@ -74,7 +74,7 @@ def raw(pair: KeyPair) -> bytes:
     ],
     ids=range(8),
 )
-def test_what_is_wrong_with_a_servers_keys_is_said(
+def test_a_server_with_bad_key_files_cannot_start_and_names_the_fault(
     tmp_path: Path, file: str, text: str | None, words: list[str]
 ) -> None:
     keyed = directory(tmp_path)
@@ -96,14 +96,14 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         Keyring(str(keyed), has_peer=True)
 
 
-def test_a_peer_with_our_own_key_is_a_mistake(tmp_path: Path) -> None:
+def test_a_peer_key_equal_to_the_servers_own_key_is_refused(tmp_path: Path) -> None:
     keyed = directory(tmp_path)
     (keyed / "peer.pub").write_text((keyed / "server.pub").read_text())
     with pytest.raises(CannotStart, match="this server's own key"):
         Keyring(str(keyed), has_peer=True)
 
 
-def test_users_have_several_keys_and_come_and_go(tmp_path: Path) -> None:
+def test_the_keyring_follows_added_and_removed_keys_of_a_user(tmp_path: Path) -> None:
     keyed, bob = directory(tmp_path), keys.new_pair()
     ring = Keyring(str(keyed), has_peer=False)
     assert ring.user_of(raw(PAIR), 0.0) == "alice" and ring.user_of(raw(bob), 0.0) is None
@@ -113,7 +113,7 @@ def test_users_have_several_keys_and_come_and_go(tmp_path: Path) -> None:
     assert ring.user_of(raw(PAIR), 0.2) is None and ring.user_of(raw(bob), 0.2) == "alice"
 
 
-def test_a_file_that_is_filled_later_is_read_later(tmp_path: Path) -> None:
+def test_a_key_file_that_was_empty_is_read_again_later(tmp_path: Path) -> None:
     keyed, bob = directory(tmp_path), keys.new_pair()
     (keyed / "clients" / "bob.pub").touch()
     ring = Keyring(str(keyed), has_peer=False)
@@ -122,7 +122,7 @@ def test_a_file_that_is_filled_later_is_read_later(tmp_path: Path) -> None:
     assert ring.user_of(raw(bob), AGAIN_S + 0.1) == "bob"
 
 
-def test_files_that_are_no_users_keys_stop_nobody_else(tmp_path: Path) -> None:
+def test_bad_client_key_files_do_not_affect_other_users(tmp_path: Path) -> None:
     keyed = directory(tmp_path)
     for name, text in (("b c.pub", ""), ("bob.pub", "public = 1"), ("eve.pub", keyfiles.secret_text("eve", OTHER))):
         (keyed / "clients" / name).write_text(text)
@@ -130,7 +130,7 @@ def test_files_that_are_no_users_keys_stop_nobody_else(tmp_path: Path) -> None:
     assert ring.user_of(raw(PAIR), 0.0) == "alice" and ring.user_of(raw(OTHER), 0.0) is None
 
 
-def test_only_the_peer_is_the_peer(tmp_path: Path) -> None:
+def test_is_peer_accepts_only_the_key_of_the_peer(tmp_path: Path) -> None:
     a, b = keys.pair_of_directories(tmp_path)
     ring = Keyring(str(a), has_peer=True)
     assert ring.is_peer(keyfiles.decode(keys.public_of(b).decode()))
@@ -138,7 +138,7 @@ def test_only_the_peer_is_the_peer(tmp_path: Path) -> None:
     assert not Keyring(str(a), has_peer=False).is_peer(b"")
 
 
-def test_keygen_writes_a_pair_and_nothing_over_another(tmp_path: Path) -> None:
+def test_keygen_writes_a_key_pair_and_overwrites_no_file(tmp_path: Path) -> None:
     done = run("keygen", str(tmp_path / "alice"))
     assert done.exit_code == 0, done.output
     secret, public = tmp_path / "alice.secret", tmp_path / "alice.pub"
@@ -152,7 +152,7 @@ def test_keygen_writes_a_pair_and_nothing_over_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "alice.pub", "nowhere/alice", "../"])
-def test_keygen_refuses_what_is_no_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keygen_refuses_an_invalid_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("keygen", name)
     assert done.exit_code == 2 and not list(tmp_path.iterdir())

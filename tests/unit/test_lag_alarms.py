@@ -25,7 +25,7 @@ def shown(talk: GroupTalk) -> dict[str, Any]:
     return group
 
 
-def test_a_group_is_late_once_and_in_time_once() -> None:
+def test_a_late_group_is_logged_once_and_its_recovery_once() -> None:
     talk = GroupTalk()
     talk.group("t", "g", lag_alarm_s=5)
     talk.publish("t", [b"1"])
@@ -45,7 +45,7 @@ def test_a_group_is_late_once_and_in_time_once() -> None:
 
 
 @pytest.mark.parametrize("told_of", [None, {"change": True, "lag_alarm_s": None}])
-def test_a_late_group_that_is_removed_or_has_no_alarm_is_looked_at_no_more(told_of: dict[str, Any] | None) -> None:
+def test_a_removed_group_or_alarm_is_no_longer_checked(told_of: dict[str, Any] | None) -> None:
     talk = GroupTalk()
     talk.group("t", "g", lag_alarm_s=5)
     talk.publish("t", [b"1"])
@@ -57,7 +57,7 @@ def test_a_late_group_that_is_removed_or_has_no_alarm_is_looked_at_no_more(told_
         assert len(told(talk, 3)) == 1
 
 
-def test_a_topic_that_is_removed_takes_its_alarm_along() -> None:
+def test_removing_a_topic_removes_the_alarms_of_its_groups() -> None:
     talk = GroupTalk()
     talk.group("t", "g", lag_alarm_s=5)
     talk.publish("t", [b"1"])
@@ -66,7 +66,7 @@ def test_a_topic_that_is_removed_takes_its_alarm_along() -> None:
     assert told(talk, 9) == []
 
 
-def test_the_setting_is_a_part_of_the_state() -> None:
+def test_lag_alarm_s_is_a_part_of_the_state() -> None:
     topics = Topics(DEFAULT)
     topics.apply({"group": ["t", "g", {"lag_alarm_s": 7}]})
     topics.apply({"group": ["t", "h", {"ack_timeout_s": 7}]})

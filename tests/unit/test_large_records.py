@@ -76,21 +76,21 @@ def lone() -> Lone:
     return Lone()
 
 
-def test_keys_whose_ttl_ends_at_once(lone: Lone) -> None:
+def test_the_expiry_of_all_keys_by_ttl_fits_the_frame_limit(lone: Lone) -> None:
     lone.fill(t=5000)
     lone.turn(9.0)
     lone.to_the_end(9.0)
     lone.check(set())
 
 
-def test_a_lease_that_nobody_refreshes(lone: Lone) -> None:
+def test_the_expiry_of_a_large_lease_fits_the_frame_limit(lone: Lone) -> None:
     lone.fill(l=LEASE, lease=[LEASE, 5000])
     lone.turn(9.0)
     lone.to_the_end(9.0)
     lone.check(set())
 
 
-def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
+def test_a_large_lease_ended_by_its_holder_fits_the_frame_limit(lone: Lone) -> None:
     lone.fill(l=LEASE, lease=[LEASE, 60_000])
     lone.turn(9.0, Segment(["/left"], [b"v"]), Segment([], [], {"unlease": LEASE}))
     lone.to_the_end(9.0)
@@ -98,7 +98,7 @@ def test_a_lease_that_its_holder_ends(lone: Lone) -> None:
     assert lone.replica.state.sessions[SESSION].no == lone.no
 
 
-def test_the_last_part_of_a_large_record_says_whose_batches_it_holds() -> None:
+def test_only_the_last_part_of_a_large_record_names_its_client_batches() -> None:
     """The last part must name its batches, since a client would otherwise go on showing its own older value."""
     lone = Lone(replace(DEFAULT, ending_keys_max=1 << 20))
     lone.fill(l=LEASE, lease=[LEASE, 60_000])
@@ -107,14 +107,14 @@ def test_the_last_part_of_a_large_record_says_whose_batches_it_holds() -> None:
     assert [header[5] for header in lone.published] == [[]] * (len(lone.published) - 1) + [[[SESSION, lone.no]]]
 
 
-def test_a_commit_that_replaces_everything(lone: Lone) -> None:
+def test_a_commit_that_replaces_all_keys_fits_the_frame_limit(lone: Lone) -> None:
     lone.fill()
     staged = Segment(["/new"], [b"v"], {"stage": [TX, "0.0"]})
     lone.turn(9.0, staged, Segment([], [], {"commit": [TX, "job", 1, [["0.0", 1]], ""]}))
     lone.check({"/new"})
 
 
-def test_many_clients_of_a_passive_that_takes_over_fit_a_record_s_header() -> None:
+def test_a_takeover_with_thousands_of_clients_keeps_each_record_small() -> None:
     core = ServerCore(CoreConfig(primary=False, has_peer=True, solo_wait_s=1.0, bootstrap=True), b"s" * 16, 0.0)
     core.begin_turn(0.0, 0.0)
     body = Segment([], []).encode()
@@ -140,7 +140,7 @@ def test_a_restored_map_of_large_values_is_cut_by_bytes() -> None:
     assert ["/large"] in [segment.keys for segment in segments]
 
 
-def test_a_feed_is_divided_also_where_each_record_is_of_many_clients() -> None:
+def test_a_feed_is_divided_even_if_each_record_has_many_clients() -> None:
     core = ServerCore(CoreConfig(), b"s" * 16, 0.0)
     core.begin_turn(0.0, 0.0)
     after = core.state.number

@@ -52,7 +52,7 @@ def test_each_cell_of_the_table(event: FollowEvent, standing: FollowState) -> No
     assert move is TABLE[event][standing.value]
 
 
-def test_a_server_of_a_lower_epoch_has_time_to_rise_above_ours_before_it_counts_as_late() -> None:
+def test_a_lower_epoch_server_has_time_to_rise_after_a_vote() -> None:
     """The vote tells it of our epoch. It could not be asked while the link to it was down."""
     lead, _, other, now = place(FollowState.SILENT, late=True)
     other.up_at = now
@@ -63,7 +63,7 @@ def test_a_server_of_a_lower_epoch_has_time_to_rise_above_ours_before_it_counts_
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + 4.1) is Move.ANEW
 
 
-def test_a_server_whose_link_never_came_up_was_not_told() -> None:
+def test_a_lower_epoch_server_is_not_followed_before_its_link_is_up() -> None:
     """Its first greeting may come before the link to P+2 is up (seed 10817)."""
     lead, _, _, now = place(FollowState.SILENT, late=True)
     other = ServerView(1, "b")
@@ -71,7 +71,7 @@ def test_a_server_whose_link_never_came_up_was_not_told() -> None:
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + 2) is Move.STAY
 
 
-def test_a_server_that_can_not_be_asked_is_believed_in_the_end() -> None:
+def test_a_server_that_cannot_be_asked_is_followed_after_untold_s() -> None:
     """Its port P+2 is cut off, or comes and goes, and no other server is there."""
     lead, _, other, now = place(FollowState.SILENT, late=True)
     for tenths in range(round(UNTOLD_S * 10)):
@@ -83,12 +83,12 @@ def test_a_server_that_can_not_be_asked_is_believed_in_the_end() -> None:
     assert lead.learned(other, S.ACTIVE, number(4, 9), now + UNTOLD_S + 0.2) is Move.ANEW
 
 
-def test_who_is_not_active_and_not_followed_changes_nothing() -> None:
+def test_a_message_of_an_unfollowed_passive_changes_nothing() -> None:
     lead, _, other, now = place(FollowState.HEARD, late=False)
     assert lead.learned(other, S.PASSIVE, number(9, 1), now) is Move.STAY and lead.epoch == 5
 
 
-def test_who_speaks_another_version_is_not_believed() -> None:
+def test_a_server_of_another_version_is_not_followed() -> None:
     lead, _, other, now = place(FollowState.NOBODY, late=False)
     other.unspoken = "its version is not ours"
     assert lead.learned(other, S.ACTIVE, number(9, 1), now) is Move.STAY
@@ -103,7 +103,7 @@ def test_the_documents_have_the_table_of_the_code(text: str) -> None:
         assert found == wanted[-len(found) :], f"{event.name} is {found} where the code has {wanted}"
 
 
-def test_a_copy_is_current_stale_or_nothing_yet() -> None:
+def test_a_copy_goes_from_connecting_to_synced_and_stale() -> None:
     fresh = Freshness(max_lag_s=0.5)
     assert fresh.told(False, 1.0) is None and fresh.state is State.CONNECTING
     assert fresh.told(True, 2.0) is State.SYNCED and fresh.told(True, 3.0) is None and fresh.current_at == 3.0
@@ -120,7 +120,7 @@ def test_lag_is_measured_from_the_best_message() -> None:
     assert not fresh.measure(4_000, 59.0)
 
 
-def test_a_long_heartbeat_makes_a_long_silence_unless_the_connection_has_ended() -> None:
+def test_the_silence_limit_grows_with_the_heartbeat_while_the_connection_stands() -> None:
     lead, ours, _, now = place(FollowState.HEARD, late=False)
     ours.collector_up = True
     ours.told_pace(1000)

@@ -34,7 +34,7 @@ def opened() -> LeaseTable:
     return leases
 
 
-def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> None:
+def test_a_record_cannot_extend_the_lease_of_another_client() -> None:
     """A suffix may bring a lease whose name another client has by now."""
     leases = opened()
     leases.keep(LEASE, 60_000, B, 1.0)
@@ -43,7 +43,7 @@ def test_who_follows_a_record_does_not_take_one_clients_lease_for_anothers() -> 
     assert leases[LEASE].deadline == 61.0
 
 
-def test_a_client_has_its_share_of_leases_and_no_more() -> None:
+def test_leases_are_bounded_per_client_and_in_total() -> None:
     leases, limits = opened(), replace(DEFAULT, leases_of_one_max=2)
     leases.most = 3
     leases.check({"lease": [ANOTHER, 5000]}, LeaseOwner(A), limits)
@@ -61,12 +61,12 @@ def test_a_client_has_its_share_of_leases_and_no_more() -> None:
     assert dict(leases.of_client) == {A: 1, B: 1}
 
 
-def test_an_owner_of_its_own_making_is_refused() -> None:
+def test_a_lease_with_an_owner_chosen_by_the_client_is_refused() -> None:
     with pytest.raises(BadFrame, match="owner"):
         opened().check({"lease": [LEASE, 5000, A]}, LeaseOwner(A), DEFAULT)
 
 
-def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() -> None:
+def test_all_sessions_of_a_user_may_use_a_shared_lease_without_keys() -> None:
     leases, mine, of_mine, other = LeaseTable(), LeaseOwner(A, "bob"), LeaseOwner(B, "bob"), LeaseOwner(B, "eve")
     leases.check({"lease": [LEASE, 5000, ANYBODY]}, mine, DEFAULT)
     leases.keep(LEASE, 5000, mine.shared, 0.0)
@@ -85,7 +85,7 @@ def test_a_lease_of_anybody_is_for_all_sessions_of_its_user_and_has_no_keys() ->
     assert LeaseTable().get(LEASE) is None and LeaseOwner(A).shared == LeaseOwner(B).shared == ANYBODY
 
 
-def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
+def test_lease_owners_are_part_of_the_replicated_state() -> None:
     state, copy = ReplicatedState(DEFAULT), ReplicatedState(DEFAULT)
     state.apply(Segment(["/a"], [b"1"], {"lease": [LEASE, 5000, A], "l": LEASE}), 1, 0.0)
     copy.load_rest(msgpack.unpackb(list(state.rest(1.0))[-1], strict_map_key=False)[1], 1.0)
@@ -93,7 +93,7 @@ def test_owners_are_in_the_state_that_another_server_catches_up_by() -> None:
     assert copy.leases.of_client == state.leases.of_client and set(copy.leases[LEASE].keys) == {"/a"}
 
 
-def test_leases_are_listed_a_thousand_at_a_time_in_the_order_of_their_names() -> None:
+def test_leases_are_listed_by_name_in_pages_of_a_thousand() -> None:
     leases = LeaseTable()
     for i in range(1500):
         leases.keep(i.to_bytes(16), 5000, A, 0.0)
@@ -126,7 +126,7 @@ def test_an_operator_sees_leases_and_ends_one(server: TestServer, run: Callable[
 @pytest.mark.parametrize(
     ("name", "code", "said"), [("12", 2, "32 hexadecimal digits"), ("zz" * 16, 2, "32 hex"), ("ab" * 16, 4, "no lease")]
 )
-def test_a_lease_that_is_none_is_refused(run: Callable[..., Result], name: str, code: int, said: str) -> None:
+def test_chp_leases_end_refuses_a_bad_name(run: Callable[..., Result], name: str, code: int, said: str) -> None:
     result = run("leases", "--end", name)
     assert result.exit_code == code and said in result.stderr
 
@@ -143,7 +143,7 @@ def test_a_refresh_keeps_a_lease_and_does_not_open_one() -> None:
         leases.check({"refresh": LEASE}, LeaseOwner(B), DEFAULT)
 
 
-def test_a_holder_that_stood_still_for_the_ttl_is_told_that_its_lease_is_lost() -> None:
+def test_a_holder_that_refreshes_too_late_is_told_of_the_lost_lease() -> None:
     """covers: Lease.lost and Lease.on_lost; the refresh comes too late here, as after a stop."""
     told = Event()
     with TestServer() as server, Clone([server.address]) as clone:

@@ -21,7 +21,7 @@ def kinds(talk: Talk, session: bytes, *batches: tuple[int, dict[str, Any]]) -> l
     return [header[0] for header in talk.told(session)]
 
 
-def test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_others() -> None:
+def test_a_refused_batch_is_refused_again_after_thousands_of_other_batches() -> None:
     """A client whose refusal was lost must be refused again; else it would think that it holds a lock."""
     talk, never = Talk(), {"c": [[0], [7]]}
     assert kinds(talk, ONE, (1, never)) == [REFUSED]
@@ -30,7 +30,7 @@ def test_a_refused_batch_that_comes_again_is_refused_again_after_thousands_of_ot
     assert kinds(talk, ONE, (1, never)) == [REFUSED]
 
 
-def test_the_last_transaction_that_was_let_in_may_go_on() -> None:
+def test_admitted_staged_commits_may_go_on_at_the_limit() -> None:
     talk = Talk(replace(DEFAULT, staged_commits_max=2))
     for no, transaction in enumerate((b"A" * 16, b"B" * 16, b"A" * 16, b"B" * 16), 1):
         assert kinds(talk, ONE, (no, {"stage": [transaction, "0.0"]})) == [ACK]
@@ -38,7 +38,7 @@ def test_the_last_transaction_that_was_let_in_may_go_on() -> None:
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_MAX - 1, EPOCH_MAX, 40_000])
-def test_a_peer_that_tells_of_an_epoch_above_all_does_not_keep_this_server_from_serving(epoch: int) -> None:
+def test_a_server_ignores_a_peer_epoch_that_is_too_high(epoch: int) -> None:
     """The journal takes no epoch beyond the last, and would end the server as soon as it became active."""
     server = ServerCore(CoreConfig(has_peer=True, solo_wait_s=1.0, bootstrap=True), b"s" * 16, 0.0)
     server.begin_turn(0.0, 0.0)

@@ -34,7 +34,7 @@ def a_read(value: str | None, called: float, answered: float) -> Call:
     ],
     ids=["nothing", "one", "at once", "chain", "late", "not known, not done", "not known, seen"],
 )
-def test_what_one_register_would_allow_is_right(calls: list[Call]) -> None:
+def test_linearizable_histories_are_accepted(calls: list[Call]) -> None:
     assert not wrong(calls)
 
 
@@ -50,7 +50,7 @@ def test_what_one_register_would_allow_is_right(calls: list[Call]) -> None:
     ],
     ids=["lost", "stale", "both won", "refused and done", "seen before it was called", "done twice"],
 )
-def test_what_no_register_would_allow_is_found(calls: list[Call]) -> None:
+def test_non_linearizable_histories_are_found(calls: list[Call]) -> None:
     assert wrong(calls)
 
 
@@ -71,7 +71,7 @@ def history(rng: random.Random, length: int) -> list[Call]:
     return calls
 
 
-def test_what_a_register_did_is_right_and_a_lost_one_of_hundreds_is_found() -> None:
+def test_one_missing_call_among_hundreds_is_found() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         calls = history(rng, 300)
@@ -81,5 +81,5 @@ def test_what_a_register_did_is_right_and_a_lost_one_of_hundreds_is_found() -> N
         assert wrong([call for call in calls if call is not lost]), f"seed {seed}: {lost} is not missed"
 
 
-def test_thousands_of_calls_take_no_time_to_speak_of() -> None:
+def test_a_history_of_thousands_of_calls_can_be_checked() -> None:
     assert not wrong(history(random.Random(1), 4000))

@@ -48,7 +48,7 @@ def cancels(who: bytes, topic: bytes = TOPIC) -> list[bytes]:
     return [who, b"\x00" + topic]
 
 
-def test_a_cancel_of_what_one_never_had_changes_nothing() -> None:
+def test_a_cancel_without_a_subscription_changes_nothing() -> None:
     server = Server()
     server.hears(joins(A), joins(A, b"/a/"))
     server.hears(
@@ -58,7 +58,7 @@ def test_a_cancel_of_what_one_never_had_changes_nothing() -> None:
     assert server.kept() == {"/a/": 1} and server.status()["chp1_subscriptions"] == 1
 
 
-def test_a_second_subscription_is_greeted_and_is_not_counted() -> None:
+def test_a_repeated_subscription_is_greeted_but_not_counted_twice() -> None:
     server = Server()
     assert server.hears(joins(A)) == server.hears(joins(A)) == [(TOPIC, GREETING)]
     assert server.kept() == {"/a/": 1}
@@ -66,7 +66,7 @@ def test_a_second_subscription_is_greeted_and_is_not_counted() -> None:
     assert server.kept() == {"/a/": 1}
 
 
-def test_a_connection_that_ends_takes_its_own_along_and_no_more() -> None:
+def test_an_ended_connection_drops_only_its_own_subscriptions() -> None:
     server = Server()
     server.hears(joins(A), joins(B), joins(A, channel_topic("/b/")), joins(A, b"/plain"))
     server.hears([A], cancels(b""), cancels(b"", channel_topic("/b/")))
@@ -90,7 +90,7 @@ def test_a_channel_lingers_for_a_reader_that_comes_back() -> None:
     assert server.kept() == {}
 
 
-def test_what_lingers_is_bounded_and_makes_room_for_what_is_listened_to() -> None:
+def test_lingering_channels_are_bounded_and_make_room_for_new_ones() -> None:
     listeners = Listeners(DEFAULT)
     for i in range(LINGERING_MAX + 5):
         listeners.join(b"%d" % i, b"t%d" % i)
@@ -101,7 +101,7 @@ def test_what_lingers_is_bounded_and_makes_room_for_what_is_listened_to() -> Non
     assert server.kept() == {"/c/": 1}
 
 
-def test_one_connection_has_its_share_of_channels() -> None:
+def test_the_channels_of_one_connection_are_bounded() -> None:
     server = Server(topics_of_one_max=2)
     topics = [channel_topic(f"/{name}/") for name in "abc"]
     said = server.hears(*(joins(A, topic) for topic in topics))
@@ -113,7 +113,7 @@ def test_one_connection_has_its_share_of_channels() -> None:
     assert server.hears(joins(A, own)) == [(own, GREETING)], "its own channel is no channel of a subtree"
 
 
-def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_with_too_many_prefixes_gets_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(topics_of_one_max=2)
     server.hears(*(joins(A, prefix) for prefix in (b"/1", b"/2", b"/3", b"/4")))
     assert list(server.committer.committed.channels.chp1) == [b"/1", b"/2", b""]
@@ -125,7 +125,7 @@ def test_who_wants_more_prefixes_than_its_share_gets_every_update(monkeypatch: p
     assert list(server.committer.committed.channels.chp1) == [b""], "the last of them wants /6, so everything"
 
 
-def test_those_who_listen_are_counted_over_all_topics() -> None:
+def test_listeners_are_counted_once_for_each_topic() -> None:
     listeners = Listeners(DEFAULT)
     for who in (A, B):
         for topic in (TOPIC, channel_topic("/b/")):
@@ -138,7 +138,7 @@ def test_those_who_listen_are_counted_over_all_topics() -> None:
     assert listeners.total == 1 == sum(listeners.counts.values())
 
 
-def test_all_that_subscribe_in_one_turn_hear_one_greeting() -> None:
+def test_subscriptions_of_one_turn_share_one_greeting_per_channel() -> None:
     server, own = Server(), session_topic(b"s" * 16)
     assert server.hears(joins(A), joins(B), joins(A, own), joins(b"c")) == [(TOPIC, GREETING), (own, GREETING)]
     assert server.hears(joins(b"d")) == [(TOPIC, GREETING)]
@@ -162,13 +162,13 @@ def gaps(pace: HeartbeatInterval, listening: list[int], channels: int = 7) -> li
     return out
 
 
-def test_while_few_listen_each_beat_has_a_heartbeat_of_each_channel() -> None:
+def test_each_beat_has_a_heartbeat_of_each_channel_while_few_listen() -> None:
     few = int(BEAT_S * module.HEARTBEATS_A_SECOND)
     found = gaps(HeartbeatInterval(BEAT_S), [few] * 20)
     assert len(found) == 19 * 7 and set(found) == {(BEAT_S, BEAT_S)}
 
 
-def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
+def test_heartbeats_become_rarer_with_more_listeners_up_to_a_bound() -> None:
     found = gaps(HeartbeatInterval(BEAT_S), [module.HEARTBEATS_A_SECOND] * 100)[-20:]
     assert all(told == 1.0 and gap <= 1.0 for gap, told in found)
     found = gaps(HeartbeatInterval(BEAT_S), [100 * module.HEARTBEATS_A_SECOND] * 100)[-20:]
@@ -178,24 +178,24 @@ def test_the_more_listen_the_fewer_heartbeats_each_has_to_a_bound() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("listening", "every_s"), [(100, BEAT_S), (600, 0.5), (1000, 1.0), (10_000, 2.0)])
-def test_the_listeners_of_one_channel_are_not_told_more_often(channels: int, listening: int, every_s: float) -> None:
+def test_the_interval_grows_also_if_all_listen_to_few_channels(channels: int, listening: int, every_s: float) -> None:
     found = gaps(HeartbeatInterval(BEAT_S), [listening] * 100, channels)[-5:]
     assert {gap for gap, _ in found} == {every_s}
 
 
-def test_beats_out_of_turn_tell_the_listeners_of_one_channel_no_more() -> None:
+def test_extra_beats_do_not_send_more_heartbeats_on_one_channel() -> None:
     pace, topics = HeartbeatInterval(BEAT_S), [channel_topic("")]
     told = [at for at in range(1000) if pace.share(topics, topics, 10_000, UPTIME_S + at / 10)][1:]
     assert {after - before for before, after in pairwise(told)} <= {18, 19, 20}
 
 
-def test_nobody_waits_for_much_longer_than_was_told_however_many_come_and_go() -> None:
+def test_no_heartbeat_gap_reaches_four_times_the_interval_told_before() -> None:
     crowd = [1, 5000, 1, 300, 2000, 40, 10_000, 700]
     found = gaps(HeartbeatInterval(BEAT_S), [n for n in crowd for _ in range(23)])
     assert max(gap / told for gap, told in found) < 4, "four of them are silence"
 
 
-def test_a_heartbeat_of_many_tells_when_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_tells_the_interval_until_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEARTBEATS_A_SECOND", 4)
     server = Server()
     topics = [channel_topic(f"/{i}/") for i in range(4)]
@@ -209,7 +209,7 @@ def test_a_heartbeat_of_many_tells_when_the_next_one_comes(monkeypatch: pytest.M
     assert set(map(tuple, told[8:])) == {(1000,)}
 
 
-def test_a_refusal_is_said_again_with_the_next_beats_and_not_for_ever() -> None:
+def test_a_refusal_is_repeated_a_few_times_with_the_next_beats() -> None:
     core = Server(topics_of_one_max=1)
     core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")], [A, b"\1" + channel_topic("/c/")])
     said: list[bytes] = []
@@ -222,7 +222,7 @@ def test_a_refusal_is_said_again_with_the_next_beats_and_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("then", [b"\0" + channel_topic("/b/"), None])
-def test_a_refusal_is_not_said_again_to_one_that_cancels_or_ends(then: bytes | None) -> None:
+def test_a_refusal_is_not_repeated_after_a_cancel_or_disconnect(then: bytes | None) -> None:
     core = Server(topics_of_one_max=1)
     core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")])
     core.hears([A] if then is None else [A, then])
@@ -231,7 +231,7 @@ def test_a_refusal_is_not_said_again_to_one_that_cancels_or_ends(then: bytes | N
     assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
 
 
-def test_what_others_listen_to_is_not_refused_again_in_front_of_them() -> None:
+def test_a_refusal_is_not_repeated_on_a_channel_with_other_listeners() -> None:
     core = Server(topics_of_one_max=1)
     core.hears([A, b"\1" + TOPIC], [A, b"\1" + channel_topic("/b/")], [B, b"\1" + channel_topic("/b/")])
     core.begin_turn(1.0, 1e9)
@@ -239,7 +239,7 @@ def test_what_others_listen_to_is_not_refused_again_in_front_of_them() -> None:
     assert REFUSED not in [split(frames[4])[0][0] for frames in core.end_turn().publish if frames[0][:1] == b"\2"]
 
 
-def test_refusals_of_many_connections_are_bounded_with_each_beat() -> None:
+def test_repeated_refusals_are_bounded_at_each_beat() -> None:
     listeners = Listeners(DEFAULT)
     for i in range(500):
         listeners.refuse(b"%d" % (i % 7), b"topic %d" % i)

@@ -28,16 +28,16 @@ def standing(heard: float = 100.0) -> Liveness:
     return made
 
 
-def test_without_a_connection_one_timeout_of_silence_is_enough() -> None:
+def test_a_peer_without_a_connection_is_gone_after_one_timeout() -> None:
     made = Liveness(1.0)
     assert made.is_heard(100.0, 101.0) and not made.is_heard(100.0, 101.1)
 
 
-def test_while_the_connection_stands_it_takes_three() -> None:
+def test_a_connected_peer_is_gone_after_three_timeouts() -> None:
     assert standing().is_heard(100.0, 103.0) and not standing().is_heard(100.0, 103.1)
 
 
-def test_once_it_broke_one_timeout_counts_again_and_a_new_connection_says_nothing_for_the_old_words() -> None:
+def test_words_before_a_broken_connection_count_for_one_timeout() -> None:
     made = standing()
     made.connection(False, 100.5)
     assert made.is_heard(100.0, 101.0) and not made.is_heard(100.0, 101.1)
@@ -46,7 +46,7 @@ def test_once_it_broke_one_timeout_counts_again_and_a_new_connection_says_nothin
     assert made.is_heard(100.8, 103.7)
 
 
-def test_the_last_words_come_in_the_turn_in_which_the_connection_breaks() -> None:
+def test_a_word_in_the_turn_of_a_break_counts_for_one_timeout() -> None:
     """A later connection is that of another run, which is a stranger while its predecessor counts as alive."""
     made = standing()
     made.connection(False, 100.5)
@@ -54,14 +54,14 @@ def test_the_last_words_come_in_the_turn_in_which_the_connection_breaks() -> Non
     assert not made.is_heard(100.5, 101.6)
 
 
-def test_a_connection_that_breaks_and_comes_up_again_in_one_turn_stands_for_the_words_of_that_turn() -> None:
+def test_a_word_in_the_turn_of_a_reconnection_counts_for_three_timeouts() -> None:
     made = standing()
     made.connection(False, 100.5)
     made.connection(True, 100.5)
     assert made.is_heard(100.5, 103.5) and not made.is_heard(100.0, 101.1)
 
 
-def test_a_pause_of_our_own_is_no_silence_of_the_peer_s_but_once() -> None:
+def test_a_pause_of_this_server_excuses_the_peers_silence_once() -> None:
     made = standing()
     made.excuse(100.0, 110.0)
     assert made.is_heard(100.0, 113.0)
@@ -71,7 +71,7 @@ def test_a_pause_of_our_own_is_no_silence_of_the_peer_s_but_once() -> None:
     assert not made.is_heard(100.0, 112.0)
 
 
-def test_a_start_waits_for_a_connection_that_stands_and_is_mute_but_not_for_ever() -> None:
+def test_a_start_waits_three_timeouts_for_a_silent_connected_peer() -> None:
     made = Liveness(1.0)
     assert not made.may_be_there(100.0)
     made.connection(True, 100.0)
@@ -94,7 +94,7 @@ def pair() -> Cores:
     return made
 
 
-def test_a_slow_active_is_not_replaced_and_a_stopped_one_is_after_three_timeouts(pair: Cores) -> None:
+def test_a_stopped_active_is_replaced_after_three_timeouts(pair: Cores) -> None:
     pair.stopped = "P"
     pair.run(2.5)
     assert not pair.b.do(Vote()) and pair.b.status()["peer"]["alive"]
@@ -102,7 +102,7 @@ def test_a_slow_active_is_not_replaced_and_a_stopped_one_is_after_three_timeouts
     assert pair.b.do(Vote()) and pair.b.active
 
 
-def test_a_killed_active_is_replaced_after_one(pair: Cores) -> None:
+def test_a_killed_active_is_replaced_after_one_timeout(pair: Cores) -> None:
     pair.stopped = "P"
     pair.connection(False)
     pair.run(0.9)
@@ -111,7 +111,7 @@ def test_a_killed_active_is_replaced_after_one(pair: Cores) -> None:
     assert pair.b.do(Vote()) and pair.b.active
 
 
-def test_one_that_left_is_replaced_at_once(pair: Cores) -> None:
+def test_an_active_that_left_is_replaced_at_once(pair: Cores) -> None:
     pair.stopped = "P"
     pair.b.peer_message(pair.p.link.leave_message())
     assert pair.b.do(Vote()) and pair.b.active
@@ -123,7 +123,7 @@ def test_an_active_does_not_wait_for_a_passive_that_is_slow(pair: Cores) -> None
     assert pair.p.pair.peer_lives() and not pair.p.pair.in_sync()
 
 
-def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -> None:
+def test_a_passive_that_stood_still_refuses_a_vote_at_first(pair: Cores) -> None:
     """A vote may be read before the messages that the active sent meanwhile."""
     pair.stopped = "B"
     pair.run(5.0)
@@ -134,7 +134,7 @@ def test_a_passive_that_stood_still_itself_hears_the_active_first(pair: Cores) -
 
 
 @pytest.mark.parametrize("kind", ["RECORD", "CONFIRM"])
-def test_whatever_comes_by_the_peer_s_connection_shows_that_it_lives(pair: Cores, kind: str) -> None:
+def test_a_record_or_a_confirm_shows_that_the_peer_lives(pair: Cores, kind: str) -> None:
     core, other = (pair.b, pair.p) if kind == "RECORD" else (pair.p, pair.b)
     pair.linked = False
     pair.run(0.6)
@@ -179,17 +179,17 @@ def waits(core: ServerCore, until: float, *, connected: bool | None = None) -> f
     return float("inf")
 
 
-def test_one_that_starts_and_reaches_nobody_serves_after_solo_wait() -> None:
+def test_a_starting_server_that_reaches_no_peer_serves_after_solo_wait() -> None:
     assert waits(restarted(), 110.0) == pytest.approx(103.0, abs=0.15)
 
 
-def test_one_whose_connection_stands_waits_for_a_word_of_its_peer() -> None:
+def test_a_starting_server_waits_for_a_word_of_a_connected_peer() -> None:
     core = restarted()
     waits(core, 102.0)
     assert waits(core, 110.0, connected=True) == pytest.approx(105.2, abs=0.25)
 
 
-def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None:
+def test_a_beat_delays_a_start_even_before_the_first_state_message() -> None:
     """The peer is busy with a turn that began before this server started, so it has sent no STATE."""
     core = restarted()
     waits(core, 100.2, connected=True)
@@ -199,7 +199,7 @@ def test_a_beat_of_a_peer_that_was_not_heard_before_holds_a_start_back() -> None
     assert waits(core, 120.0) == pytest.approx(core.turn.now), "it fell silent"
 
 
-def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_person() -> None:
+def test_a_higher_epoch_from_a_client_holds_a_start_back_until_forced() -> None:
     core = restarted()
     ours, store = core.state.epoch, core.state.store
     waits(core, 100.2)
@@ -216,7 +216,7 @@ def test_one_that_a_client_tells_of_a_higher_epoch_waits_for_its_peer_or_for_a_p
     assert not core.link.waits_for
 
 
-def test_what_a_client_can_t_have_seen_holds_nobody_back() -> None:
+def test_an_implausible_epoch_from_a_client_does_not_hold_a_start_back() -> None:
     core = restarted()
     core.pair.epochs.client_saw(core.state.epoch + 65)
     assert waits(core, 110.0) < 104.0

@@ -32,7 +32,7 @@ def json_lines() -> Written:
     return lambda: stream.getvalue().splitlines()
 
 
-def test_text() -> None:
+def test_a_log_line_in_text_format() -> None:
     lines = text_lines()
     get_log("chp_server.x").info("active", epoch=3, number=12, why="no peer", none=None, share=1 / 3)
     (line,) = lines()
@@ -43,7 +43,7 @@ def test_text() -> None:
     )
 
 
-def test_json() -> None:
+def test_a_log_line_in_json_format() -> None:
     lines = json_lines()
     get_log("chp_server.x").warning("refused", key="/a b", raw=b"\xff", counts={"x": 1}, ports=(1, 2))
     fact = json.loads(lines()[0])
@@ -54,7 +54,7 @@ def test_json() -> None:
     }  # fmt: skip
 
 
-def test_nothing_that_arrives_breaks_a_line(written: Written) -> None:
+def test_control_characters_in_values_do_not_break_a_log_line(written: Written) -> None:
     log = get_log("chp_server.x")
     log.info("odd", key="a\nb\r\x1b[31m\u2028", frame=b"\n\n", event_like='x" y="1', empty="")
     try:
@@ -66,7 +66,7 @@ def test_nothing_that_arrives_breaks_a_line(written: Written) -> None:
     assert "ValueError: first" in written()[1]
 
 
-def test_levels() -> None:
+def test_lines_below_the_level_are_not_written() -> None:
     lines = text_lines("warning")
     log = get_log("chp_server.x")
     log.debug("no")
@@ -89,7 +89,7 @@ def test_repeating_lines_are_counted(written: Written) -> None:
     assert "(and 1234 more)" in written()[3] or json.loads(written()[3])["more"] == 1234
 
 
-def test_the_limiter_says_how_many_with_the_next_that_passes() -> None:
+def test_the_limiter_reports_the_dropped_count_with_the_next_line() -> None:
     limiter = RateLimiter(burst=2, window_s=10)
     assert [limiter.admit("a", 0.0) for _ in range(5)] == [0, 0, None, None, None]
     assert limiter.admit("b", 1.0) == 0, "each kind for itself"
@@ -100,7 +100,7 @@ def test_the_limiter_says_how_many_with_the_next_that_passes() -> None:
     assert limiter.overdue(20.0) == []
 
 
-def test_the_limiter_does_not_grow() -> None:
+def test_the_limiter_keeps_a_bounded_number_of_kinds() -> None:
     limiter = RateLimiter(burst=1, window_s=10, kinds_max=3)
     passed = [limiter.admit(str(i), 0.0) for i in range(100)]
     assert passed.count(0) == 4, "three kinds, and all others together"

@@ -42,7 +42,7 @@ def lines(runner: long.Runner) -> list[dict[str, Any]]:
     return [json.loads(line) for line in runner._lines.read_text().splitlines()]
 
 
-def test_each_part_has_a_name_of_its_own_a_bound_and_a_command_that_can_be_filled_in() -> None:
+def test_each_part_has_a_unique_name_a_bound_and_a_command() -> None:
     assert len({each.name for each in PARTS}) == len(PARTS)
     assert all(0 < each.minutes <= MINUTES for each in PARTS)
     assert all(each.command.startswith("{python} -m ") for each in PARTS)
@@ -56,7 +56,7 @@ def test_each_file_with_a_long_test_is_in_a_part() -> None:
     assert not [name for name in names if not {name, name.rpartition("/")[0]} & set(commands.split())]
 
 
-def test_the_seeds_of_the_parts_are_twenty_thousand() -> None:
+def test_the_parts_cover_each_of_the_20_000_seeds_once() -> None:
     starts = [re.search(r"--seeds (\d+) --from (\d+)$", each.command) for each in PARTS]
     ranges = [range(int(m[2]), int(m[2]) + int(m[1])) for m in starts if m]
     assert sorted(seed for each in ranges for seed in each) == list(range(20_000))
@@ -71,14 +71,14 @@ def test_a_part_that_goes_well_leaves_a_green_line_and_begins_anew(runner: long.
     }  # fmt: skip
 
 
-def test_a_part_that_fails_leaves_a_red_line_with_what_failed(runner: long.Runner) -> None:
+def test_a_failed_part_leaves_a_red_line_with_its_failures(runner: long.Runner) -> None:
     told = "import sys; open(sys.argv[1],'a').write('1\\tok\\n2\\ta key is lost\\n'); sys.exit(1)"
     assert runner.run(part(told))["failed"] == ["2: a key is lost"]
     assert runner.run(part("raise SystemExit('no journal')"))["failed"] == ["the command: exit code 1: no journal"]
     assert [line["result"] for line in lines(runner)] == ["red", "red"]
 
 
-def test_a_part_that_exceeds_its_time_is_stopped_and_goes_on(runner: long.Runner) -> None:
+def test_a_part_stopped_by_its_time_limit_goes_on_later(runner: long.Runner) -> None:
     code = (
         "import sys, time\nf = open(sys.argv[1], 'a+'); f.seek(0); n = len(f.readlines())\n"
         "f.write(f'{n}\\tok\\n'); f.close()\nwhile n == 0: time.sleep(0.05)"
@@ -88,21 +88,21 @@ def test_a_part_that_exceeds_its_time_is_stopped_and_goes_on(runner: long.Runner
     assert [line["rounds"] for line in lines(runner)] == [1, 2]
 
 
-def test_what_parts_share_is_left_for_the_next_one_unless_it_failed(runner: long.Runner) -> None:
+def test_the_shared_directory_of_parts_is_kept_unless_a_part_fails(runner: long.Runner) -> None:
     kept = part("import sys; open(sys.argv[1], 'a').write('1\\tok\\n')", shares="both")
     assert runner.run(kept)["result"] == "green" and (runner._place / "both/done").exists()
     assert runner.run(part("raise SystemExit(1)", shares="both"))["result"] == "red"
     assert not (runner._place / "both").exists()
 
 
-def test_what_was_done_in_another_tree_does_not_count(runner: long.Runner) -> None:
+def test_rounds_done_in_another_tree_do_not_count(runner: long.Runner) -> None:
     state = runner._state(part(""), NOW)
     note(state / "done", "1")
     assert passed(runner._state(part(""), NOW) / "done") == {"1"}
     assert passed(runner._state(part(""), Tree(NOW.commit, "another", dirty=True)) / "done") == set()
 
 
-def test_a_line_of_a_tree_that_changed_meanwhile_is_dirty_and_nothing_of_it_is_kept(tmp_path: Path) -> None:
+def test_a_run_whose_tree_changes_is_dirty_and_keeps_no_state(tmp_path: Path) -> None:
     trees = iter([NOW, Tree(NOW.commit, "another", dirty=False)])
     runner = long.Runner(tmp_path / "long", tmp_path / "long.jsonl", lambda: next(trees))
     line = runner.run(part("import sys; open(sys.argv[1], 'a').write('1\\tok\\n')", shares="both"))
@@ -111,22 +111,22 @@ def test_a_line_of_a_tree_that_changed_meanwhile_is_dirty_and_nothing_of_it_is_k
 
 
 @pytest.mark.parametrize("said", ["", "1\\tskipped\\n"])
-def test_a_part_of_which_nothing_ran_is_not_green(runner: long.Runner, said: str) -> None:
+def test_a_part_that_ran_no_round_is_skipped(runner: long.Runner, said: str) -> None:
     assert runner.run(part(f"import sys; open(sys.argv[1], 'a').write('{said}')"))["result"] == "skipped"
 
 
-def test_a_command_without_rounds_is_one(runner: long.Runner) -> None:
+def test_a_command_without_rounds_counts_as_one_round(runner: long.Runner) -> None:
     line = runner.run(Part("some", "a part", "{python} -c pass"))
     assert (line["result"], line["rounds"]) == ("green", 1)
 
 
-def test_a_round_that_went_well_again_is_told(runner: long.Runner) -> None:
+def test_a_line_counts_rounds_that_passed_on_a_second_try(runner: long.Runner) -> None:
     code = "import sys; open(sys.argv[1], 'a').write('1\\tbusy\\n2\\tok\\n1\\tok\\n')"
     line = runner.run(part(code))
     assert (line["result"], line["rounds"], line["again"]) == ("green", 2, 1)
 
 
-def test_a_failed_seed_is_told_with_the_command_that_shows_it(
+def test_a_failed_part_prints_the_command_that_shows_a_failed_seed(
     runner: long.Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = "import sys; f = open(sys.argv[1], 'a'); [f.write(f'{n}\\tlost\\n') for n in range(25)]"
@@ -169,7 +169,7 @@ def begin(place: Path, command: str = SLEEPS) -> tuple[subprocess.Popen[str], in
     return runs, int(lock.read_text())
 
 
-def test_a_part_that_runs_is_not_run_twice_also_if_its_runner_was_killed(runner: long.Runner) -> None:
+def test_a_part_is_not_started_twice_even_if_its_runner_was_killed(runner: long.Runner) -> None:
     runs, group = begin(runner._place)
     runs.kill()
     runs.communicate(timeout=WAIT_S)
@@ -213,7 +213,7 @@ def test_a_second_interrupt_does_not_cut_the_end_of_a_part_short(tmp_path: Path)
     assert (tmp_path / "some/ended").exists()
 
 
-def test_main_refuses_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_main_refuses_an_unknown_part(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "argv", ["long", "sim-1", "sim-0"])
     with pytest.raises(SystemExit):
         long.main()
@@ -233,7 +233,7 @@ def test_tests_that_passed_are_left_out_of_the_next_run(tmp_path: Path) -> None:
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, check=False).returncode == 0, "all had passed before"
 
 
-def test_a_round_that_failed_before_it_went_well_counts_as_again(tmp_path: Path) -> None:
+def test_again_counts_rounds_that_passed_after_a_failure(tmp_path: Path) -> None:
     for said in ("lost", "ok"):
         note(tmp_path / "done", "1", said)
     note(tmp_path / "done", "2")
@@ -308,7 +308,7 @@ def told(file: Path, *rows: str, parts: tuple[Part, ...] = (part(""),)) -> tuple
     return [re.split("  +", line) for line in table.splitlines()[: len(parts) + 1]], wrong
 
 
-def test_the_report_tells_what_was_proved_for_each_package_as_it_is(tmp_path: Path) -> None:
+def test_the_report_shows_the_valid_result_for_each_package(tmp_path: Path) -> None:
     parts = part(""), Part("sim-1", "", "", spares=("server/ports/",))
     rows, wrong = told(
         tmp_path / "lines",
@@ -325,7 +325,7 @@ def test_the_report_tells_what_was_proved_for_each_package_as_it_is(tmp_path: Pa
 @pytest.mark.parametrize(
     ("result", "more"), [("green", {"dirty": True}), ("stopped", {}), ("green", {"rounds": 0, "skipped": 3})]
 )
-def test_a_line_that_proves_less_hides_no_earlier_one(tmp_path: Path, result: str, more: dict[str, Any]) -> None:
+def test_a_weaker_line_does_not_hide_an_earlier_green_line(tmp_path: Path, result: str, more: dict[str, Any]) -> None:
     rows, _ = told(tmp_path / "lines", row("some", C, "green", 1), row("some", C, result, 2, **more))
     assert rows[1] == ["some", *["green 5 2030-01-01"] * 4]
 
@@ -349,7 +349,7 @@ def test_a_commit_that_the_clone_lacks_is_told(tmp_path: Path) -> None:
     assert rows[1] == ["some", "-", "-", "-", "-"] and "git fetch --unshallow" in wrong[0]
 
 
-def test_a_line_is_appended_behind_one_without_an_end(runner: long.Runner) -> None:
+def test_a_line_is_appended_behind_a_line_without_a_newline(runner: long.Runner) -> None:
     runner._lines.write_text("{}")
     runner.run(Part("some", "a part", "{python} -c pass"))
     assert [line.get("result") for line in lines(runner)] == [None, "green"]

@@ -48,7 +48,7 @@ def core() -> ServerCore:
     return core
 
 
-def test_who_is_not_measured_yet_is_greeted_meanwhile(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_is_greeted_until_its_fingerprint_is_known(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "LOOKED_AT_MAX", 3 * len(KEYS))
     core.begin_turn(0.2, 1e9)
     for topic in TOPICS:
@@ -65,7 +65,7 @@ def test_who_is_not_measured_yet_is_greeted_meanwhile(core: ServerCore, monkeypa
     assert counts == [3, 10, 10, 10], "a pass over the map is made for those that had to wait"
 
 
-def test_those_that_are_let_go_again_and_again_take_turns(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_that_lose_their_fingerprints_take_turns(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "LOOKED_AT_MAX", 2 * len(KEYS))
     core.begin_turn(0.2, 1e9)
     for topic in TOPICS:
@@ -79,7 +79,7 @@ def test_those_that_are_let_go_again_and_again_take_turns(core: ServerCore, monk
     assert heard == set(TOPICS)
 
 
-def test_more_prefixes_than_are_sorted_get_every_update(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_update_is_published_for_too_many_prefixes(core: ServerCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "PREFIXES_MAX", 5)
     core.begin_turn(0.2, 1e9)
     for i in range(6):

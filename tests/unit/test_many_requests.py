@@ -46,7 +46,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return passes
 
 
-def test_those_of_one_turn_share_an_image(made: list[list[str]]) -> None:
+def test_requests_of_one_turn_share_an_image(made: list[list[str]]) -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)
     turns = []
     core.begin_turn(0.1, 1e9)
@@ -64,7 +64,7 @@ def test_those_of_one_turn_share_an_image(made: list[list[str]]) -> None:
     assert ends(_without_plain(turns)) == {**dict.fromkeys(range(REQUESTS), 2), REQUESTS: 0, REQUESTS + 1: 2}
 
 
-def test_those_of_many_subtrees_share_a_pass_over_the_map(made: list[list[str]]) -> None:
+def test_requests_of_many_subtrees_share_a_pass_over_the_map(made: list[list[str]]) -> None:
     """Else a map of a million keys and a Clone of 64 subtrees, or 64 of one each, would hold up the server for long.
 
     A client on a busy machine may ask again before it is answered: it must not find the queue the longer for it.
@@ -84,7 +84,7 @@ def test_those_of_many_subtrees_share_a_pass_over_the_map(made: list[list[str]])
     assert len(ends(turns)) == 60
 
 
-def test_the_resumes_of_subtrees_share_a_pass_and_those_of_a_channel_that_is_known_need_none(
+def test_resumes_share_a_pass_and_need_no_pass_for_known_channels(
     made: list[list[str]],
 ) -> None:
     core = ServerCore(CoreConfig(), b"i" * 16, 0.0)

@@ -60,7 +60,7 @@ def test_headers_travel_beside_their_messages() -> None:
         ({f"h{i}": "x" * 1022 for i in range(5)}, "5,120"),
     ],
 )
-def test_what_can_t_be_headers_is_told_by_name(headers: Any, says: str) -> None:
+def test_invalid_headers_are_refused_with_the_reason(headers: Any, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         check_headers(headers)
     if not isinstance(headers, dict) or 7 in headers or "\ud800" in headers.values():
@@ -72,7 +72,7 @@ def test_what_can_t_be_headers_is_told_by_name(headers: Any, says: str) -> None:
     assert code == "bad" and "t" not in talk.core.state.topics.by_name, "a server refuses them too"
 
 
-def test_as_much_as_there_may_be() -> None:
+def test_headers_up_to_the_limits_are_accepted() -> None:
     most = {f"h{i:02}": "x" * 125 for i in range(32)}
     assert check_headers(most) == most and check_headers({"a": "x" * 1024, "b" * 64: ""})
     assert check_headers(None) is NO_HEADERS and check_headers({}) is NO_HEADERS
@@ -86,12 +86,12 @@ def test_as_much_as_there_may_be() -> None:
 
 
 @pytest.mark.parametrize("headers", [[{}], {}, [{}, 1], "ab", [{}, {}, {}]])
-def test_a_column_of_headers_has_a_map_for_each_message(headers: Any) -> None:
+def test_a_headers_column_without_a_map_for_each_message_is_refused(headers: Any) -> None:
     with pytest.raises(BadFrame, match="headers"):
         unpack_with_headers(packb([None, [b"1", b"2"], headers]))
 
 
-def test_a_member_gets_the_headers_of_its_messages_and_an_older_one_none() -> None:
+def test_a_member_gets_headers_but_an_older_member_does_not() -> None:
     row = LoggedMessages(1, 100, 5, 7, 1000, packb([pack_messages(None, [b"0"]), BODY]))
     pages, slots = MessagePages(), 0
     item, n = pages.item(MessageRow(row), (1 << 256) - 1, 0, 1 << 61)
@@ -111,7 +111,7 @@ def test_a_member_gets_the_headers_of_its_messages_and_an_older_one_none() -> No
     )
 
 
-def test_a_pair_with_an_older_server_refuses_headers_and_an_older_reader_gets_none() -> None:
+def test_headers_are_refused_by_a_mixed_pair_and_hidden_from_older_members() -> None:
     talk = GroupTalk()
     talk.set(b"p" * 16, 1, {}, publish=[["t", 4, BODY]])
     talk.turn()

@@ -25,7 +25,7 @@ PARSERS: dict[str, Callable[[Sequence[bytes]], object]] = {
 
 
 @given(KEYS, NUMBERS, UUIDS, st.binary(max_size=50), st.binary(max_size=50))
-def test_round_trips(key: str, number: int, uuid: bytes, properties: bytes, value: bytes) -> None:
+def test_chp1_commands_are_read_back(key: str, number: int, uuid: bytes, properties: bytes, value: bytes) -> None:
     told = messages.kvpub(key, number, value, uuid=uuid, properties=properties)
     assert messages.parse_kvpub(told) == (key, number, uuid, properties, value)
     asked = messages.kvset(key, value, uuid=uuid, properties=properties)
@@ -61,7 +61,7 @@ def test_any_frames_are_read_or_refused(frames: list[bytes]) -> None:
         (4, bytes(DEFAULT.value_bytes_max + 1), BadValue, "16777217 bytes; at most 16777216"),
     ],
 )
-def test_refused(command: str, place: int, frame: bytes, error: type[Exception], words: str) -> None:
+def test_a_bad_frame_is_refused(command: str, place: int, frame: bytes, error: type[Exception], words: str) -> None:
     frames = [*GOOD[:place], frame, *GOOD[place + 1 :]]
     with pytest.raises(error, match=words):
         PARSERS[command](frames)
@@ -74,7 +74,7 @@ def test_a_wrong_number_of_frames(command: str, count: int) -> None:
         PARSERS[command]([b"/a"] * count)
 
 
-def test_the_largest_are_taken() -> None:
+def test_the_largest_key_and_value_are_accepted() -> None:
     key, value = "k" * DEFAULT.key_bytes_max, bytes(DEFAULT.value_bytes_max)
     assert messages.parse_kvset(messages.kvset(key, value))[0] == key
 

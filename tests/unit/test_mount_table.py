@@ -30,11 +30,11 @@ ELSEWHERE = Mounts.of_text("/rates/=c:9 /stock/=d:13")
     ("key", "mount"),
     [("/rates/EUR/USD", "/rates/EUR/"), ("/rates/EUR", "/rates/"), ("/rates", "/"), ("/ratesx/", "/"), ("plain", "/")],
 )
-def test_the_longest_prefix_has_a_key(key: str, mount: str) -> None:
+def test_a_key_belongs_to_the_mount_with_the_longest_prefix(key: str, mount: str) -> None:
     assert MOUNTS.of_key(key) == mount
 
 
-def test_a_key_that_no_mount_has_is_refused_with_the_mounts() -> None:
+def test_a_key_without_a_mount_is_refused_with_the_list_of_mounts() -> None:
     assert ELSEWHERE.find("/x") is None
     with pytest.raises(BadKey, match=r"no mount has the key '/x' \('/rates/' is c:9; .*add the mount '/'"):
         ELSEWHERE.of_key("/x")
@@ -54,7 +54,7 @@ def test_a_key_that_no_mount_has_is_refused_with_the_mounts() -> None:
         (".dead", "/"), ("x.dead", "/"),
     ],
 )  # fmt: skip
-def test_a_topic_is_where_the_table_says_and_a_dead_topic_follows_it(topic: str, mount: str) -> None:
+def test_a_topic_and_its_dead_topic_are_in_the_mapped_mount(topic: str, mount: str) -> None:
     assert MOUNTS.of_topic(topic) == mount
 
 
@@ -66,7 +66,7 @@ def test_a_topic_is_where_the_table_says_and_a_dead_topic_follows_it(topic: str,
         (["/rates/EUR/USD/", "/x/"], {"/rates/EUR/": ["/rates/EUR/USD/"], "/": ["/x/"]}),
     ],
 )
-def test_subtrees_are_held_by_the_mounts_that_they_touch(subtrees: list[str], found: dict[str, list[str]]) -> None:
+def test_subtrees_are_split_among_overlapping_mounts(subtrees: list[str], found: dict[str, list[str]]) -> None:
     assert MOUNTS.split(subtrees) == found
     assert ELSEWHERE.split([""]) == {"/rates/": ["/rates/"], "/stock/": ["/stock/"]}
 
@@ -109,7 +109,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "words"), BAD, ids=range(len(BAD)))
-def test_a_bad_text_is_refused_with_what_is_wrong(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_mount_text_is_refused_with_the_reason(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput) as found:
         Clone(text)
     assert words in str(found.value) and "\n" not in str(found.value)
@@ -118,7 +118,7 @@ def test_a_bad_text_is_refused_with_what_is_wrong(text: str, words: str, monkeyp
         Clone()
 
 
-def test_a_mapping_names_mounts_too() -> None:
+def test_mounts_may_be_given_as_a_mapping() -> None:
     assert mounts_of({"/": ["a:1", "b:5"], "/rates/": ["c:9"], "/rates/EUR/": ["d:13"]}, None) == Mounts.of_text(TEXT)
     with pytest.raises(BadInput, match=r"the mount '/' with 7; write a list"):
         Clone({"/": 7})
@@ -126,7 +126,7 @@ def test_a_mapping_names_mounts_too() -> None:
         Clone({})
 
 
-def test_what_follows_one_pair_says_so() -> None:
+def test_several_mounts_are_refused_where_one_pair_is_needed() -> None:
     for act in (lambda: servers_of(TEXT, None), lambda: Kind(TEXT)):
         with pytest.raises(
             BadInput, match=r"several pairs are named \('/' is a:1,b:5; .*give it the servers of one mount"
@@ -134,7 +134,7 @@ def test_what_follows_one_pair_says_so() -> None:
             act()
 
 
-def test_what_reads_a_subtree_or_a_topic_takes_the_pair_that_has_it() -> None:
+def test_a_reader_gets_the_pair_that_has_the_subtree_or_topic() -> None:
     assert servers_of(TEXT, None, "/rates/EUR/") == ("tcp://d:13",) == servers_of(TEXT, None, "/rates/EUR/USD/")
     for subtree in ("", "/rates/"):
         with pytest.raises(BadInput, match=f"the subtree '{subtree}' spans the mounts '/.*' and '/rates/.*; name a"):
@@ -173,7 +173,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_mounts_of_a_client_file_have_its_keys(file: Path) -> None:
+def test_mounts_of_a_client_file_use_its_key_pair(file: Path) -> None:
     mounts = mounts_of(None, file)
     assert mounts is not None and mounts.of_topic("ticks.a") == "/rates/" and list(mounts.servers) == ["/", "/rates/"]
     rates = mounts.servers["/rates/"]
@@ -206,7 +206,7 @@ def test_the_mounts_of_a_client_file_have_its_keys(file: Path) -> None:
     ],
     ids=range(11),
 )
-def test_a_bad_file_is_refused_with_its_name(file: Path, old: str, new: str, words: str) -> None:
+def test_a_bad_client_file_is_refused_with_its_name_and_the_reason(file: Path, old: str, new: str, words: str) -> None:
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(BadInput) as found:

@@ -30,7 +30,7 @@ def told(clients: Clients, *numbers: int, moves: int = 1) -> None:
         clients.told(i.to_bytes(4), said, "", 1.0)
 
 
-def test_the_newest_half_is_asked_of_those_that_can_go() -> None:
+def test_a_replica_asks_the_newest_half_of_its_movable_readers_to_move() -> None:
     clients = Clients()
     told(clients, *range(6))
     told(clients, 6, moves=0)
@@ -40,11 +40,11 @@ def test_the_newest_half_is_asked_of_those_that_can_go() -> None:
 
 
 @pytest.mark.parametrize(("readers", "cpu", "asks"), [(10, 0, False), (11, 0, True), (3, BUSY_CPU, True)])
-def test_it_asks_when_it_has_too_many_readers_or_too_much_work(readers: int, cpu: int, asks: bool) -> None:
+def test_a_replica_with_too_many_readers_or_a_busy_cpu_asks(readers: int, cpu: int, asks: bool) -> None:
     assert MoveRequests(10, Clients()).due(5.0, readers, cpu) is asks
 
 
-def test_it_asks_more_seldom_if_nobody_goes() -> None:
+def test_a_replica_asks_less_often_if_no_reader_moves() -> None:
     requests, now, asked = MoveRequests(10, Clients()), 0.0, []
     while now < 300:
         now += 0.5
@@ -79,7 +79,7 @@ class Reader(Talk):
                 self.greet(others if i else ACTIVE, n(1), i, bytes([i]) * 16, load(readers))
 
 
-def test_300_readers_of_one_of_three_replicas_are_even_in_ten_seconds() -> None:
+def test_300_readers_of_one_replica_spread_over_three_in_ten_seconds() -> None:
     chance = random.Random(7)
     readers = [Reader(chance) for _ in range(300)]
     requests = [MoveRequests(110, Clients()) for _ in range(3)]

@@ -55,7 +55,7 @@ def talk(request: pytest.FixtureRequest) -> Talk:
     return made
 
 
-def test_who_wrote_in_a_subtree_is_told_to_its_readers_and_nobody_else(talk: Talk) -> None:
+def test_readers_of_a_subtree_are_told_only_the_writers_in_that_subtree(talk: Talk) -> None:
     talk.set(ONE, 1, {"/a/1": b"1"})
     talk.set(TWO, 1, {"/b/1": b"1"})
     talk.set(ONE, 2, {"/a/2": b"2", "/b/2": b"2"})
@@ -66,7 +66,7 @@ def test_who_wrote_in_a_subtree_is_told_to_its_readers_and_nobody_else(talk: Tal
     assert published(talk.turn())["/b/"][0] == [[B, 2]], "the writers of a record are not those of the next"
 
 
-def test_what_the_server_writes_is_nobodys(talk: Talk) -> None:
+def test_an_expiry_by_the_server_has_no_origin(talk: Talk) -> None:
     talk.set(ONE, 1, {"/a/1": b"1"}, t=10)
     talk.turn(5.0)
     talk.set(TWO, 1, {"/b/1": b"1"})
@@ -74,7 +74,7 @@ def test_what_the_server_writes_is_nobodys(talk: Talk) -> None:
     assert told["/a/"][:3] == ([], [], [["/a/1"]])
 
 
-def test_a_resume_tells_who_wrote_what_it_has(talk: Talk) -> None:
+def test_a_resume_tells_the_writers_of_its_updates(talk: Talk) -> None:
     talk.set(ONE, 1, {"/a/1": b"1"})
     talk.set(TWO, 1, {"/b/1": b"1"})
     talk.set(ONE, 2, {"/a/2": b"2", "/b/2": b"2"})
@@ -86,7 +86,7 @@ def test_a_resume_tells_who_wrote_what_it_has(talk: Talk) -> None:
     assert resumed(talk, "/c/") == []
 
 
-def test_what_says_of_a_batch_as_a_whole_is_not_told(talk: Talk) -> None:
+def test_columns_of_a_whole_batch_are_hidden_from_subtree_readers(talk: Talk) -> None:
     talk.set(ONE, 1, {"/b/hidden": b"1"})
     talk.turn()
     revision = talk.revisions["/b/hidden"]

@@ -35,7 +35,7 @@ def test_no_part_has_more_items_than_a_batch_may_have(n: int, sizes: list[int]) 
 
 
 @pytest.mark.parametrize("letter", ["k", "\U0001f511"])
-def test_no_part_has_more_bytes_than_a_batch_may_have_unless_it_is_one_item(letter: str) -> None:
+def test_no_part_exceeds_the_bytes_of_a_batch_except_a_single_item(letter: str) -> None:
     keys = [f"/{letter * 50}{i}" for i in range(40)]
     values = [bytes(3 * ROOM if i == 7 else 20) for i in range(40)]
     got = parts(Segment(keys, values), SMALL)
@@ -56,7 +56,7 @@ def test_deletes_and_ttls_stay_with_their_keys() -> None:
     assert [part.extras for part in parts(segment(9, t=70, d=[8]), FEW)] == [{"t": 70}, {"t": 70}, {"t": 70, "d": [0]}]
 
 
-def test_an_echo_is_what_was_sent_byte_for_byte() -> None:
+def test_echoed_accepts_only_the_exact_bytes_of_the_batches() -> None:
     outbox = Outbox(b"s" * 16)
     batches = [outbox.add(segment(n), None, True) for n in (1, 3)]
     assert not echoed(batches, b"head", 4), "none of it was sent"
@@ -72,7 +72,7 @@ def test_a_conditional_set_is_not_cut() -> None:
         parts(segment(5, c=[[0], [1]]), FEW)
 
 
-def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> None:
+def test_reopen_counts_the_session_up_and_changes_the_client_after_the_last() -> None:
     """Otherwise the count would begin at 0 again, and a server refuses a session below a known one for ever."""
     outbox = Outbox(b"s" * 12 + b"\xff\xff\xff\xfe")
     outbox.reopen()
@@ -84,7 +84,7 @@ def test_a_session_counts_up_and_after_the_last_is_one_of_another_client() -> No
 
 
 @pytest.mark.parametrize("conditional", [True, False])
-def test_no_batch_has_more_bytes_than_a_server_takes_whatever_its_columns(conditional: bool) -> None:
+def test_no_cut_batch_exceeds_the_bytes_that_a_server_takes(conditional: bool) -> None:
     """A server answers nothing to a frame of more than 17 MiB; of what `cut` lets pass none has so many."""
     n, most, every = DEFAULT.batch_items_max, 1 << 62, list(range(DEFAULT.batch_items_max))
     ends = {"c": [every, [most] * n]} if conditional else {"d": every[::2]}

@@ -30,7 +30,7 @@ class TestShown:
         assert talk.core.channels[0].replica.map.revisions == {"/a": n(1)}
         assert not talk.core.channels[0].replica.pending
 
-    def test_what_others_wrote_before_does_not_flip_it_back(self) -> None:
+    def test_an_earlier_update_of_another_client_does_not_hide_an_own_set(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"mine"})
         talk.batch(n(0), n(1), {"/a": b"theirs", "/b": b"theirs"}, origins=[[OTHER, 1]])
@@ -39,14 +39,14 @@ class TestShown:
         talk.batch(n(3), n(4), {"/a": b"after"}, origins=[[OTHER, 2]])
         assert talk.map == {"/a": b"after", "/b": b"theirs"}
 
-    def test_a_record_of_several_writers_keeps_what_is_still_pending(self) -> None:
+    def test_a_record_of_several_writers_does_not_hide_a_pending_own_set(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.set({"/b": b"2"})
         talk.batch(n(0), n(1), {"/a": b"1"}, {"/a": b"over", "/b": b"x"}, origins=[[SESSION, 1], [OTHER, 5]])
         assert talk.map == {"/a": b"over", "/b": b"2"}
 
-    def test_an_update_of_chp1_beside_the_echo_is_not_taken_for_it(self) -> None:
+    def test_a_chp1_update_beside_an_echo_is_not_taken_for_the_echo(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.batch(n(0), n(1), {"/a": b"1"}, {"/a": b"plain"}, origins=[[SESSION, 1]])
@@ -61,14 +61,14 @@ class TestShown:
         talk.batch(n(2), n(3), {"/a": None}, origins=[[SESSION, 1]])
         assert talk.map == {} and talk.core.channels[0].replica.map.fingerprint() == (0, 0)
 
-    def test_a_snapshot_does_not_flip_it_back(self) -> None:
+    def test_a_snapshot_does_not_hide_a_pending_own_set(self) -> None:
         talk = Talk()
         talk.set({"/a": b"mine", "/gone": None})
         talk.greet(told=n(2))
         talk.snapshot(n(2), {"/a": (b"theirs", n(1)), "/gone": (b"theirs", n(2)), "/c": (b"3", n(2))})
         assert talk.map == {"/a": b"mine", "/c": b"3"}
 
-    def test_a_snapshot_that_includes_it_confirms_it(self) -> None:
+    def test_a_snapshot_that_includes_an_own_set_confirms_the_set(self) -> None:
         talk = Talk()
         talk.set({"/a": b"mine"})
         talk.greet(told=n(2))
@@ -89,7 +89,7 @@ class TestShown:
         talk.batch(n(0), n(1), {"/b/x": b"before"}, origins=[[OTHER, 1]], on="/b/")
         assert talk.map == {"/a/x": b"mine", "/b/x": b"mine"}
 
-    def test_many_own_batches_are_forgotten_by_the_generation(self) -> None:
+    def test_confirmed_own_batches_are_forgotten_generation_by_generation(self) -> None:
         talk = Talk().joined()
         pending = talk.core.channels[0].replica.pending
         for i in range(70):
@@ -121,7 +121,7 @@ class TestSent:
         talk.set({"/a": b"1"})
         assert sent(talk, 0) == sent(talk, 1) == [1]
 
-    def test_what_is_unacknowledged_is_sent_again_in_order_when_a_link_returns(self) -> None:
+    def test_unacknowledged_batches_are_resent_in_order_when_a_link_returns(self) -> None:
         talk = Talk().joined()
         for i in range(3):
             talk.set({f"/{i}": b"1"})
@@ -133,7 +133,7 @@ class TestSent:
         talk.up()
         assert sent(talk) == [2, 3, 4]
 
-    def test_and_to_the_one_that_becomes_active(self) -> None:
+    def test_unacknowledged_batches_are_resent_to_the_new_active(self) -> None:
         talk = Talk(servers=2).joined()
         talk.greet(PASSIVE, n(0), server=1)
         talk.up(1)
@@ -143,7 +143,7 @@ class TestSent:
         talk.greet(ACTIVE, n(0, 2), server=1)
         assert sent(talk, 1) == [1, 2] and talk.stats["resends"] == 2
 
-    def test_without_an_acknowledgement_it_is_sent_again_ever_more_rarely(self) -> None:
+    def test_an_unacknowledged_batch_is_resent_at_growing_intervals(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         for _ in range(200):
@@ -151,7 +151,7 @@ class TestSent:
             talk.heartbeat(n(0))
         assert 3 <= sent(talk).count(1) - 1 <= 6
 
-    def test_a_set_whose_answer_was_lost_is_sent_again_soon_while_later_ones_are_answered(self) -> None:
+    def test_later_answers_do_not_delay_the_resend_of_an_unanswered_batch(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         for step in range(60):
@@ -192,7 +192,7 @@ class TestAnswered:
             asked.append(talk.core.session.batch_items)
         assert asked == [1024, 5, None]
 
-    def test_an_ack_settles_a_run_with_its_revision_and_worth(self) -> None:
+    def test_an_ack_settles_a_run_with_its_revision_and_durability(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.set({"/b": b"1"})
@@ -201,7 +201,7 @@ class TestAnswered:
         assert talk.settled == [(1, Ack(1, 7, "journaled")), (2, Ack(1, 7, "journaled"))]
         assert talk.stats["acks_journaled"] == 2 and not talk.core.outbox.batches
 
-    def test_acknowledgements_come_in_any_order_and_each_is_of_its_own_batches(self) -> None:
+    def test_acknowledgements_may_come_in_any_order(self) -> None:
         talk = Talk(write_only=True).joined()
         for i in range(4):
             talk.set({f"/{i}": b"1"})
@@ -210,7 +210,7 @@ class TestAnswered:
         talk.ack(1, 2, n(2))
         assert [handle for handle, _ in talk.settled] == [3, 4, 1, 2] and not talk.core.outbox.batches
 
-    def test_an_ack_of_everything_there_ever_was_costs_nothing(self) -> None:
+    def test_an_ack_of_a_huge_range_settles_only_open_batches(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.heartbeat(n(7), n(0))
@@ -224,7 +224,7 @@ class TestAnswered:
         talk.ack(1, 1, n(5, 1))
         assert talk.settled == []
 
-    def test_a_gap_is_resent_from_where_the_server_wants_it_and_only_once(self) -> None:
+    def test_a_gap_is_resent_once_from_the_expected_batch(self) -> None:
         talk = Talk().joined()
         for i in range(4):
             talk.set({f"/{i}": b"1"})
@@ -233,7 +233,7 @@ class TestAnswered:
         talk.refuse(4, "expected", 2)
         assert sent(talk) == [2, 3, 4]
 
-    def test_an_unknown_session_that_never_was_acknowledged_just_starts_again(self) -> None:
+    def test_an_unknown_session_without_an_acknowledgement_is_resent_from_the_start(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.set({"/b": b"1"})
@@ -241,7 +241,7 @@ class TestAnswered:
         talk.refuse(2, "session", 1)
         assert sent(talk) == [1, 2] and "sessions_reopened" not in talk.stats
 
-    def test_a_server_that_lacks_what_another_one_answered_is_told_which_batch_is_the_oldest(self) -> None:
+    def test_a_server_that_lacks_answered_batches_is_told_the_oldest_open_batch(self) -> None:
         talk = Talk().joined()
         for i in range(4):
             talk.set({f"/{i}": b"1"})
@@ -257,7 +257,7 @@ class TestAnswered:
         talk.refuse(4, "session", 1)
         assert talk.oldest == [3, 4] and "sessions_reopened" not in talk.stats
 
-    def test_what_is_told_to_be_the_oldest_and_is_lost_is_told_again(self) -> None:
+    def test_the_oldest_batch_is_named_again_after_a_reconnection(self) -> None:
         talk = Talk().joined()
         for i in range(2):
             talk.set({f"/{i}": b"1"})
@@ -268,7 +268,7 @@ class TestAnswered:
         talk.greet()
         assert talk.oldest == [2, 2]
 
-    def test_a_session_that_stays_unknown_is_opened_anew_and_what_is_left_renumbered(self) -> None:
+    def test_a_session_that_stays_unknown_is_reopened_and_its_batches_renumbered(self) -> None:
         talk = Talk().joined()
         for i in range(3):
             talk.set({f"/{i}": b"mine"}, handle=f"ticket {i}")
@@ -297,7 +297,7 @@ class TestAnswered:
             talk.now += 2.1
         assert talk.core.outbox.public == SESSION and talk.oldest[-1] == 2
 
-    def test_refusals_of_later_batches_do_not_hide_those_of_the_oldest_one(self) -> None:
+    def test_refusals_of_later_batches_do_not_hide_refusals_of_the_oldest_batch(self) -> None:
         """An application that went on setting kept a lost session for minutes, as a later batch was refused first."""
         talk = Talk().joined()
         for i in range(3):
@@ -309,7 +309,7 @@ class TestAnswered:
             talk.now += 2.1
         assert talk.core.outbox.public != SESSION
 
-    def test_a_snapshot_that_was_asked_for_in_another_session_does_not_hide_what_is_confirmed(self) -> None:
+    def test_a_client_asks_for_its_snapshot_again_in_a_new_session(self) -> None:
         """The end of a snapshot tells of the session that asked, so the client asks again in the new session."""
         talk = Talk().joined()
         talk.set({"/a": b"mine"})
@@ -336,7 +336,7 @@ class TestAnswered:
         assert str(error) == "nothing was set: '/a' is at 1.3, '/b' is not there; read the entry again and retry"
         assert len(talk.requests) == 1, "nothing was shown, so nothing is fetched"
 
-    def test_busy_is_final_since_the_server_has_counted_the_number(self) -> None:
+    def test_a_batch_refused_as_busy_is_not_sent_again(self) -> None:
         talk = Talk().joined()
         talk.set({"/a": b"1"})
         talk.refuse(1, "busy", "1000 leases are open")
@@ -369,7 +369,7 @@ class TestSettledOnceTheCopyHoldsIt:
             talk.set({f"{subtree}/k": b"mine"})
         return talk
 
-    def test_an_acknowledgement_that_comes_before_its_batch_waits_for_it(self) -> None:
+    def test_an_acknowledgement_waits_until_its_batch_is_in_the_copy(self) -> None:
         talk = self.lagging()
         talk.ack(1, 1, n(3))
         assert talk.settled == [] and talk.core.session.open_batches == 1
@@ -380,7 +380,7 @@ class TestSettledOnceTheCopyHoldsIt:
         assert talk.core.channels[0].replica.map.revisions["/k"] == n(3)
         assert not talk.core.channels[0].replica.is_own("/k")
 
-    def test_one_that_comes_in_a_resync_waits_for_its_end(self) -> None:
+    def test_an_acknowledgement_during_a_resync_waits_for_the_end_of_the_resync(self) -> None:
         talk = self.lagging()
         talk.heartbeat(n(9), count=7)
         talk.batch(n(0), n(3), {"/k": b"mine"}, origins=[[SESSION, 1]])
@@ -389,7 +389,7 @@ class TestSettledOnceTheCopyHoldsIt:
         talk.snapshot(n(9), {"/k": (b"later", n(8))}, session_no=1)
         assert len(talk.settled) == 1 and talk.map == {"/k": b"later"}
 
-    def test_of_several_subtrees_only_that_of_its_keys_counts(self) -> None:
+    def test_an_acknowledgement_waits_only_for_the_subtree_of_its_keys(self) -> None:
         talk = self.lagging("/a/", "/b/")
         talk.heartbeat(n(9), count=7, on="/a/")
         talk.ack(2, 2, n(0))
@@ -397,7 +397,7 @@ class TestSettledOnceTheCopyHoldsIt:
         talk.ack(1, 1, n(0))
         assert [handle for handle, _ in talk.settled] == [2]
 
-    def test_a_batch_of_nothing_and_a_commit_wait_for_all_subtrees(self) -> None:
+    def test_an_empty_batch_and_a_commit_wait_for_all_subtrees(self) -> None:
         talk = Talk("/a/", "/b/").joined()
         talk.set({})
         talk.set({}, shown=False, commit=[b"T" * 16, "job", 1, [["0.0", 1]], None])
@@ -409,7 +409,7 @@ class TestSettledOnceTheCopyHoldsIt:
         talk.heartbeat(n(3), n(0), on="/b/")
         assert [handle for handle, _ in talk.settled] == [3, 1, 2]
 
-    def test_a_revision_that_is_not_known_is_at_most_the_servers_number(self) -> None:
+    def test_an_ack_without_a_revision_waits_for_the_servers_number(self) -> None:
         talk = self.lagging()
         where = own_topic()
         talk.update(message(where, n(5), [6, [[1, 1, 1]], 2]))
@@ -425,7 +425,7 @@ class TestSettledOnceTheCopyHoldsIt:
         talk.batch(n(0), n(2), {"/k": b"theirs"}, origins=[[OTHER, 1]])
         assert isinstance(talk.settled[0][1], Conflict)
 
-    def test_what_is_staged_or_held_by_nobody_here_waits_for_nothing(self) -> None:
+    def test_acks_of_staged_sets_and_write_only_clients_are_settled_at_once(self) -> None:
         talk = Talk().joined()
         talk.set({"/k": b"1"}, shown=False, stage=[b"T" * 16, "0.0"])
         talk.ack(1, 1, n(3))
@@ -434,14 +434,14 @@ class TestSettledOnceTheCopyHoldsIt:
         writer.ack(1, 1, n(3))
         assert len(talk.settled) == len(writer.settled) == 1
 
-    def test_those_that_wait_fill_the_window(self) -> None:
+    def test_acknowledged_batches_that_wait_for_the_copy_fill_the_window(self) -> None:
         talk = Talk(limits={"window_batches": 2}).joined()
         for i in range(2):
             talk.set({f"/{i}": b"1"})
         talk.ack(1, 2, n(2))
         assert talk.core.full()
 
-    def test_a_history_that_began_anew_lets_them_go(self) -> None:
+    def test_a_new_history_settles_waiting_acknowledgements(self) -> None:
         talk = self.lagging()
         talk.ack(1, 1, n(300))
         talk.greet(told=n(3), uuid=b"T" * 16)
@@ -460,7 +460,7 @@ def test_leases_are_refreshed_at_a_third_of_their_ttl() -> None:
     assert talk.core.leases.next_due() == float("inf")
 
 
-def test_one_refresh_of_a_lease_waits_for_a_server_however_long_it_is_away() -> None:
+def test_lease_refreshes_do_not_pile_up_without_a_server() -> None:
     talk = Talk().joined()
     for lease in (b"L" * 16, b"M" * 16):
         talk.core.leases.hold(lease, 1000, talk.now)

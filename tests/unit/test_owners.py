@@ -64,7 +64,7 @@ def cores() -> Cores:
     return made
 
 
-def test_a_users_application_stays_its_own(cores: Cores) -> None:
+def test_a_user_keeps_an_application_after_a_flood_of_another_user(cores: Cores) -> None:
     put(cores, "alice", b"a" * 16, once=["job", 1000, False])
     cores.run(1.0)
     assert [(no, code) for no, code, *_ in cores.answers(b"a" * 16)] == [(1, "access")]
@@ -92,7 +92,7 @@ def test_a_new_active_knows_the_owners(cores: Cores) -> None:
     assert cores.answers(BOB)[-1][:2] == (2, "ack")
 
 
-def test_an_application_is_its_users_from_its_first_staged_commit_on() -> None:
+def test_the_first_staged_commit_sets_the_owner_of_an_application() -> None:
     """Another user could take it before the second commit, and count its versions up (seed 11255)."""
     cores = ruled()
     put(cores, "bob", BOB, stage=[b"t" * 16, "0"])
@@ -107,7 +107,7 @@ def test_an_application_is_its_users_from_its_first_staged_commit_on() -> None:
     assert [(no, code) for no, code, *_ in cores.answers(b"a" * 16)] == [(1, "access")]
 
 
-def test_applications_do_not_push_out_another_users(cores: Cores) -> None:
+def test_applications_of_one_user_do_not_push_out_applications_of_another(cores: Cores) -> None:
     for i in range(2 * APPLICATIONS_MAX):
         put(cores, "alice", b"a" * 16, 1 + i, once=[f"a{i}", 1, True])
         cores.run(0.05)
@@ -122,7 +122,7 @@ def test_applications_do_not_push_out_another_users(cores: Cores) -> None:
     assert list(cores.p.state.staging.versions) == list(cores.b.state.staging.versions)
 
 
-def test_who_is_heard_again_and_again_is_not_forgotten() -> None:
+def test_a_session_in_regular_use_is_not_forgotten() -> None:
     """The idle sessions of a lone user go first, by last use."""
     cores = ruled()
     for no in range(1, 9):
@@ -136,7 +136,7 @@ def test_who_is_heard_again_and_again_is_not_forgotten() -> None:
     assert len(cores.p.state.access.owners) <= SESSIONS_MAX
 
 
-def test_a_journal_and_a_state_bring_them_back_in_their_order(cores: Cores, tmp_path: Path) -> None:
+def test_rows_and_a_snapshot_restore_owners_and_sessions_in_order(cores: Cores, tmp_path: Path) -> None:
     state = cores.p.state
     rows, snapshot = (open_journal(f"sqlite:{tmp_path / name}") for name in ("rows", "snapshot"))
     for journal in (rows, snapshot):
@@ -156,7 +156,7 @@ def test_a_journal_and_a_state_bring_them_back_in_their_order(cores: Cores, tmp_
             assert found.sessions.of_user(user) == state.sessions.of_user(user)
 
 
-def test_a_state_of_an_older_server_has_owners_of_clients_that_are_forgotten() -> None:
+def test_owners_of_forgotten_clients_in_an_older_servers_state_are_dropped() -> None:
     """An older server kept the owners of clients and applications in one table, oldest first."""
     old = ruled().p.state
     (*_, body) = old.rest(1.0)

@@ -27,14 +27,14 @@ def test_parts_are_held_until_the_last_and_have_the_revision_of_the_first() -> N
     assert not parts and parts.revision(Batch(9, 10, 10, 9, [], False)) == 10
 
 
-def test_what_was_given_is_not_changed() -> None:
+def test_add_does_not_change_its_arguments() -> None:
     parts, segments, origins = Parts(), list(ONE), [[A, 1]]
     parts.add(Batch(4, 5, 5, 9, origins, True), segments)
     parts.add(Batch(5, 6, 6, 9, [[B, 1]], False), TWO)
     assert segments == ONE and origins == [[A, 1]]
 
 
-def test_parts_that_will_not_be_whole_are_dropped() -> None:
+def test_drop_discards_the_parts_of_an_incomplete_record() -> None:
     parts = Parts()
     assert not parts.drop()
     parts.add(Batch(4, 5, 5, 9, [], True), ONE)

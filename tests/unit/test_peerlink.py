@@ -64,14 +64,14 @@ def test_a_stranger_with_a_connection_of_its_own_changes_nothing(pair: Cores, at
     assert not core.link.waits_for and core.link.incompatible is None and core.committer.counts["strangers"] >= 100
 
 
-def test_a_peer_whose_connection_broke_is_heard_at_once(pair: Cores) -> None:
+def test_a_peer_on_a_new_connection_is_heard_at_once(pair: Cores) -> None:
     # The peer can't know that this number is history.
     ahead = {"number": pair.b.state.number + 1}
     pair.b.peer_message(forged(pair.p, server=pair.p.pair.server, **ahead), NEW_LINE)
     assert pair.b.pair.peer is not None and pair.b.pair.peer.number == ahead["number"]
 
 
-def test_a_peer_that_was_started_again_proves_its_place_in_the_history(pair: Cores) -> None:
+def test_a_restarted_peer_is_accepted_by_its_place_in_the_history(pair: Cores) -> None:
     pair.p.peer_message(forged(pair.b, echo=b""), NEW_LINE)
     assert pair.p.pair.peer is not None and pair.p.pair.peer.server == b"f" * 16
 
@@ -99,7 +99,7 @@ def test_a_copy_of_the_peers_data_directory_is_no_peer_while_the_peer_lives(pair
     assert pair.b.pair.peer is not None and pair.b.pair.peer.server == b"f" * 16, "its next run has the same proof"
 
 
-def test_the_peers_next_run_is_heard_behind_the_last_words_of_the_run_before(pair: Cores) -> None:
+def test_a_restarted_peer_is_heard_behind_its_earlier_last_words(pair: Cores) -> None:
     """A server that was stopped finds both in one turn, and that the connection broke (seed 152)."""
     pair.connection(True)
     pair.run(0.5)
@@ -113,7 +113,7 @@ def test_the_peers_next_run_is_heard_behind_the_last_words_of_the_run_before(pai
     assert core.pair.peer is not None and core.pair.peer.server == b"f" * 16
 
 
-def test_the_peers_next_run_is_heard_if_the_last_words_came_between_its_connections(pair: Cores) -> None:
+def test_a_restarted_peer_is_heard_if_last_words_came_between_connections(pair: Cores) -> None:
     """The words of a run may come after its connection broke. They are none of the next connection (seed 929)."""
     pair.connection(True)
     pair.run(0.5)
@@ -130,7 +130,7 @@ def test_the_peers_next_run_is_heard_if_the_last_words_came_between_its_connecti
     assert core.pair.peer is not None and core.pair.peer.server == b"f" * 16
 
 
-def test_nobody_takes_over_while_one_speaks_who_may_be_the_peer_s_next_run(pair: Cores) -> None:
+def test_a_passive_does_not_take_over_while_a_possible_successor_speaks(pair: Cores) -> None:
     """The peer's next run may have served alone while this server was stopped (seed 70053)."""
     pair.stopped = "P"
     pair.run(0.5)
@@ -154,7 +154,7 @@ def stopped(pair: Cores) -> dict[str, Any]:
     return {"echo": b"", "number": 8 << 48 | 99, "epoch": 8, "digest": 7, "state": int(State.ACTIVE)}
 
 
-def test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may_be_its_successor(pair: Cores) -> None:
+def test_an_active_after_a_stop_acknowledges_nothing_while_a_possible_successor_speaks(pair: Cores) -> None:
     serves = stopped(pair)
     pair.put("P", ONE, 2, {"/k": b"2"})
     while pair.p.pair.peer_lives():
@@ -168,7 +168,7 @@ def test_a_server_that_was_stopped_acknowledges_nothing_while_one_speaks_who_may
     assert not pair.p.active and not [answer for answer in pair.answers(ONE, "P") if answer[0] == 2]
 
 
-def test_a_stranger_holds_nothing_back_once_the_peer_has_spoken_after_the_stop(pair: Cores) -> None:
+def test_a_possible_successor_delays_no_ack_once_the_peer_has_spoken(pair: Cores) -> None:
     # No server rises above an epoch that is that high.
     serves = {**stopped(pair), "number": 1000 << 48 | 99, "epoch": 1000}
     pair.stopped, pair.linked = "", True
@@ -180,7 +180,7 @@ def test_a_stranger_holds_nothing_back_once_the_peer_has_spoken_after_the_stop(p
     assert [answer[:2] for answer in pair.answers(ONE, "P") if answer[0] == 2] == [(2, "ack")]
 
 
-def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cores) -> None:
+def test_a_peer_with_a_new_disk_is_heard_after_a_silence(pair: Cores) -> None:
     new = {"echo": b"", "number": 0, "digest": 0, "store": b"", "opener": b"", "state": int(State.BACKUP)}
     pair.linked = False
     pair.run(2.0)
@@ -188,7 +188,7 @@ def test_a_peer_with_a_new_disk_is_heard_when_the_one_before_is_silent(pair: Cor
     assert pair.p.pair.peer is not None and pair.p.pair.peer.number == 0
 
 
-def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:
+def test_long_names_and_settings_told_by_the_peer_are_cut(pair: Cores) -> None:
     settings = {"heartbeat_s": "x" * 10_000, "retain_bytes": 7, "retain_s": 5.0, "y" * 10_000: 1}
     pair.p.peer_message(forged(pair.b, name="n" * 10_000, settings=settings))
     status = pair.p.status()["peer"]
@@ -196,7 +196,7 @@ def test_what_another_says_of_itself_is_cut(pair: Cores) -> None:
 
 
 @pytest.mark.parametrize("event", sorted(facts.SAID_BY_OTHERS))
-def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_events_caused_by_others_are_limited_and_counted(event: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     log = logs.get_log(__name__)
     for i in range(100):
@@ -207,7 +207,7 @@ def test_what_others_can_cause_is_logged_a_few_times_and_counted(event: str, cap
 
 
 @pytest.mark.parametrize("kind", ["STATE", "BEAT"])
-def test_a_takeover_opens_an_epoch_above_that_of_a_stranger_who_may_be_the_peer(pair: Cores, kind: str) -> None:
+def test_a_takeover_opens_an_epoch_above_the_epoch_of_a_possible_successor(pair: Cores, kind: str) -> None:
     number = 7 << 48 | 99
     pair.stopped = "P"
     pair.run(0.5)
@@ -222,7 +222,7 @@ def test_a_takeover_opens_an_epoch_above_that_of_a_stranger_who_may_be_the_peer(
     assert pair.b.active and pair.b.state.epoch == 8
 
 
-def test_a_passive_whose_active_dies_while_it_sends_the_whole_state_takes_over() -> None:
+def test_a_passive_takes_over_if_the_active_dies_while_sending_the_state() -> None:
     pair = Cores(replace(DEFAULT, sync_chunk_bytes=2000))
     for no in range(1, 51):
         pair.put("PB", b"z" * 12 + bytes(4), no, {f"/{no}": bytes(1000)})

@@ -18,7 +18,7 @@ def all_of(pending: PendingList) -> list[list[bytes]]:
     return taken
 
 
-def test_order_and_once() -> None:
+def test_pending_sets_are_taken_in_order_and_once() -> None:
     pending = PendingList(LIMITS)
     for i in (3, 1, 3, 2):
         pending.add(b"%016d" % i, [b"%d" % i], 0.0)
@@ -26,7 +26,7 @@ def test_order_and_once() -> None:
     assert all_of(pending) == [] and pending.bytes == 0
 
 
-def test_bounds_drop_the_oldest_and_count() -> None:
+def test_a_full_pending_list_drops_and_counts_the_oldest_sets() -> None:
     pending = PendingList(LIMITS)
     for i in range(8):
         pending.add(b"%016d" % i, [b"x"], 0.0)
@@ -37,7 +37,7 @@ def test_bounds_drop_the_oldest_and_count() -> None:
     assert len(pending) == 0 and pending.bytes == 0
 
 
-def test_age() -> None:
+def test_old_pending_sets_expire() -> None:
     pending = PendingList(LIMITS)
     pending.add(b"a" * 16, [b"x"], 0.0)
     pending.add(b"b" * 16, [b"y"], 5.0)
@@ -45,7 +45,7 @@ def test_age() -> None:
     assert all_of(pending) == [[b"y"]]
 
 
-def test_a_session_is_seen_up_to_a_number() -> None:
+def test_seen_up_to_removes_the_pending_sets_of_one_session() -> None:
     pending = PendingList(LIMITS)
     one, two = b"1" * 16, b"2" * 16
     for session, no in ((one, 1), (two, 1), (one, 2), (one, 3)):
@@ -56,7 +56,7 @@ def test_a_session_is_seen_up_to_a_number() -> None:
     assert not pending._sessions
 
 
-def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
+def test_expired_and_seen_sets_leave_nothing_in_the_pending_list() -> None:
     pending = PendingList(LIMITS)
     for no in range(1, 1000):
         pending.add(batch_identity(b"s" * 16, no.to_bytes(8)), [b"x"], no / 10)
@@ -65,7 +65,7 @@ def test_what_is_seen_late_or_never_does_not_pile_up() -> None:
     assert len(pending) == 0 and pending.bytes == 0 and not pending._sessions
 
 
-def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() -> None:
+def test_a_new_active_applies_pending_sets_in_slices_and_in_order() -> None:
     """The oldest pending set is answered in the first turn, and later sets wait."""
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     pair.stopped = "P"
@@ -83,7 +83,7 @@ def test_who_takes_over_applies_what_is_pending_a_slice_a_turn_and_in_order() ->
     assert pair.b.state.map.values["/k"] == b"4"
 
 
-def test_who_sends_again_what_was_done_is_answered_before_what_is_pending() -> None:
+def test_a_repeated_set_is_answered_before_the_pending_sets() -> None:
     """A client whose answer died with the active is answered before the successor applies a second of pending sets."""
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     done, waiting = b"d" * 16, b"w" * 16
@@ -104,7 +104,7 @@ def test_who_sends_again_what_was_done_is_answered_before_what_is_pending() -> N
     assert [no for no, *_ in pair.answers(done, "B")][told:] == [1, 2], "what is new waits its turn"
 
 
-def test_what_a_successor_has_not_applied_when_it_gives_way_is_pending_again() -> None:
+def test_unapplied_sets_are_pending_again_when_a_new_active_yields() -> None:
     pair = Cores(replace(DEFAULT, pending_slice_bytes=1))
     pair.stopped = "P"
     for no in range(1, 6):

@@ -135,7 +135,7 @@ def test_a_turn_is_performed_in_the_order_of_the_contract() -> None:
     assert ports.cut_after == [], "who is denied is cut off first"
 
 
-def test_a_turn_that_has_no_room_in_the_journal_goes_no_further_until_it_has() -> None:
+def test_a_turn_without_room_in_the_journal_retries_before_it_publishes() -> None:
     ports = Recorder(full=["sync", "write", "sync"])
     pulled = steps(a_core(), full_turn(), ports)
     before = ["save suffix", "to_peer RECORD", "reply member", "write 2", "sync", "no room to sync"]
@@ -147,7 +147,7 @@ def test_a_turn_that_has_no_room_in_the_journal_goes_no_further_until_it_has() -
     assert after[:2] == ["to_peer STATE", "publish /key"], "and only then anything that others hear"
 
 
-def test_the_order_is_that_of_the_fields_of_a_turn() -> None:
+def test_the_order_of_effects_is_the_order_of_turn_fields() -> None:
     # A sync belongs to the journal.
     done = [effects for step, effects, _ in ORDER if step is not Step.SYNC]
     assert done == [field.name for field in fields(Turn)]
@@ -164,12 +164,12 @@ def test_a_step_is_named_before_it_is_done() -> None:
     assert ports.did[4:] == ["sync"]
 
 
-def test_an_empty_turn_asks_nothing_of_anybody() -> None:
+def test_an_empty_turn_has_no_effects() -> None:
     ports = Recorder()
     assert list(steps(a_core(), Turn(), ports)) == ports.did == []
 
 
-def test_acknowledgements_of_who_was_stopped_in_mid_turn_wait() -> None:
+def test_acknowledgements_wait_if_the_server_was_stopped_in_mid_turn() -> None:
     core, turn = a_core(PAIR), Turn(acks=[[b"ack"]])
     list(steps(core, turn, late := Recorder(now=0.6)))
     assert late.did == ["acknowledge 0"]
@@ -177,7 +177,7 @@ def test_acknowledgements_of_who_was_stopped_in_mid_turn_wait() -> None:
     assert soon.did == ["acknowledge 1"]
 
 
-def test_so_does_the_answer_to_new_rules() -> None:
+def test_the_answer_to_new_rules_waits_if_the_server_was_stopped() -> None:
     core, turn = a_core(PAIR), Turn(promises=[(b"root", [[b"REPLY"]])])
     list(steps(core, turn, late := Recorder(now=0.6)))
     assert late.did == []
@@ -191,7 +191,7 @@ def test_the_peer_is_heard_first() -> None:
     assert inboxes.did == [ServerPort.PEER, ServerPort.UPDATES, ServerPort.COLLECTOR, ServerPort.SNAPSHOT]
 
 
-def test_readers_wait_while_a_large_commit_is_put_into_the_map_and_sets_do_not() -> None:
+def test_readers_wait_but_sets_do_not_while_a_large_commit_is_applied() -> None:
     core, inboxes = a_core(), Recorder()
     core.state.apply(Segment(["/a"], [b"1"], None), 1, 0.0, deferred=True)
     take_inputs(core, inboxes)
@@ -231,7 +231,7 @@ def short(pair: Cores, name: str, inbox: Inbox, after: float = 0.01, due: float 
     return short_turn(core, inbox, pair.now, pair.now, min(due, core.next_deadline()))
 
 
-def test_a_passive_keeps_sets_between_two_turns_for_when_it_takes_over() -> None:
+def test_a_passive_keeps_sets_of_a_short_turn_for_a_takeover() -> None:
     pair = Cores()
     assert short_port(pair.b) is ServerPort.COLLECTOR
     assert short(pair, "B", of_a_client()) is NO_EFFECTS and pair.b.turn.now == pair.now
@@ -242,7 +242,7 @@ def test_a_passive_keeps_sets_between_two_turns_for_when_it_takes_over() -> None
     assert pair.b.active and pair.b.state.map.values == {"/a": b"1"}
 
 
-def test_the_active_answers_what_the_passive_confirms_between_two_turns() -> None:
+def test_the_active_releases_confirmed_acks_in_a_short_turn() -> None:
     pair = Cores()
     inbox = of_the_passive(pair)
     assert short_port(pair.p) is ServerPort.PEER
@@ -272,7 +272,7 @@ def test_a_confirmation_waits_for_a_whole_turn_if(why: str, monkeypatch: pytest.
     assert core.turn.now == began, "the turn that comes sees the whole gap"
 
 
-def test_what_a_short_turn_can_not_do_is_left_to_the_whole_turn_that_follows() -> None:
+def test_a_short_turn_leaves_other_messages_to_the_next_whole_turn() -> None:
     pair = Cores()
     state = pair.b.link.state_message()
     assert short(pair, "P", Inbox(ServerPort.PEER, [b"", *state])) is None
@@ -315,7 +315,7 @@ def a_set(**items: bytes) -> Segment:
     return Segment([f"/{name}" for name in items], list(items.values()), None)
 
 
-def test_recovery_gives_what_the_rows_tell() -> None:
+def test_recovery_restores_the_map_and_the_log_from_the_rows() -> None:
     rows = rows_of(a_core(), [a_set(a=b"1")], [a_set(b=b"2")])
     core, journal = a_core(), Told(rows)
     loaded = recover(core, journal, 0.0, 0.0)
@@ -325,14 +325,14 @@ def test_recovery_gives_what_the_rows_tell() -> None:
     assert journal.dropped == []
 
 
-def test_an_epoch_that_was_set_aside_is_not_opened_again() -> None:
+def test_a_start_opens_an_epoch_above_the_seen_epoch_of_the_journal() -> None:
     core = a_core()
     recover(core, Told([], seen_epoch=7), 0.0, 0.0)
     core.begin_turn(0.1, 0.0)
     assert core.state.epoch > 7
 
 
-def test_the_parts_of_a_record_that_was_never_complete_leave_the_journal() -> None:
+def test_recovery_drops_the_parts_of_an_incomplete_record() -> None:
     writer = ServerCore(ALONE, b"s" * 16, 0.0, replace(DEFAULT, part_bytes=10))
     rows = rows_of(writer, [a_set(a=b"1")], [a_set(b=b"x" * 10), a_set(c=b"x" * 10)])
     assert len(rows) == 4, "an epoch, a record, and one in two parts"

@@ -20,7 +20,7 @@ def test_each_package_has_a_version_and_hashes_and_no_host_is_named() -> None:
     assert "://" not in PINS and "index" not in PINS
 
 
-def test_the_pins_are_what_pyproject_allows() -> None:
+def test_the_pins_are_allowed_by_pyproject() -> None:
     pinned = {canonicalize_name(name): version for name, version, _ in PIN.findall(PINS)}
     read = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = read["project"]["optional-dependencies"]
@@ -31,7 +31,7 @@ def test_the_pins_are_what_pyproject_allows() -> None:
         assert each.specifier.contains(version), f"{each}: {version} is pinned; run make pins"
 
 
-def test_the_image_installs_them_and_nothing_else() -> None:
+def test_the_image_installs_only_the_pinned_packages() -> None:
     image = (ROOT / "ops" / "Containerfile").read_text()
     installs = [line for line in image.splitlines() if "pip install" in line]
     assert len(installs) == 2 and "--require-hashes -r ops/requirements.txt" in installs[0]

@@ -66,13 +66,13 @@ def test_each_step_of_one_set_in_a_pair_enters_few_functions_and_files(quiet: bo
         assert journey.files <= files, f"{step}: {journey.most}"
 
 
-def test_heartbeats_go_out_on_time_all_the_same(busy: Busy) -> None:
+def test_heartbeats_are_on_time_while_sets_come(busy: Busy) -> None:
     beats = [frames for _ in range(2000) for frames in busy.step().publish if frames[0] != b"HUGZ"]
     kinds = [split(frames[4])[0][0] for frames in beats]
     assert 7 <= kinds.count(HEARTBEAT) <= 9, "each quarter of a second, for two seconds"
 
 
-def test_a_ttl_ends_on_time_all_the_same(busy: Busy) -> None:
+def test_a_ttl_ends_on_time_while_sets_come(busy: Busy) -> None:
     busy.no += 1
     busy.set(ONE, busy.no, {"/short": b"1"}, t=50)
     busy.step()

@@ -29,7 +29,7 @@ def ends() -> Iterator[Ends]:
         waiting.close()
 
 
-def test_what_arrives_is_told_until_it_was_taken(ends: Ends) -> None:
+def test_a_socket_is_reported_until_its_messages_are_taken(ends: Ends) -> None:
     one, other, waiting = ends
     for _ in range(3):
         one.send(b"x")
@@ -50,7 +50,7 @@ def test_a_socket_that_was_emptied_is_not_asked_again(ends: Ends) -> None:
     assert waiting.wait(1000) == {other}, "it speaks again"
 
 
-def test_what_came_while_the_socket_was_used_is_told(ends: Ends) -> None:
+def test_a_message_that_came_while_the_socket_was_used_is_reported(ends: Ends) -> None:
     one, other, waiting = ends
     one.send(b"x")
     assert int(other.get(zmq.EVENTS)) & int(zmq.POLLIN), (
@@ -61,7 +61,7 @@ def test_what_came_while_the_socket_was_used_is_told(ends: Ends) -> None:
     assert waiting.wait(1000) == {other}
 
 
-def test_a_pipe_is_told_of_by_its_descriptor(ends: Ends) -> None:
+def test_a_pipe_is_reported_by_its_descriptor(ends: Ends) -> None:
     _, _, waiting = ends
     reader, writer = os.pipe()
     waiting.add_pipe(reader)

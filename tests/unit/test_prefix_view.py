@@ -23,7 +23,7 @@ def clone() -> Iterator[Clone]:
         yield made
 
 
-def test_it_is_a_mapping_in_order(clone: Clone) -> None:
+def test_a_prefix_view_is_a_mapping_in_key_order(clone: Clone) -> None:
     view = clone.prefix("/r/")
     assert list(view) == list(view.keys()) == KEYS and len(view) == len(KEYS) and view
     assert list(view.values()) == [key.encode() for key in KEYS] and b"/r/00001" in view.values()
@@ -35,7 +35,7 @@ def test_it_is_a_mapping_in_order(clone: Clone) -> None:
     assert list(clone.prefix("")) == sorted(clone) and list(clone.prefix("/none/")) == [] and not clone.prefix("/none/")
 
 
-def test_it_follows_what_is_set_and_deleted(clone: Clone) -> None:
+def test_a_prefix_view_follows_sets_and_deletes(clone: Clone) -> None:
     view = clone.prefix("/r/")
     assert len(view) == 5000
     clone["/r/00001x"] = b"new"
@@ -60,13 +60,13 @@ def test_ranges_and_pages(clone: Clone) -> None:
     assert clone.prefix("/r/", until=KEYS[5]).page(100) == {key: key.encode() for key in KEYS[:5]}
 
 
-def test_a_page_is_full_though_keys_go_before_it_is_read(clone: Clone) -> None:
+def test_a_page_is_full_although_keys_were_deleted(clone: Clone) -> None:
     assert len(clone.prefix("/r/")) == 5000
     clone.delete_many(KEYS[:4990:2])
     assert list(clone.prefix("/r/").page(10)) == KEYS[1:20:2]
 
 
-def test_a_page_costs_what_it_yields(clone: Clone) -> None:
+def test_a_page_looks_at_only_a_part_of_the_keys(clone: Clone) -> None:
     """Counted, not timed: of a map of 5,000 keys a page of ten looks at one chunk."""
     view = clone.prefix("/r/")
     view.page(10)
@@ -91,7 +91,7 @@ def test_a_page_costs_what_it_yields(clone: Clone) -> None:
     assert 10 <= sum(looked) <= 2048
 
 
-def test_mistakes_are_named(clone: Clone) -> None:
+def test_bad_prefix_arguments_are_refused(clone: Clone) -> None:
     for bad in (lambda: clone.prefix(3), lambda: clone.prefix("/", after=b"x"), lambda: clone.prefix("/").page(0)):  # type: ignore[arg-type]
         with pytest.raises(BadInput):
             bad()
@@ -103,7 +103,7 @@ def test_mistakes_are_named(clone: Clone) -> None:
         clone.delete_prefix("")
 
 
-def test_threads_read_while_others_set(clone: Clone) -> None:
+def test_threads_read_a_prefix_view_while_another_thread_sets(clone: Clone) -> None:
     errors: list[str] = []
 
     def read() -> None:
@@ -123,7 +123,7 @@ def test_threads_read_while_others_set(clone: Clone) -> None:
     assert not errors and list(clone.prefix("/r/")) == KEYS
 
 
-def test_a_child_process_can_read(clone: Clone) -> None:
+def test_a_forked_child_process_can_read_a_prefix_view(clone: Clone) -> None:
     clone.prefix("/r/").page(1)
     clone["/r/new"] = b""
     pid = os.fork()
@@ -132,7 +132,7 @@ def test_a_child_process_can_read(clone: Clone) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_an_async_clone_has_it_too() -> None:
+def test_an_async_clone_has_prefix_views() -> None:
     async def run() -> list[str]:
         async with AsyncClone(NO_SERVER) as clone:
             clone.submit("/b", b"")

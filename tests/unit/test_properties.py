@@ -23,7 +23,7 @@ TEXTS = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]
 
 
 @given(st.dictionaries(NAMES, TEXTS, max_size=8))
-def test_what_is_written_is_read_back(properties: dict[str, str]) -> None:
+def test_written_properties_are_read_back(properties: dict[str, str]) -> None:
     assert parse_properties(format_properties(properties)) == properties
 
 
@@ -46,7 +46,7 @@ def test_any_bytes_are_read_or_refused(frame: bytes) -> None:
         (b"a=\nb=x\n", {"a": "", "b": "x"}),
     ],
 )
-def test_read(frame: bytes, found: dict[str, str]) -> None:
+def test_legal_properties_are_read(frame: bytes, found: dict[str, str]) -> None:
     assert parse_properties(frame) == found
 
 
@@ -65,13 +65,13 @@ def test_read(frame: bytes, found: dict[str, str]) -> None:
         (b"a=1\n" * 2000, "send at most 4096"),
     ],
 )
-def test_refused(frame: bytes, words: str) -> None:
+def test_bad_properties_are_refused(frame: bytes, words: str) -> None:
     with pytest.raises(BadFrame, match=words):
         parse_properties(frame)
 
 
 @pytest.mark.parametrize("properties", [{"": "x"}, {"a=b": "x"}, {"a\n": "x"}, {"a": "x\ny"}])
-def test_what_could_not_be_read_back_is_not_written(properties: dict[str, str]) -> None:
+def test_properties_that_cannot_be_read_back_are_not_written(properties: dict[str, str]) -> None:
     with pytest.raises(BadFrame):
         format_properties(properties)
 

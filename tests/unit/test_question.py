@@ -56,19 +56,19 @@ def test_an_answer_to_an_earlier_question_is_dropped() -> None:
         message(GREETING, 3, 3, 7, 250, bytes(16), "fake"),
     ],
 )
-def test_what_answers_nothing_is_a_bad_frame(frames: list[bytes]) -> None:
+def test_a_message_that_is_no_valid_answer_is_a_bad_frame(frames: list[bytes]) -> None:
     with pytest.raises(BadFrame):
         Question(2, b"", {}).hear("s", frames)
 
 
-def test_chunks_are_no_reply() -> None:
+def test_a_chunk_is_refused_where_a_reply_is_due() -> None:
     told = Question(2, b"", {}).hear("s", sync(2, 0))
     assert told is not None
     with pytest.raises(BadFrame, match="s answered with SYNC where a REPLY was due"):
         reply_of("s", told)
 
 
-def test_room_is_granted_for_as_many_as_were_taken_and_not_after_the_end() -> None:
+def test_a_question_grants_room_for_chunks_taken_until_the_end() -> None:
     question = Question(3, b"/a/", {}, grant=2)
     granted = []
     for frames in (
@@ -96,7 +96,7 @@ def test_a_refusal_names_the_server_the_code_and_the_detail(code: str, text: str
     assert (str(error), error.code, error.detail, error.server) == (text, code, "no", "tcp://a:1")
 
 
-def test_a_refusal_shows_the_oldest_revision_as_people_read_it() -> None:
+def test_a_refusal_shows_the_oldest_revision_in_readable_form() -> None:
     with pytest.raises(Refused, match=r"refused: \(retained\) 1\.88$") as found:
         Question(1, b"", {}).hear("tcp://a:1", message(REFUSED, 1, "retained", number(1, 88)))
     assert found.value.detail == number(1, 88)
@@ -130,13 +130,13 @@ def test_a_connection_takes_an_answer_and_makes_room_for_more(line: tuple[Connec
     assert unpackb(server.recv_multipart()[3], "options")["more"] == 2 and not server.poll(0)
 
 
-def test_a_server_from_which_nothing_comes_is_said_to_be_silent(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
+def test_hear_reports_a_silent_server_after_the_timeout(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, _ = line
     with pytest.raises(Elsewhere, match=r"^tcp://127\.0\.0\.1:\d+ said nothing for 0\.05 s$"):
         mine.hear(Question(1, b"", {}), 0.05)
 
 
-def test_what_came_before_a_connection_went_is_taken_first(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
+def test_messages_before_the_end_of_a_connection_are_taken_first(line: tuple[Connection, zmq.Socket[bytes]]) -> None:
     mine, server = line
     question = Question(4, b"/a/", {})
     assert mine.ask(question)
@@ -151,7 +151,7 @@ def test_what_came_before_a_connection_went_is_taken_first(line: tuple[Connectio
     assert not mine.ask(question) and not mine.reach(0.05), "nothing is queued for a server that is away"
 
 
-def test_a_connection_to_nobody_does_not_stand() -> None:
+def test_a_connection_to_an_unused_port_is_not_reached() -> None:
     with zmq.Context() as context:
         mine = Connection(context, f"tcp://127.0.0.1:{free_port()}")
         assert not mine.reach(0.05) and not mine.ask(Question(1, b"", {})) and not mine.reached
@@ -159,7 +159,7 @@ def test_a_connection_to_nobody_does_not_stand() -> None:
         mine.close()
 
 
-def test_a_port_walks_from_one_that_is_passive_to_the_one_that_serves() -> None:
+def test_a_question_port_walks_from_the_passive_to_the_active() -> None:
     with Pair() as pair, QuestionPort([pair.backup.address, pair.primary.address], 30.0) as port:
         assert port.ask("", feed=True, probe=0)["newest"] >= 0
 
@@ -173,7 +173,7 @@ def test_a_port_asks_for_facts_any_number_of_times() -> None:
             port.ask("", image=0, prefix="")
 
 
-def test_a_port_that_reaches_nobody_names_the_servers_and_the_remedy() -> None:
+def test_a_port_that_reaches_no_server_names_the_servers_and_the_remedy() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     with (
         QuestionPort([address], 0.2) as port,

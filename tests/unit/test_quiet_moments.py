@@ -38,7 +38,7 @@ def test_a_server_that_was_never_busy_or_never_quiet_gives_nothing_back() -> Non
         assert not any(clock.second(share) for _ in range(100) for share in shares), shares
 
 
-def test_so_much_time_lies_between_two_times() -> None:
+def test_memory_is_given_back_at_most_once_per_interval() -> None:
     clock = Clock()
     given = []
     for _ in range(300):
@@ -47,7 +47,7 @@ def test_so_much_time_lies_between_two_times() -> None:
     assert len(given) > 10 and min(apart) >= GIVE_BACK_S
 
 
-def test_another_libc_has_nothing_to_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_only_if_libc_has_malloc_trim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     give_back()
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from tests.talk import WAIT_S, until
 
 
 class TestWhen:
-    def test_once_that_nobody_is_reached_and_once_that_somebody_is(self) -> None:
+    def test_the_log_tells_a_missing_copy_once_and_the_sync_once(self) -> None:
         voice = RateLimitedLog(100.0)
         assert voice.overdue(100.0 + LOST_S - 0.1) == "" and voice.due == 100.0 + LOST_S
         assert "no copy yet, for 3.0 s" in voice.overdue(100.0 + LOST_S)
@@ -28,13 +28,13 @@ class TestWhen:
         assert voice.told(State.SYNCED, 250.0) == "synced, after 150.0 s", "it was not before"
         assert voice.told(State.SYNCED, 251.0) == ""
 
-    def test_a_failover_as_it_should_be_says_nothing(self) -> None:
+    def test_a_quick_failover_logs_nothing(self) -> None:
         voice = RateLimitedLog(100.0)
         assert voice.told(State.SYNCED, 101.0) == "" and voice.due == NEVER
         assert voice.told(State.STALE, 200.0) == "" and voice.overdue(200.0 + STALE_S / 2) == ""
         assert voice.told(State.SYNCED, 200.0 + STALE_S / 2) == "" and voice.overdue(300.0) == ""
 
-    def test_a_copy_that_stays_stale_is_told_of_once_each_time(self) -> None:
+    def test_each_long_stale_time_of_a_copy_is_logged_once(self) -> None:
         voice = RateLimitedLog(100.0)
         for start in (200.0, 300.0):
             voice.told(State.SYNCED, start - 1)
@@ -43,7 +43,7 @@ class TestWhen:
             assert voice.told(State.CONNECTING, start + 3) == "" and voice.overdue(start + 50) == ""
             assert voice.told(State.SYNCED, start + 60) == "synced again, after 60.0 s"
 
-    def test_one_that_is_closed_says_nothing(self) -> None:
+    def test_a_closed_client_logs_nothing(self) -> None:
         voice = RateLimitedLog(100.0)
         assert voice.told(State.CLOSED, 101.0) == "" and voice.overdue(1000.0) == ""
 
@@ -61,7 +61,7 @@ def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> str:
 
 
 class TestAClone:
-    def test_it_warns_with_the_servers_names_then_that_it_is_back(
+    def test_a_clone_warns_of_a_missing_copy_and_of_a_stale_copy(
         self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
     ) -> None:
         server = TestServer(name="lone", store="memory:", solo_wait_s=0.1)
@@ -75,7 +75,7 @@ class TestAClone:
                 assert "STALE" in until_logged(caplog, "not known to be current")
         assert capfd.readouterr().out == ""
 
-    def test_a_name_that_can_not_be_resolved_is_named(
+    def test_a_warning_names_the_host_that_cannot_be_resolved(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def nowhere(host: str, *rest: object) -> None:
@@ -90,7 +90,7 @@ class TestAClone:
                 clone.wait_until_synced(0.01)
 
 
-def test_numbers_need_no_looking_up() -> None:
+def test_a_numeric_address_needs_no_name_lookup() -> None:
     told: list[int] = []
     before = threading.active_count()
     look_up(["tcp://127.0.0.1:5556"], lambda i, why: told.append(i))
@@ -98,7 +98,7 @@ def test_numbers_need_no_looking_up() -> None:
     assert unresolved("tcp://localhost:1") == ""
 
 
-def test_the_command_line_says_so_on_standard_error() -> None:
+def test_the_command_line_shows_a_warning_once_on_standard_error() -> None:
     program = (
         "import logging\nfrom chp_client.cli.out import show_warnings\nshow_warnings(); show_warnings()\n"
         "logging.getLogger('chp_client').warning('no copy yet: %s', 'tcp://a:1')\n"
@@ -107,9 +107,7 @@ def test_the_command_line_says_so_on_standard_error() -> None:
     assert run.stderr == "chp: no copy yet: tcp://a:1\n" and run.stdout == ""
 
 
-def test_a_feed_that_nobody_gives_says_so_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_feed_without_a_server_warns_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "LOST_S", 0.05)
     server = TestServer(name="lone", store="memory:", solo_wait_s=0.1)
     with caplog.at_level(logging.WARNING, "chp_client"), Feed(server.address, "/a/") as feed:

@@ -22,7 +22,7 @@ def filled(steps: list[tuple[int, int]], log: RecordLog) -> list[Record]:
 
 
 @given(sizes, st.integers(1, 200), st.integers(1, 10))
-def test_what_is_kept_is_the_newest_within_the_bounds(
+def test_the_log_keeps_the_newest_records_within_the_bounds(
     steps: list[tuple[int, int]], bytes_max: int, records_max: int
 ) -> None:
     log = RecordLog(replace(DEFAULT, log_bytes_max=bytes_max, log_records_max=records_max))
@@ -54,9 +54,7 @@ def test_a_reader_may_begin_after_a_whole_record_only() -> None:
 
 
 @given(sizes, st.integers(0, 60))
-def test_a_portion_has_at_least_one_record_and_about_so_many_bytes(
-    steps: list[tuple[int, int]], bytes_max: int
-) -> None:
+def test_a_log_portion_is_a_single_record_or_within_the_bytes(steps: list[tuple[int, int]], bytes_max: int) -> None:
     log = RecordLog(DEFAULT)
     made = filled(steps, log)
     at, seen = 0, []
@@ -68,21 +66,21 @@ def test_a_portion_has_at_least_one_record_and_about_so_many_bytes(
 
 
 @given(sizes, st.integers(0, 100))
-def test_a_suffix_is_taken_out_whole(steps: list[tuple[int, int]], number: int) -> None:
+def test_drop_after_returns_all_records_after_a_number(steps: list[tuple[int, int]], number: int) -> None:
     log = RecordLog(DEFAULT)
     made = filled(steps, log)
     assert log.drop_after(number) == [r for r in made if r.last > number]
     assert log.bytes == sum(len(r.body) for r in made if r.last <= number)
 
 
-def test_a_record_that_does_not_follow_begins_anew() -> None:
+def test_a_record_that_does_not_follow_restarts_the_log() -> None:
     log = RecordLog(DEFAULT)
     filled([(1, 1)] * 3, log)
     log.append(Record(9, 10, 10, b"xx"))
     assert len(log) == 1 and log.bytes == 2 and log.start == 9 and not log.reaches(2)
 
 
-def test_a_log_that_a_passive_needed_no_more_is_small_again() -> None:
+def test_the_log_shrinks_when_no_passive_needs_the_records() -> None:
     """covers: PeerLink shrinks the log when its passive is gone, when no peer is in sync, or when it hands over."""
     limits = replace(DEFAULT, log_bytes_max=4000, replica_bytes_max=400_000)
     pair = Cores(limits)

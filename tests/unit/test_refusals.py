@@ -40,7 +40,7 @@ def a_set(key: str = "/a") -> bytes:
 
 
 @pytest.mark.parametrize(("body", "code"), [(GARBAGE, "bad"), (TOO_LARGE, "size")])
-def test_what_nobody_would_do_leaves_no_row_if_its_session_is_new(body: bytes, code: str) -> None:
+def test_a_bad_batch_of_a_new_session_leaves_no_row(body: bytes, code: str) -> None:
     server = Talk(disk_free_min=KEPT)
     sessions = [b"%016d" % i for i in range(100)]
     turn = turn_of(server, *((session, 1, body) for session in sessions))
@@ -50,7 +50,7 @@ def test_what_nobody_would_do_leaves_no_row_if_its_session_is_new(body: bytes, c
     assert told(again, sessions[0]) == [[1, code], [2, code]] and not again.journal
 
 
-def test_it_is_written_with_what_its_session_does_next() -> None:
+def test_refusals_are_journaled_with_the_next_set_of_the_session() -> None:
     server = Talk(disk_free_min=KEPT)
     turn_of(server, (ONE, 1, GARBAGE), (ONE, 2, GARBAGE))
     turn = turn_of(server, (ONE, 3, a_set()), (ONE, 4, GARBAGE))
@@ -59,7 +59,7 @@ def test_it_is_written_with_what_its_session_does_next() -> None:
     assert told(turn_of(server, (ONE, 2, GARBAGE), (ONE, 3, a_set()))) == [[[3, 3]], [2, "bad"]]
 
 
-def test_sets_that_are_refused_leave_the_disks_reserve_alone() -> None:
+def test_refused_sets_leave_the_disk_reserve_alone() -> None:
     server = Talk(disk_free_min=KEPT)
     assert turn_of(server, (ONE, 1, a_set())).journal
     full = [turn_of(server, (ONE, no, a_set("/b")), seen=LITTLE) for no in range(2, 12)]
@@ -113,7 +113,7 @@ def test_a_batch_that_changes_nothing_needs_no_room() -> None:
     assert told(turn_of(server, (ONE, 4, SYNC))) == [[[4, 4]]]
 
 
-def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
+def test_a_batch_without_changes_does_not_undo_an_earlier_refusal() -> None:
     server = Talk(disk_free_min=KEPT)
     turn_of(server, (ONE, 1, a_set()))
     turn_of(server, (ONE, 2, a_set("/b")), (ONE, 3, SYNC), seen=NOTHING)
@@ -121,7 +121,7 @@ def test_one_that_changes_nothing_does_not_undo_a_refusal_before_it() -> None:
     assert told(turn_of(server, (ONE, 4, SYNC), (ONE, 2, a_set("/b")))) == [[[4, 4]], [2, "full"]]
 
 
-def test_one_between_two_that_were_refused_is_answered_again_with_and_without_room() -> None:
+def test_a_batch_between_two_refused_batches_is_answered_again() -> None:
     """The range of refused batches in memory has no holes (seed 2641)."""
     server = Talk(disk_free_min=KEPT)
     sets = [(ONE, 1, a_set("/b")), (ONE, 2, SYNC), (ONE, 3, a_set("/c"))]
@@ -132,7 +132,7 @@ def test_one_between_two_that_were_refused_is_answered_again_with_and_without_ro
     assert sorted(told(turn_of(server, *sets)), key=str) == sorted(wanted, key=str)
 
 
-def test_a_pair_without_room_never_calls_it_replicated() -> None:
+def test_a_pair_without_room_never_acknowledges_as_replicated() -> None:
     """The passive has confirmed nothing since, and behind a cut link it may serve and have more."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
@@ -145,7 +145,7 @@ def test_a_pair_without_room_never_calls_it_replicated() -> None:
     assert pair.answers(ONE)[-1] == (2, "ack", pair.p.state.number, JOURNALED)
 
 
-def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
+def test_a_lease_lives_on_if_refreshes_found_no_room() -> None:
     server = Talk(disk_free_min=KEPT)
     turn_of(server, (ONE, 1, Segment(["/l"], [b"1"], {"lease": [b"L" * 16, 1500], "l": b"L" * 16}).encode()))
     for no in range(2, 6):
@@ -156,7 +156,7 @@ def test_a_lease_that_could_not_be_refreshed_has_its_time_again() -> None:
     assert b"L" * 16 in server.core.state.leases
 
 
-def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
+def test_the_passive_learns_of_a_refusal_before_a_switch() -> None:
     """The other server has room, and may hold a copy of the refused set."""
     pair = Cores(disk_free_min=KEPT)
     pair.put("PB", ONE, 1, {"/a": b"1"})
@@ -172,7 +172,7 @@ def test_the_other_server_hears_of_it_before_it_takes_over() -> None:
     assert pair.b.active and set(pair.b.state.map.values) == {"/a"}
 
 
-def test_the_sessions_least_heard_of_are_forgotten() -> None:
+def test_unlogged_refusals_forget_the_least_recent_session() -> None:
     kept = UnloggedRefusals(2)
     for session in (b"a", b"b", b"a", b"c"):
         kept.note(session, kept.last(session) + 1, "full", "why")

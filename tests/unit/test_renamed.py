@@ -43,7 +43,7 @@ def test_an_old_attribute_names_the_new_one(clone: Clone, old: str, now: str) ->
         assert not hasattr(each, old) and old not in dir(each)
 
 
-def test_old_words_of_where_a_reader_begins_name_the_new_ones(clone: Clone, tmp_path: Path) -> None:
+def test_an_old_start_value_is_refused_and_names_the_new_one(clone: Clone, tmp_path: Path) -> None:
     topic, writer = clone.topic("t"), Clone(NOBODY, None)
     acts: list[tuple[Callable[[], object], str]] = [
         (lambda: clone.watch(start="now"), "start='now' is gone; use 'end'"),
@@ -62,7 +62,7 @@ def test_old_words_of_where_a_reader_begins_name_the_new_ones(clone: Clone, tmp_
     writer.close(0.0)
 
 
-def test_a_place_that_is_none_names_those_that_are(clone: Clone, tmp_path: Path) -> None:
+def test_an_invalid_start_or_until_is_refused_with_a_reason(clone: Clone, tmp_path: Path) -> None:
     topic, writer = clone.topic("t"), Clone(NOBODY, None)
     acts: list[tuple[Callable[[], object], str]] = [
         (
@@ -80,7 +80,7 @@ def test_a_place_that_is_none_names_those_that_are(clone: Clone, tmp_path: Path)
     writer.close(0.0)
 
 
-def test_what_was_never_there_is_missed_as_ever(clone: Clone) -> None:
+def test_an_unknown_attribute_raises_the_usual_error(clone: Clone) -> None:
     with pytest.raises(AttributeError, match="'Clone' object has no attribute 'nothing'"):
         _ = clone.nothing  # type: ignore[attr-defined]
     assert "get" in dir(Clone) and "get" in dir(clone) and "_core" not in dir(clone)
@@ -121,12 +121,12 @@ TOPIC = [
         (AsyncTopic, [*TOPIC, "submit"]),
     ],
 )
-def test_dir_shows_what_users_may_call_and_nothing_else(kind: type, names: list[str]) -> None:
+def test_dir_of_a_class_shows_exactly_the_public_names(kind: type, names: list[str]) -> None:
     shown = [name for name in dir(kind) if not name.startswith("__")]
     assert shown == sorted(names)
 
 
-def test_dir_of_an_object_shows_what_its_class_does_and_what_it_has(clone: Clone) -> None:
+def test_dir_of_an_object_adds_the_public_attributes(clone: Clone) -> None:
     assert set(dir(clone)) - set(dir(Clone)) == {"name", "subtrees"} and set(dir(Clone)) <= set(dir(clone))
     topic = clone.topic("t")
     assert set(dir(topic)) - set(dir(Topic)) == {"name"}
@@ -139,5 +139,5 @@ def test_the_package_tells_its_version() -> None:
 
 
 @pytest.mark.parametrize("kind", [Clone, AsyncClone])
-def test_reading_pays_nothing_for_old_names(kind: type) -> None:
+def test_clone_classes_define_no_getattr_for_old_names(kind: type) -> None:
     assert not any("__getattr__" in vars(each) or "__getattribute__" in vars(each) for each in kind.__mro__[:-1])

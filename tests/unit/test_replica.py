@@ -61,7 +61,7 @@ def test_a_replica_has_the_numbers_the_bodies_and_the_digests_of_the_pair() -> N
     pair.r.state.check()
 
 
-def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
+def test_a_replica_publishes_a_staged_commit_in_the_parts_of_the_active() -> None:
     pair = WithReplica()
     for subtree in SUBTREES:
         pair.listen(subtree, "P", "R")
@@ -79,7 +79,7 @@ def test_a_record_in_parts_is_published_in_the_same_parts() -> None:
     assert pair.r.state.proof() == pair.p.state.proof()
 
 
-def test_a_reader_of_chp_1_at_a_replica_hears_what_one_at_the_active_hears() -> None:
+def test_chp_1_readers_hear_equal_messages_at_replica_and_active() -> None:
     """A staged update is not heard before its commit, and takes no number from those beside it."""
     pair, transaction = WithReplica(), b"t" * 16
     for core in (pair.p, pair.r):
@@ -95,7 +95,7 @@ def test_a_reader_of_chp_1_at_a_replica_hears_what_one_at_the_active_hears() -> 
     assert heard["R"] == heard["P"] and [frames[0] for frames in heard["R"]] == [b"/plain", b"/staged"]
 
 
-def test_a_record_of_several_parts_is_published_in_the_same_parts() -> None:
+def test_a_replica_publishes_a_record_in_the_parts_of_the_active() -> None:
     pair = WithReplica(replace(DEFAULT, part_bytes=1000))
     for subtree in SUBTREES:
         pair.listen(subtree, "P", "R")
@@ -183,7 +183,7 @@ def test_a_reader_that_is_ahead_waits_and_resumes() -> None:
     assert end.resumed and end.number == ahead
 
 
-def test_a_reader_that_stays_ahead_does_not_go_back() -> None:
+def test_a_resume_that_stays_ahead_is_refused_as_busy() -> None:
     pair = WithReplica()
     pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
     pair.turn("P")
@@ -200,7 +200,7 @@ def test_a_reader_that_stays_ahead_does_not_go_back() -> None:
     assert any(line == b"Q\x00d" for line, *_ in pair.sent_up)
 
 
-def test_a_set_and_its_acknowledgement_go_through() -> None:
+def test_a_replica_passes_on_a_set_and_its_acknowledgement() -> None:
     pair = WithReplica()
     topic = session_topic(public_session(SESSIONS[0]))
     pair.r.subscription([b"c", b"\x01" + topic])
@@ -259,7 +259,7 @@ def test_an_acknowledgement_comes_behind_the_record_of_its_batch() -> None:
     assert kinds.index(Batch) < kinds.index(Ack)
 
 
-def test_questions_of_the_active_go_through() -> None:
+def test_a_replica_passes_on_questions_to_the_active() -> None:
     pair = WithReplica()
     pair.r.request([b"c", ICANHAZ, b"\x02leases\x03", packb({"chp": 5, "id": 3})])
     pair.run(0.3)
@@ -333,7 +333,7 @@ def test_a_watch_from_a_revision_reads_what_the_pair_retains(restarted: tuple[Wi
     assert not pair.r.requests.passed
 
 
-def test_what_the_active_lacks_too_is_a_snapshot_of_the_replica() -> None:
+def test_a_replica_sends_a_snapshot_if_the_active_lacks_the_records_too() -> None:
     pair = WithReplica(replace(DEFAULT, log_records_max=2), row=True)
     pair.put("P", SESSIONS[0], 1, {"/k": b"1"})
     pair.run(0.5)
@@ -361,7 +361,7 @@ def test_a_resume_that_upstream_does_not_answer_is_answered_by_the_replica(resta
 
 
 @pytest.mark.parametrize("without", ["an upstream", "a place"])
-def test_a_moment_without_an_upstream_or_a_place_ends_no_watch(
+def test_a_resume_is_refused_as_busy_without_an_upstream_or_a_place(
     restarted: tuple[WithReplica, int], without: str
 ) -> None:
     pair, before = restarted
@@ -391,7 +391,7 @@ def test_replicas_stand_in_a_row_and_tell_hops_and_age() -> None:
     assert not second.active
 
 
-def test_words_that_waited_for_a_stopped_replica_are_as_old_as_they_are() -> None:
+def test_words_of_the_active_keep_their_age_while_a_replica_is_stopped() -> None:
     pair = WithReplica()
     pair.stopped = "R"
     pair.run(3.0)
@@ -405,7 +405,7 @@ def test_words_that_waited_for_a_stopped_replica_are_as_old_as_they_are() -> Non
     assert pair.r.load()["age"] < 500
 
 
-def test_a_word_counts_once_the_replica_has_what_the_active_had_then() -> None:
+def test_a_word_of_the_active_counts_once_the_replica_has_its_number() -> None:
     pair = WithReplica()
     pair.stopped = "R"
     for no in range(1, CREDIT + 20):
@@ -419,7 +419,7 @@ def test_a_word_counts_once_the_replica_has_what_the_active_had_then() -> None:
     assert pair.r.state.number == pair.p.state.number and pair.r.load()["age"] < 500
 
 
-def test_replicas_that_are_cut_off_tell_the_time_since_the_actives_last_word() -> None:
+def test_cut_off_replicas_tell_the_time_since_the_active_spoke() -> None:
     pair = WithReplica(row=True)
     pair.stopped = "PB"
     pair.run(5.0)
@@ -441,7 +441,7 @@ def test_a_replica_knows_why_it_has_no_upstream() -> None:
     assert pair.replicas["R2"].upstream.trouble().startswith("servers answer there, and none of them is active")
 
 
-def test_the_shortest_way_of_a_word_counts_as_none_whatever_the_clocks_say() -> None:
+def test_the_age_counts_the_shortest_delay_of_a_word_as_zero() -> None:
     age, wall_s = Age(100.0), 5000.0
     age.ask(100.0)
     ways = [0.02, 0.01, 0.5, 0.01]

@@ -52,7 +52,7 @@ def report(core: ServerCore, *who: bytes, more: int) -> None:
         core.request([each, ICANHAZ, b"", packb({"chp": VERSION, "id": 1, "more": more, "number": 0})])
 
 
-def test_a_replica_that_finds_no_room_asks_again_and_says_so_once() -> None:
+def test_a_replica_at_a_full_upstream_asks_again_and_logs_once() -> None:
     pair = WithFacts(replace(DEFAULT, replicas_max=1))
     pair.upstream["R2"] = ("P", "B")
     second = pair.start("R2")
@@ -74,7 +74,7 @@ def test_a_follower_that_does_not_report_loses_its_place() -> None:
     assert not pair.p.requests.replicas.serves(b"f") and len(pair.p.requests.replicas) == 1
 
 
-def test_a_follower_that_grants_nothing_loses_its_place() -> None:
+def test_a_follower_that_grants_no_credit_loses_its_place() -> None:
     pair = WithFacts(replace(DEFAULT, follower_idle_s_max=5.0))
     follow(pair.p, b"f")
     for _ in range(12):
@@ -84,7 +84,7 @@ def test_a_follower_that_grants_nothing_loses_its_place() -> None:
     assert pair.r.active and len(pair.p.requests.replicas) == 1
 
 
-def test_what_is_under_way_to_followers_is_bounded_for_each_and_for_all() -> None:
+def test_bytes_under_way_are_bounded_for_each_follower_and_for_all() -> None:
     limits = replace(
         DEFAULT, replicas_max=8, sync_chunk_bytes=1000, follower_bytes_max=10_000, followers_bytes_max=40_000
     )
@@ -110,7 +110,7 @@ def test_what_is_under_way_to_followers_is_bounded_for_each_and_for_all() -> Non
     assert all(stream.under_way > 0 for who, stream in replicas.streams.items() if who in sent), "they get the rest"
 
 
-def test_what_a_turn_sends_to_followers_is_bounded_and_the_others_come_next() -> None:
+def test_the_bytes_that_a_turn_sends_to_followers_are_bounded() -> None:
     pair = WithFacts(replace(DEFAULT, sync_turn_bytes=2000))
     idle = [b"f%d" % n for n in range(4)]
     follow(pair.p, *idle)
@@ -156,7 +156,7 @@ def test_a_clients_connection_to_the_active_ends_a_while_after_its_last_answer()
     assert pair.r.requests.passed == {b"c2"}, "its second answer has not ended"
 
 
-def test_answered_clients_make_room_and_others_are_refused_with_a_text() -> None:
+def test_a_full_replica_drops_answered_clients_then_refuses_new_ones() -> None:
     pair = WithFacts()
     pair.r.upstream.passed_max = 2
     without_an_end(pair)
@@ -171,13 +171,13 @@ def test_answered_clients_make_room_and_others_are_refused_with_a_text() -> None
     assert isinstance(refused, Refused) and refused.code == "busy" and "2 clients of this replica" in refused.detail
 
 
-def test_the_end_of_an_answer_is_seen_however_long_its_header_is() -> None:
+def test_a_long_header_does_not_hide_the_end_of_an_answer() -> None:
     long = encode(Reply(1 << 40, {"topics": ["t" * 1000] * 9}))
     assert peek(long) is None and peek_answer(long) == (REPLY, 1 << 40)
     assert peek_answer(b"") is None and peek_answer(b"\xc0\x01") is None and peek_answer(b"\x91\x92\xa1a\x01") is None
 
 
-def test_a_client_that_has_left_is_forgotten_though_its_answer_has_no_end() -> None:
+def test_a_replica_forgets_a_client_that_left_before_its_answer_ended() -> None:
     pair = WithFacts()
     without_an_end(pair)
     ask_topics(pair, b"c", topic="t")

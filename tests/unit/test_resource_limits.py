@@ -83,23 +83,23 @@ def begun(**settings: Any) -> Talk:
 
 
 @pytest.mark.parametrize("segment", GROWING, ids=Segment.describe)
-def test_what_makes_the_map_larger_is_refused(segment: Segment) -> None:
+def test_batches_that_make_the_state_larger_are_refused_without_room(segment: Segment) -> None:
     assert len(refused(begun(), segment, seen=memory(1001))) == 1
 
 
 @pytest.mark.parametrize("segment", OTHERS, ids=lambda segment: str(segment.extras))
-def test_deletes_and_ends_are_done(segment: Segment) -> None:
+def test_deletes_and_ends_are_done_without_room(segment: Segment) -> None:
     assert [header[0] for header in begun().do(segment, seen=memory(1001))] == [ACK]
 
 
-def test_between_two_measurements_what_was_taken_is_added_up() -> None:
+def test_bytes_taken_between_two_measurements_are_added_up() -> None:
     server, half = Talk(**KEPT), Segment(["/a"], [bytes(3 * MIB)])
     assert not refused(server, half, half, seen=disk(80))
     assert len(refused(server, half)) == 1, "12 of 16 MiB are spoken for, as a set is written twice"
     assert not refused(server, half, seen=disk(80)), "it was looked at, and no more is in use"
 
 
-def test_a_server_at_its_bound_does_not_change_its_mind_with_every_set() -> None:
+def test_a_full_server_refuses_sets_until_a_twentieth_is_free() -> None:
     server = Talk()
     assert refused(server, SET, seen=memory(1001))
     assert refused(server, SET, seen=memory(951)), "a twentieth has to be free"
@@ -107,7 +107,7 @@ def test_a_server_at_its_bound_does_not_change_its_mind_with_every_set() -> None
     assert not refused(server, SET, seen=memory(999)), "and then up to the bound"
 
 
-def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
+def test_the_number_of_keys_is_bounded_and_existing_keys_may_be_set() -> None:
     server = Talk(keys_max=3)
     assert not refused(server, Segment(["/1", "/2"], [b"", b""]))
     (said,) = refused(server, Segment(["/2", "/3", "/4"], [b"", b"", b""]))
@@ -118,7 +118,7 @@ def test_keys_are_counted_and_those_that_are_here_may_be_set() -> None:
     assert not refused(server, Segment(["/3"], [b""], {"d": [0]}), Segment(["/4"], [b""]))
 
 
-def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done() -> None:
+def test_sets_of_chp1_without_room_are_dropped_and_counted() -> None:
     server = begun()
     server.core.measured(memory(1001))
     for key, value in (("/new", b"1"), ("/kept", b"")):
@@ -127,7 +127,7 @@ def test_sets_of_chp1_without_room_are_dropped_and_counted_and_deletes_are_done(
     assert not server.core.state.map.values and server.core.committer.counts["refused_full"] == 1
 
 
-def test_what_expires_goes_without_room_too() -> None:
+def test_keys_expire_without_room_too() -> None:
     server = Talk()
     server.do(Segment(["/a"], [b"1"], {"t": 500}))
     server.do(seen=memory(1001))
@@ -148,9 +148,7 @@ def test_the_status_has_the_figures() -> None:
 # -- looking
 
 
-def test_without_settings_the_bounds_are_shares_of_what_there_is(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_bounds_are_shares_of_memory_and_disk(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "bounds", lambda: iter((1000 * MIB, 500 * MIB)))
     gauge = Gauge(None, None, f"sqlite:{tmp_path}")
     seen = gauge.measure(journal_full=False)
@@ -159,13 +157,13 @@ def test_without_settings_the_bounds_are_shares_of_what_there_is(
     assert gauge.disk_free_min == min(64 * MIB, disk.f_blocks * disk.f_frsize // 16) and seen.disk_free
 
 
-def test_zero_is_no_bound_and_what_is_not_on_a_disk_is_not_measured() -> None:
+def test_zero_is_no_bound_and_a_memory_store_measures_no_disk() -> None:
     gauge = Gauge(0, 0, "memory:")
     seen = gauge.measure(journal_full=False)
     assert (seen.memory_max, seen.address_left, seen.disk_free, gauge.disk_free_min) == (None, None, None, 0)
 
 
-def test_a_limit_on_address_space_is_looked_at_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_address_space_gives_a_memory_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     address, resident = resources.used()
     monkeypatch.setattr(resources, "address_max", lambda: 2 * address)
     seen = Gauge(None, None, "memory:").measure(journal_full=False)
@@ -173,7 +171,7 @@ def test_a_limit_on_address_space_is_looked_at_as_what_it_is(monkeypatch: pytest
     assert seen.address_left is not None and 0 < seen.address_left < 2 * address
 
 
-def test_a_journal_whose_file_was_removed_is_noticed_and_nothing_is_written_any_more(tmp_path: Path) -> None:
+def test_a_removed_journal_file_makes_the_server_read_only(tmp_path: Path) -> None:
     file = tmp_path / "journal.sqlite"
     gauge = Gauge(None, None, f"sqlite:{file}")
     assert not gauge.measure(journal_full=False).gone, "it is not there yet"
@@ -210,7 +208,7 @@ class Told:
         return ""
 
 
-def test_below_four_times_the_reserve_the_journal_is_to_retain_less() -> None:
+def test_the_journal_retains_less_below_four_times_the_reserve() -> None:
     core: Any = Told()
     disk = Disk()
     space = DiskMonitor(disk, 0.0)
@@ -226,7 +224,7 @@ def test_below_four_times_the_reserve_the_journal_is_to_retain_less() -> None:
 
 
 @pytest.mark.parametrize(("free_then", "held"), [(0, False), (30, False), (500, True)])
-def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_believed(
+def test_a_server_stays_read_only_until_room_is_seen_or_time_passes(
     monkeypatch: pytest.MonkeyPatch, free_then: int, *, held: bool
 ) -> None:
     now, told, disk = [100.0], Told(), Disk()
@@ -250,7 +248,7 @@ def test_after_the_journal_had_no_room_a_disk_that_is_seen_to_have_some_is_belie
     assert not told.seen.read_only and not told.seen.journal_full
 
 
-def test_a_snapshot_leaves_the_reserve_or_makes_room_in_it() -> None:
+def test_a_snapshot_leaves_the_reserve_or_part_of_a_used_reserve() -> None:
     room = ResourceLimits(disk_free_min=100)
     fits = []
     for free, size in ((None, 1000), (200, 100), (200, 101), (124, 74), (124, 75), (60, 10), (60, 11), (12, 0)):

@@ -20,7 +20,7 @@ def resumed(records: list[Record], subtree: str) -> list[list[object]]:
     return [body[0] for [frames] in chunks for body in split(frames[4])[1:] if split(frames[4])[0][0] == 4]
 
 
-def test_a_record_whose_first_part_lies_outside_keeps_its_first_number() -> None:
+def test_a_record_that_begins_outside_the_subtree_keeps_its_first_number() -> None:
     records = [part(1, 2, 2, True, "/b/1"), part(2, 3, 3, True, "/a/1"), part(3, 4, 9, False, "/a/2")]
     assert [header[1:4] for header in resumed(records, "/a/")] == [[1, 2, 3], [3, 4, 9]]
     assert [header[1:4] for header in resumed(records, "/b/")] == [[1, 2, 2], [2, 4, 9]]

@@ -37,7 +37,7 @@ def test_an_option_of_another_type_or_without_credit_is_refused(lone: Servers, o
     assert split(refused[-1])[0][:3] == [REFUSED, 1, "bad"]
 
 
-def test_more_of_what_is_not_answered_says_nothing(lone: Servers) -> None:
+def test_more_without_an_open_answer_gets_no_answer(lone: Servers) -> None:
     assert lone.ask(b"", more=3) == [] and lone.ask(b"", more=0) == []
 
 
@@ -47,7 +47,7 @@ def test_the_first_of_several_kinds_of_question_counts(lone: Servers) -> None:
     assert kinds(lone.ask(b"", image=0, feed=True)) == [REPLY]
 
 
-def test_what_does_not_belong_to_the_question_is_ignored(lone: Servers) -> None:
+def test_options_that_do_not_belong_to_the_question_are_ignored(lone: Servers) -> None:
     end = number(1, 3)
     probe = lone.ask(b"", feed=True, probe=0, until=1)
     assert split(probe[0][-1])[0][2]["number"] == end
@@ -55,7 +55,7 @@ def test_what_does_not_belong_to_the_question_is_ignored(lone: Servers) -> None:
     assert kinds(lone.ask(b"", inspect=True, **{"from": 999})) == [SYNC, KTHXBAI]
 
 
-def test_questions_for_a_copy_are_votes_and_others_are_not() -> None:
+def test_snapshot_and_feed_questions_are_votes_and_others_are_not() -> None:
     for options, votes in (({}, True), ({"feed": True}, True), ({"inspect": True}, False), ({"more": 1}, False)):
         pair = Servers(pair=True)
         pair.linked = False
@@ -68,7 +68,7 @@ def test_questions_for_a_copy_are_votes_and_others_are_not() -> None:
         assert passive.active is votes, options
 
 
-def test_a_condition_on_a_key_that_stands_there_twice_is_of_what_was_there_before(lone: Servers) -> None:
+def test_conditions_on_a_repeated_key_mean_the_revision_before_the_batch(lone: Servers) -> None:
     one, two = number(1, 2), number(1, 1)
     keys, values = ["/a", "/a"], [b"3", b"4"]
     assert only(6, lone.turn(lambda c: c.collect(kvset(2, keys, values, {"c": [[1], [one]]}))).acks, OWN)
@@ -80,12 +80,12 @@ def test_a_condition_on_a_key_that_stands_there_twice_is_of_what_was_there_befor
 
 
 @pytest.mark.parametrize("subtree", [b"", b"/", b"/r/", b"/" + b"a" * 1022 + b"/"])
-def test_a_subtree_is_empty_or_has_its_slashes(lone: Servers, subtree: bytes) -> None:
+def test_an_empty_subtree_or_one_with_both_slashes_is_accepted(lone: Servers, subtree: bytes) -> None:
     assert kinds(lone.ask(subtree))[-1] == KTHXBAI
 
 
 @pytest.mark.parametrize("subtree", [b"/r", b"r/", b"/\x01/", b"/" + b"a" * 1023 + b"/"])
-def test_what_is_no_subtree_is_refused(lone: Servers, subtree: bytes) -> None:
+def test_an_invalid_subtree_is_refused(lone: Servers, subtree: bytes) -> None:
     (refused,) = lone.ask(subtree)
     assert split(refused[-1])[0][:3] == [REFUSED, 1, "bad"]
 
@@ -108,7 +108,7 @@ def test_a_log_read_ends_with_the_last_record_up_to_a_number(lone: Servers) -> N
     assert split(lone.ask(b"", until=number(1, 3), **asked)[-1][-1])[0][2] == number(1, 3)
 
 
-def test_what_a_server_holds_is_told_by_either_and_by_none_that_starts() -> None:
+def test_active_and_passive_answer_inspect_and_a_starting_server_refuses() -> None:
     pair = Servers(pair=True)
     pair.settle(lambda core: core.collect(kvset(1, ["/a"], [b"1"])))
     question = [WHO, b"ICANHAZ?", b"", packb({"chp": 4, "id": 1, "inspect": True, "from": 999})]
@@ -125,7 +125,7 @@ def test_what_a_server_holds_is_told_by_either_and_by_none_that_starts() -> None
     assert split(answers(starting.end_turn())[0][-1])[0][:3] == [REFUSED, 1, "passive"]
 
 
-def test_a_condition_on_a_revision_that_this_server_has_not_reached_is_parted(lone: Servers) -> None:
+def test_a_condition_on_an_unreached_revision_is_refused_as_parted(lone: Servers) -> None:
     beyond = kvset(2, ["/a"], [b"3"], {"c": [[0], [number(1, 9)]]})
     turn = lone.turn(lambda core: core.collect(beyond))
     assert split(only(7, turn.acks, OWN)[-1])[0][2:4] == ["parted", {"/a": number(1, 2)}]

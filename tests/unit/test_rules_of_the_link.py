@@ -44,7 +44,7 @@ def test_a_state_of_the_server_itself_is_refused(pair: Servers) -> None:
     assert hear(pair, [b"STATE", packb({**state, "server": SERVER})]) == 1
 
 
-def test_what_comes_for_another_state_is_dropped_without_a_word(pair: Servers) -> None:
+def test_the_active_drops_a_record_silently(pair: Servers) -> None:
     record = next(frames for i, frames in pair.to_peer if i == 0 and frames[0] == b"RECORD")
     before, number = len(pair.to_peer), pair.cores[0].state.number
     assert hear(pair, record) == 0, "the active takes no RECORD, and counts none"
@@ -63,7 +63,7 @@ def test_a_record_is_passed_on_and_journaled_as_it_was(pair: Servers) -> None:
     assert rows[0] == rows[1] == [sent]
 
 
-def test_what_is_handed_over_twice_is_done_once_and_answered_alike(pair: Servers) -> None:
+def test_a_repeated_replay_is_done_once_and_answered_alike(pair: Servers) -> None:
     batch = [[], True, [Segment(["/r"], [b"1"], None).encode()], {}]
     replay = [b"REPLAY", packb([PEER, 7, number(1, 1), [batch]])]
     assert hear(pair, replay) == 0

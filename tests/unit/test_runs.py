@@ -31,7 +31,7 @@ class Queues:
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
-def test_the_table_remembers_what_queues_would(most: int) -> None:
+def test_the_run_table_agrees_with_a_model_of_queues(most: int) -> None:
     table, queues, dice = RunTable(most), Queues(most), Random(most)
     latest, last_no = [NO_RUN] * 5, [0] * 5
     for revision in range(1, 1000):
@@ -60,7 +60,7 @@ def test_a_session_knows_its_revisions_as_long_as_the_table_has_them() -> None:
     assert (one.revision_of(1), one.revision_of(3), other.revision_of(6)) == (FORGOTTEN, 11, 12)
 
 
-def test_a_copy_stays_as_it_was() -> None:
+def test_a_copied_run_table_does_not_change_with_the_original() -> None:
     table = RunTable(2)
     place = table.add(NO_RUN, 1, 1, 5)
     copied = table.copy()
@@ -74,7 +74,7 @@ def test_the_largest_numbers_fit() -> None:
     assert table.of(table.add(NO_RUN, most, most, (1 << 63) - 1)) == [(most, most, (1 << 63) - 1)]
 
 
-def test_a_full_table_is_two_mebibytes_and_no_objects() -> None:
+def test_a_full_run_table_takes_less_than_two_mebibytes() -> None:
     """Runs as lists of tuples took 9 MiB for the 50,000 that a server keeps."""
     tracemalloc.start()
     try:

@@ -65,7 +65,7 @@ def pair() -> Pair:
 # -- what is published, and when
 
 
-def test_a_message_is_published_when_its_delay_is_over_and_not_before(pair: Pair) -> None:
+def test_a_message_is_published_only_when_its_delay_is_over(pair: Pair) -> None:
     assert pair.say(schedule=[entry("a", -2000)])[0] == "ack"
     pair.run(1.5)
     assert pair.messages() == 0 and pair.waiting() == pair.waiting("B") == ["a"]
@@ -73,7 +73,7 @@ def test_a_message_is_published_when_its_delay_is_over_and_not_before(pair: Pair
     assert pair.messages() == pair.messages("B") == 1 and pair.waiting() == pair.waiting("B") == []
 
 
-def test_a_message_may_have_a_time_of_the_clock_and_one_that_is_over_is_published_at_once(pair: Pair) -> None:
+def test_a_message_is_published_at_its_clock_time_or_immediately_if_past(pair: Pair) -> None:
     pair.say(schedule=[entry("at", round((pair.now + 3) * 1000)), entry("past", 1)])
     assert pair.messages() == 1 and pair.waiting() == ["at"]
     pair.run(3.0)
@@ -98,7 +98,7 @@ def test_a_cancelled_message_is_never_published(pair: Pair) -> None:
     assert pair.say(cancel=[["t", "b"]])[0] == "name", "it was published"
 
 
-def test_a_transaction_cancels_one_and_schedules_another_or_does_nothing(pair: Pair) -> None:
+def test_a_transaction_cancels_and_schedules_messages_or_changes_nothing(pair: Pair) -> None:
     pair.say(schedule=[entry("a", -5000)])
     assert pair.say({"/k": b"1"}, cancel=[["t", "none"]], schedule=[entry("b", -5000)])[0] == "name"
     assert pair.waiting() == ["a"] and "/k" not in pair.p.state.map.values
@@ -119,7 +119,7 @@ def test_a_transaction_moves_a_message_under_its_name(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("change", [{"/order": b"paid"}, {"/order": None}])
-def test_a_change_of_its_key_drops_a_message(pair: Pair, change: dict[str, bytes | None]) -> None:
+def test_a_change_of_the_unless_key_drops_the_message(pair: Pair, change: dict[str, bytes | None]) -> None:
     pair.say({"/order": b"new"}, schedule=[entry("remind", -2000, unless="/order"), entry("other", -2000, unless="/x")])
     pair.say({"/elsewhere": b"1"})
     assert pair.waiting() == ["other", "remind"], "its own set is no change"
@@ -129,20 +129,20 @@ def test_a_change_of_its_key_drops_a_message(pair: Pair, change: dict[str, bytes
     assert pair.messages() == 1
 
 
-def test_a_key_that_comes_and_goes_again_has_changed(pair: Pair) -> None:
+def test_a_set_and_a_delete_of_the_unless_key_drop_the_message(pair: Pair) -> None:
     pair.say(schedule=[entry("a", -2000, unless="/absent")])
     pair.say({"/absent": b"1"})
     pair.say({"/absent": None})
     assert pair.waiting() == []
 
 
-def test_the_end_of_a_ttl_is_a_change(pair: Pair) -> None:
+def test_the_expiry_of_the_unless_key_drops_the_message(pair: Pair) -> None:
     pair.say({"/short": b"1"}, t=500, schedule=[entry("a", -2000, unless="/short")])
     pair.run(1.0)
     assert pair.waiting() == []
 
 
-def test_a_repeated_message_comes_each_time_and_what_was_missed_comes_once(pair: Pair) -> None:
+def test_a_repeated_message_comes_once_for_all_missed_times(pair: Pair) -> None:
     pair.say(schedule=[entry("a", -1000, every=1000)])
     pair.run(3.5)
     assert pair.messages() == 3 and pair.waiting() == ["a"]
@@ -158,7 +158,7 @@ def test_a_repeated_message_comes_each_time_and_what_was_missed_comes_once(pair:
     assert pair.messages() == before
 
 
-def test_a_topic_without_room_holds_its_messages_back_and_no_other_topic_waits(pair: Pair) -> None:
+def test_a_full_topic_holds_back_only_its_own_messages(pair: Pair) -> None:
     pair.say(topic=["t", {"max_messages": 1}])
     pair.say(schedule=[entry("a", -200), entry("b", -200), ["u", "c", -300, 0, None, message()]])
     pair.run(1.0)
@@ -169,7 +169,7 @@ def test_a_topic_without_room_holds_its_messages_back_and_no_other_topic_waits(p
     assert len(pair.turns["P"]) - turns == 20 and pair.p.next_deadline() > pair.now, "it does not try in each turn"
 
 
-def test_more_than_a_turn_publishes_are_published_in_several_turns() -> None:
+def test_a_turn_publishes_a_bounded_number_of_due_messages() -> None:
     pair = Pair(replace(DEFAULT, fired_max=10))
     pair.say(schedule=[entry(f"{n}", -1000) for n in range(95)])
     pair.run(0.9)
@@ -191,7 +191,7 @@ def test_a_removed_topic_has_no_scheduled_messages(pair: Pair) -> None:
 # -- over a failover
 
 
-def test_a_successor_publishes_what_is_left_once(pair: Pair) -> None:
+def test_a_successor_publishes_the_remaining_messages_once(pair: Pair) -> None:
     pair.say(schedule=[entry("a", -500), entry("b", -6000)])
     pair.run(1.0)
     assert pair.messages("B") == 1
@@ -211,7 +211,7 @@ def test_a_server_that_takes_over_a_whole_state_has_the_schedule(pair: Pair) -> 
     theirs.check_all()
 
 
-def test_a_split_in_which_both_publish_a_message_ends_with_one(pair: Pair) -> None:
+def test_a_message_published_on_both_sides_of_a_split_is_kept_once(pair: Pair) -> None:
     pair.say(schedule=[entry("a", -3000), entry("later", -60_000)])
     pair.linked = False
     pair.run(1.5)
@@ -224,7 +224,7 @@ def test_a_split_in_which_both_publish_a_message_ends_with_one(pair: Pair) -> No
     assert pair.waiting() == pair.waiting("B") == ["later"]
 
 
-def test_what_the_losing_side_of_a_split_has_scheduled_is_kept(pair: Pair) -> None:
+def test_a_message_scheduled_on_the_losing_side_of_a_split_is_kept(pair: Pair) -> None:
     pair.say({"/k": b"1"})
     pair.linked = False
     pair.run(1.5)
@@ -303,7 +303,7 @@ def test_a_message_that_the_rules_deny_when_it_is_due_is_dropped_and_logged(pair
         ({"schedule": [entry("a", 1)], "topic": ["t2", {}]}, "bad"),
     ],
 )
-def test_what_is_refused_changes_nothing(pair: Pair, extras: dict[str, Any], code: str) -> None:
+def test_a_refused_schedule_or_cancel_changes_nothing(pair: Pair, extras: dict[str, Any], code: str) -> None:
     pair.say(schedule=[entry("there", -60_000)])
     assert pair.say(**extras)[0] == code
     pair.run(0.5)
@@ -313,12 +313,12 @@ def test_what_is_refused_changes_nothing(pair: Pair, extras: dict[str, Any], cod
 @pytest.mark.parametrize(
     "column", [[["t", "a", "1", 0, None, b""]], [["t", "a", 1, -1, None, b""]], [["t", "a", 1, 0, None]], "x", [[1]]]
 )
-def test_what_is_no_column(column: object) -> None:
+def test_an_invalid_schedule_column_is_a_bad_frame(column: object) -> None:
     with pytest.raises(BadFrame):
         decode_segment(Segment([], [], {"schedule": column}).encode())
 
 
-def test_the_user_with_most_is_refused_when_the_table_is_full() -> None:
+def test_the_user_with_most_messages_is_refused_when_the_table_is_full() -> None:
     schedule = Schedule(replace(DEFAULT, scheduled_max=10))
 
     def put(user: str, *names: str) -> None:
@@ -340,7 +340,7 @@ def test_the_user_with_most_is_refused_when_the_table_is_full() -> None:
     schedule.check_all()
 
 
-def test_what_is_due_in_one_turn_is_in_the_order_of_its_times_and_bounded() -> None:
+def test_due_messages_of_a_turn_are_ordered_by_time_and_bounded() -> None:
     schedule = Schedule(DEFAULT)
     told = [entry(f"{n:02}", 1000 + 7 * n % 30) for n in range(30)]
     schedule.apply(timed(with_user(Segment([], [], {"schedule": told}), ""), 0).extras or {})
@@ -355,12 +355,12 @@ def test_bytes_of_scheduled_messages_have_a_bound() -> None:
         schedule.check({"schedule": [entry("a", 1, value=b"x" * 1001)]}, "")
 
 
-def test_a_name_that_is_none_is_bad_input() -> None:
+def test_an_empty_name_is_bad_input() -> None:
     with pytest.raises(BadInput, match="name"):
         Schedule(DEFAULT).check({"cancel": [["t", ""]]}, "")
 
 
-def test_a_random_history_agrees_with_a_simple_one() -> None:
+def test_a_random_history_agrees_with_a_simple_model() -> None:
     """Each step is checked against a dict of what waits, and all invariants hold."""
     chance = random.Random(7)
     schedule, model, now = Schedule(DEFAULT), dict[str, tuple[int, str]](), 1000

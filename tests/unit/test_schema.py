@@ -37,19 +37,19 @@ def rule_of(vector: Vector) -> str:
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v.verdict == "taken"], ids=lambda v: v.name)
-def test_a_vector_is_of_the_schema(vector: Vector) -> None:
+def test_an_accepted_vector_matches_the_schema(vector: Vector) -> None:
     SCHEMA.check(rule_of(vector), vector.decoded)
 
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v.verdict != "taken"], ids=lambda v: v.name)
-def test_what_is_none_is_not(vector: Vector) -> None:
+def test_a_refused_vector_does_not_match_the_schema(vector: Vector) -> None:
     if vector.decoded is None or vector.name in UNSAID:
         return
     with pytest.raises(Mismatch):
         SCHEMA.check(rule_of(vector), vector.decoded)
 
 
-def test_facts_and_messages_are_of_the_schema() -> None:
+def test_topic_facts_and_messages_match_the_schema() -> None:
     topics = load("topics.json")
     of_one = [topics[name].decoded[0][2] for name in ("reply-facts-of-a-topic", "reply-places-of-a-group")]
     for facts in (*of_one, *topics["reply-topics"].decoded[0][2]["topics"]):
@@ -60,7 +60,7 @@ def test_facts_and_messages_are_of_the_schema() -> None:
     SCHEMA.check("messages", list(carried))
 
 
-def test_each_column_of_the_programs_is_there() -> None:
+def test_the_schema_has_each_column_of_the_programs() -> None:
     known, of_clients = set(SCHEMA.entries["columns"]), set(SCHEMA.entries["client-columns"])
     assert known == COLUMNS | {columns.REFUSED}
     assert {columns.KEY_BYTES, columns.VALUE_BYTES} <= set(SCHEMA.entries["packed-columns"])
@@ -80,7 +80,7 @@ HEADERS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=kind_of)
-def test_a_header_of_the_programs_is_of_the_schema(header: list[Any]) -> None:
+def test_a_header_of_the_programs_matches_the_schema(header: list[Any]) -> None:
     name = KIND_NAMES[header[0]]
     rule = {"BATCH": "update", "MESSAGES": "messages-for-reader"}.get(name, name.lower())
     rest = [load("journal.json")["journal-the-rest"].decoded[1]] if name == "STATE" else []
@@ -102,7 +102,7 @@ def test_a_header_of_the_programs_is_of_the_schema(header: list[Any]) -> None:
         ("a = { x: 'b' }", [{"x": b"b"}], [{"x": "b"}, {"x": b"b", "y": 1}]),
     ],
 )  # fmt: skip
-def test_the_checker_itself(text: str, good: list[Any], bad: list[Any]) -> None:
+def test_the_schema_checker_accepts_good_and_refuses_bad_values(text: str, good: list[Any], bad: list[Any]) -> None:
     schema = Schema(text)
     for thing in good:
         schema.check("a", thing)

@@ -72,7 +72,7 @@ def renamed(state: ReplicatedState) -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["P", "B"])
-def test_a_difference_is_found_told_by_both_and_healed(
+def test_a_difference_is_reported_by_both_servers_and_healed(
     tamper: Callable[[ReplicatedState], None], named: str, where: str
 ) -> None:
     pair = filled()
@@ -88,14 +88,14 @@ def test_a_difference_is_found_told_by_both_and_healed(
     assert a.map.deadlines.keys() == b.map.deadlines.keys() and pair.p.pair.in_sync()
 
 
-def test_a_key_that_only_the_passive_has_shows_at_the_end_of_the_pass() -> None:
+def test_a_key_that_only_the_passive_has_is_found_and_removed() -> None:
     pair = filled()
     pair.b.state.map.values["/more"], pair.b.state.map.revisions["/more"] = b"", 1
     pair.run(4.0)
     assert facts(pair, "contents differ") and "/more" not in pair.b.state.map.values
 
 
-def test_equal_contents_are_passed_over_again_and_again_under_load() -> None:
+def test_repeated_passes_under_load_find_no_difference_in_equal_contents() -> None:
     pair = filled(keys=1000)
     for no in range(4, 104):
         pair.put("PB", CLIENT, no, {f"/k/{no * 7 % 1000:05}": b"x%d" % no, f"/k/{no * 3 % 1000:05}": None})
@@ -107,7 +107,7 @@ def test_equal_contents_are_passed_over_again_and_again_under_load() -> None:
         assert 0 <= said["ended_s_ago"] < 5.0
 
 
-def test_a_passive_that_asks_for_all_gets_all_though_the_log_reaches_back() -> None:
+def test_a_passive_with_a_difference_gets_a_snapshot_instead_of_records() -> None:
     pair = filled()
     assert pair.p.committer.committed.log.reaches(0), "it could be given records only"
     pair.b.state.map.values["/k/00007"] = b"x"
@@ -115,7 +115,7 @@ def test_a_passive_that_asks_for_all_gets_all_though_the_log_reaches_back() -> N
     assert [f for name, f in facts(pair, "caught_up") if name == "B" and f["by"] == "snapshot"]
 
 
-def test_zero_is_never() -> None:
+def test_a_scrub_time_of_zero_turns_the_scrub_off() -> None:
     pair = filled(scrub_s=0.0)
     pair.b.state.map.values["/k/00007"] = b"x"
     pair.run(4.0)
@@ -153,7 +153,7 @@ def slices(scrub: Scrub, state: ReplicatedState) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("keys", "scrub_s", "most"), [(1000, 600.0, 64), (100_000, 60.0, 417), (20_000, 0.5, SLICE_KEYS[1])]
 )
-def test_a_slice_is_as_large_as_the_time_asks_for(keys: int, scrub_s: float, most: int) -> None:
+def test_the_size_of_a_slice_follows_from_the_scrub_time(keys: int, scrub_s: float, most: int) -> None:
     found = slices(Scrub(scrub_s, 0.25), state_of(keys))
     assert max(map(len, found)) == most and sorted(k for part in found for k in part) == sorted(
         f"/{i}" for i in range(keys)
@@ -165,7 +165,7 @@ def test_a_slice_of_large_values_is_short() -> None:
     assert max(map(len, found)) == 4
 
 
-def test_a_slice_for_another_number_or_of_another_pass_is_not_answered() -> None:
+def test_a_slice_or_an_answer_that_does_not_match_is_ignored() -> None:
     scrub, state = Scrub(600.0, 0.25), state_of(3)
     body = (scrub.next(state, 0.0) or [])[1]
     state.number += 1
@@ -173,7 +173,7 @@ def test_a_slice_for_another_number_or_of_another_pass_is_not_answered() -> None
     assert scrub.answered(packb([7, 3, ["/1"], 1, False]), 0.0) is None and scrub.last.differences == 0
 
 
-def test_an_answer_that_makes_no_sense_is_refused() -> None:
+def test_malformed_scrub_messages_are_refused() -> None:
     scrub = Scrub(600.0, 0.25)
     scrub.next(state_of(3), 0.0)
     with pytest.raises(BadFrame):
@@ -186,7 +186,7 @@ def test_an_answer_that_makes_no_sense_is_refused() -> None:
     assert pair.b.committer.counts["garbage_peer"] and not facts(pair, "contents differ")
 
 
-def test_the_sum_of_a_key_is_of_all_that_is_held_of_it() -> None:
+def test_the_sum_of_a_key_covers_value_revision_deadline_and_lease() -> None:
     state = state_of(1)
     seen = {tuple(sums(state, ["/0"]))}
     for change in (

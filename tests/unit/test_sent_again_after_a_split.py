@@ -78,7 +78,7 @@ ORDERS = pytest.mark.parametrize("order", [repeat_first, replay_first])
     ],
     ids=["keys", "messages", "once", "conditional"],
 )
-def test_it_is_done_once(
+def test_a_batch_sent_again_after_a_split_is_done_once(
     order: Callable[[Cores, Callable[[], None]], None], items: dict[str, bytes], extras: dict[str, Any]
 ) -> None:
     pair = split()
@@ -94,7 +94,7 @@ def test_it_is_done_once(
     assert state.sessions[PUBLIC].no == 3 and not state.sessions[PUBLIC].skipped
 
 
-def test_a_server_that_lacks_batches_asks_for_them_unless_it_is_told_that_they_are_held_no_more() -> None:
+def test_a_server_asks_for_missing_batches_unless_the_client_dropped_them() -> None:
     pair = split()
     pair.put("B", X, 3, {"/three": b"3"})
     pair.run(0.1)
@@ -108,7 +108,7 @@ def test_a_server_that_lacks_batches_asks_for_them_unless_it_is_told_that_they_a
     assert pair.b.state.sessions[public_session(Y)].skipped == ((1, 4),)
 
 
-def test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twice() -> None:
+def test_a_skipped_batch_that_is_replayed_twice_is_done_once() -> None:
     pair = split()
     pair.put("P", X, 3, {}, publish=messages(b"a"))
     pair.run(0.1)
@@ -127,7 +127,7 @@ def test_what_was_skipped_is_set_again_once_though_its_server_hands_it_over_twic
     assert pair.b.state.topics.by_name["t"].next == 1
 
 
-def test_of_a_refused_batch_that_was_told_to_be_the_oldest_the_skip_is_known_too() -> None:
+def test_a_refused_batch_that_was_the_oldest_records_the_skip_too() -> None:
     pair = split()
     pair.put("B", X, 3, {"/two": b"3"}, oldest=True, c=[[0], [99]])
     pair.run(0.1)
@@ -137,7 +137,7 @@ def test_of_a_refused_batch_that_was_told_to_be_the_oldest_the_skip_is_known_too
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_version_that_a_program_counted_again_after_its_restart_is_done_once(strict: bool) -> None:
+def test_a_version_sent_again_by_a_restarted_program_is_done_once(strict: bool) -> None:
     pair = split()
     batch: dict[str, Any] = {"publish": messages(b"a"), "once": ["job", 1, strict]}
     pair.put("P", X, 3, {"/job": b"P"}, **batch)
@@ -164,7 +164,7 @@ def test_a_version_that_a_later_one_followed_is_still_known_as_done() -> None:
     assert pair.b.state.staging.versions["job"][0] == 3
 
 
-def test_a_version_of_which_the_log_tells_nothing_is_a_conflict() -> None:
+def test_a_version_that_the_log_does_not_reach_is_a_conflict() -> None:
     pair = split()
     pair.put("P", X, 3, {"/job/1": b"1"}, once=["job", 1, False])
     pair.run(0.1)
@@ -176,7 +176,7 @@ def test_a_version_of_which_the_log_tells_nothing_is_a_conflict() -> None:
     assert pair.outcomes()["/job/1"] == CONFLICT
 
 
-def test_a_version_with_a_conflict_is_a_conflict_as_a_whole_and_is_done_once_when_it_runs_again() -> None:
+def test_a_version_with_a_conflict_is_a_conflict_as_a_whole() -> None:
     """Its free key was once replayed alone, and was set again with the rest (seed 625)."""
     pair = split()
     version: dict[str, Any] = {"publish": messages(b"m"), "once": ["job", 1, False]}
@@ -205,7 +205,7 @@ def test_a_skipped_batch_that_comes_late_is_not_acknowledged() -> None:
     assert pair.answers(X, "B") == answers and "/three" not in pair.b.state.map.values
 
 
-def test_a_skipped_batch_without_content_that_comes_late_is_acknowledged_at_the_present_number() -> None:
+def test_a_late_skipped_batch_without_content_is_acknowledged_at_the_present_number() -> None:
     """It was acknowledged with revision 1, which stands for a batch that was done long ago (seed 20161)."""
     pair = split()
     pair.put("B", X, 4, {"/four": b"4"}, oldest=True)
@@ -217,7 +217,7 @@ def test_a_skipped_batch_without_content_that_comes_late_is_acknowledged_at_the_
 
 
 @pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
-def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_done(theirs: str) -> None:
+def test_a_version_that_the_active_passed_over_is_not_taken_for_done(theirs: str) -> None:
     """The active got the batches of the program's first run after those of its second run (seed 1245)."""
     pair = split()
     pair.put("B", Y, 1, {theirs: b"2"}, once=["job", 2, False])
@@ -238,7 +238,7 @@ def test_a_version_that_the_active_passed_over_for_a_later_one_is_not_taken_for_
 
 @pytest.mark.parametrize("theirs", ["/job/1", "/job/2"], ids=["the same key", "another key"])
 @pytest.mark.parametrize("done", [False, True], ids=["passed over", "done"])
-def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: str, done: bool) -> None:
+def test_the_loser_does_not_take_a_passed_over_version_for_done(theirs: str, done: bool) -> None:
     """The active had the batches of both runs before the servers met, so the loser sees its batch in the state."""
     pair = split()
     version: dict[str, Any] = {"once": ["job", 1, False], "publish": messages(b"m")}
@@ -257,7 +257,7 @@ def test_the_loser_does_not_take_for_done_what_the_active_passed_over(theirs: st
     assert state.staging.versions["job"][0] == 2
 
 
-def test_a_set_that_follows_on_a_version_in_conflict_is_replayed_if_it_has_no_condition() -> None:
+def test_an_unconditional_set_after_a_version_in_conflict_is_replayed() -> None:
     pair = split()
     pair.put("P", X, 3, {"/free": b"job", "/bound": b"job", "/theirs": b"job"}, once=["job", 1, False])
     pair.put("B", Y, 1, {"/theirs": b"y"})
@@ -282,7 +282,7 @@ def test_a_state_tells_what_was_skipped() -> None:
     assert [revision for *_, revision in session.runs] == [run[2] for run in pair.b.state.sessions[PUBLIC].runs]
 
 
-def test_a_session_remembers_some_skips_and_forgets_the_oldest() -> None:
+def test_a_session_remembers_a_bounded_number_of_skips() -> None:
     pair = split()
     for i in range(DEFAULT.skips_of_session_max + 2):
         pair.put("B", Y, 10 * i + 10, {"/y": b"1"}, oldest=True)

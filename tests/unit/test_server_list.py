@@ -43,7 +43,7 @@ def test_a_server_with_another_store_gets_no_sets(state: int, theirs: bytes | No
     assert bool(talk.core.misfit) is (state == ACTIVE and theirs == THEIRS)
 
 
-def test_the_other_pair_is_not_followed_in_a_higher_epoch_nor_when_ours_is_gone() -> None:
+def test_a_client_does_not_follow_a_pair_with_another_store() -> None:
     talk = two(epoch=9)
     assert talk.core.active_address == "tcp://server0:5556"
     assert f"server1:5556 holds the store {THEIRS.hex()}" in talk.core.misfit and "name the servers" in talk.core.misfit

@@ -23,7 +23,7 @@ def whose(sets: Iterable[Frames]) -> str:
     return "".join(frames[2].decode() for frames in sets)
 
 
-def test_sessions_are_served_in_turn_and_the_next_turn_goes_on_with_the_next_one() -> None:
+def test_sessions_are_served_in_turn_across_turns() -> None:
     waiting = queue(*map(batch, "aaabbc"))
     assert whose(waiting.take(2 * VISIT_BYTES)) == "ab"
     assert whose(waiting.take(2 * VISIT_BYTES)) == "ca"
@@ -31,7 +31,7 @@ def test_sessions_are_served_in_turn_and_the_next_turn_goes_on_with_the_next_one
     assert not waiting.sessions and not waiting.bytes
 
 
-def test_a_session_with_small_batches_gets_as_much_as_one_with_large_ones() -> None:
+def test_sessions_with_small_and_large_batches_get_equal_bytes() -> None:
     waiting = queue(*(batch(session, size) for session, size in [("a", VISIT_BYTES), ("b", VISIT_BYTES // 4)] * 8))
     assert whose(waiting.take(3 * VISIT_BYTES)) == "abbbba"
 
@@ -48,7 +48,7 @@ def test_sets_of_chp1_wait_together() -> None:
     assert [frames[0] for frames in waiting.take_all()] == [b"/a", b"/b", RESERVED_KEY]
 
 
-def test_there_is_room_up_to_the_limit() -> None:
+def test_the_queue_has_room_up_to_the_limit() -> None:
     waiting = queue(batch("a", 9 * VISIT_BYTES))
     assert 0 < waiting.room < VISIT_BYTES
     waiting.add(batch("b"))
@@ -57,6 +57,6 @@ def test_there_is_room_up_to_the_limit() -> None:
     assert waiting.room == 10 * VISIT_BYTES
 
 
-def test_messages_for_topics_count_a_share() -> None:
+def test_batches_without_keys_count_a_share_of_their_bytes() -> None:
     assert turn_bytes([b"", b"", b"", b"", b"\x93\x90\x90" + bytes(37)], 4) == 10
     assert turn_bytes([b"", b"", b"", b"", bytes(40)], 4) == 40

@@ -115,7 +115,7 @@ def test_a_passive_that_confirms_too_little_for_long_is_given_up() -> None:
     assert cores.p.committer.counts["degraded"] == 1
 
 
-def test_a_passive_that_goes_on_confirming_stays_in_sync_however_long_the_writer_writes() -> None:
+def test_a_passive_that_goes_on_confirming_stays_in_sync() -> None:
     cores = paced(Cores(LIMITS, scrub_s=0.0, replica_timeout_s=1.0))
     for no in range(1, 100):
         write(cores, no)
@@ -124,7 +124,7 @@ def test_a_passive_that_goes_on_confirming_stays_in_sync_however_long_the_writer
     assert done(cores, WRITER) == 99
 
 
-def test_a_server_that_becomes_passive_keeps_what_waited(pair: Cores) -> None:
+def test_waiting_sets_are_not_lost_when_the_active_becomes_passive(pair: Cores) -> None:
     write(pair, 1, 2, 3)
     pair.turn("P")
     pair.p.link.switch()
@@ -184,7 +184,7 @@ def test_a_turn_does_small_sets_first_and_large_ones_in_the_turn_after() -> None
     assert batches(lone.turn()) == [(b"w", 3)]
 
 
-def test_two_who_write_much_are_served_in_turn() -> None:
+def test_two_sessions_with_large_sets_are_served_in_turn() -> None:
     lone = Lone()
     for no in (1, 2, 3):
         lone.put(WRITER, no, 10)
@@ -193,7 +193,7 @@ def test_two_who_write_much_are_served_in_turn() -> None:
     assert [batches(lone.turn())[0][0] for _ in range(6)] == [b"w", b"o"] * 3
 
 
-def test_the_lease_of_a_client_whose_sets_wait_is_not_over() -> None:
+def test_a_lease_does_not_expire_while_sets_of_its_client_wait() -> None:
     """The refresh stands behind the sets, and a busy server comes to it too late."""
     lone, lease = Lone(), b"L" * 16
     lone.send(WRITER, 1, Segment([], [], {columns.LEASE: [lease, 1000]}))
@@ -227,7 +227,7 @@ def test_a_client_whose_sets_wait_is_asked_for_small_batches_while_others_wait()
     assert told == [[None], [None], [None], [LIMITS.shared_batch_items]]
 
 
-def test_turns_are_longer_while_nobody_else_is_there() -> None:
+def test_turns_are_longer_while_no_other_client_writes() -> None:
     lone = Lone()
     # A batch takes a millisecond.
     lone.core.link.sets.pace.byte_s = BYTE_S / 10
@@ -243,7 +243,7 @@ def test_turns_are_longer_while_nobody_else_is_there() -> None:
     assert batches(lone.turn())[0][1] >= alone + 5
 
 
-def test_what_is_not_measured_yet_is_not_bounded() -> None:
+def test_sets_are_not_bounded_before_the_pace_is_measured() -> None:
     lone = Lone()
     lone.core.link.sets.pace.byte_s = 0.0
     for no in (1, 2, 3):

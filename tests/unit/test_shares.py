@@ -36,21 +36,21 @@ def by_passes(segment: Segment, subtrees: set[str]) -> dict[str, list[object]]:
 
 
 @given(KEYS, SUBTREES, st.booleans())
-def test_directories_find_what_a_pass_over_the_column_finds(keys: list[str], subtrees: set[str], timed: bool) -> None:
+def test_shares_equal_a_full_pass_for_each_subtree(keys: list[str], subtrees: set[str], timed: bool) -> None:
     values = [b"%d" % i for i in range(len(keys))]
     segment = Segment(keys, values, {"d": [0], "t": [[len(keys) - 1], [5]]} if timed else None)
     found = {subtree: [part.keys, part.values, part.extras] for subtree, part in wanted(subtrees).shares(segment)}
     assert found == by_passes(segment, subtrees)
 
 
-def test_all_of_a_segment_is_the_segment_itself_so_that_its_bytes_are_used_again() -> None:
+def test_a_subtree_with_all_keys_gets_the_segment_itself() -> None:
     segment = Segment(["/a/b/1", "/a/c/2"], [b"1", b"2"], None)
     assert {subtree: part is segment for subtree, part in wanted({"", "/a/", "/a/b/"}).shares(segment)} == {
         "": True, "/a/": True, "/a/b/": False,
     }  # fmt: skip
 
 
-def test_what_nobody_wants_costs_no_part() -> None:
+def test_keys_outside_all_subtrees_make_no_part() -> None:
     assert not list(wanted({"/b/", "/a/1/"}).shares(Segment(["/a/1"], [b"1"], None)))
 
 
@@ -73,11 +73,11 @@ class State:
     number = 0
 
 
-def test_many_channels_get_what_few_get(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_and_few_channels_publish_equal_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert published(0, monkeypatch) == published(100, monkeypatch)
 
 
-def test_what_an_update_costs_does_not_depend_on_how_many_subtrees_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_an_update_does_not_depend_on_other_subtrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted: no channel but those above the key is looked at."""
     channels = PublishedChannels(DEFAULT)
     for i in range(1000):

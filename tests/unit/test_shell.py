@@ -19,7 +19,7 @@ from tests.talk import until
 from tests.wire.hand import Hand, receive
 
 
-def test_stop_after_the_end_writes_to_nobody_s_descriptor() -> None:
+def test_stop_after_close_does_not_write_to_a_reused_descriptor() -> None:
     server = Server(Config(), open_journal("memory:"))
     wake = server._wake_out
     server.close()
@@ -41,7 +41,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def test_a_damaged_log_that_is_set_aside_lasts(tmp_path: Path, synced: list[bool]) -> None:
+def test_a_damaged_log_that_is_set_aside_is_synced(tmp_path: Path, synced: list[bool]) -> None:
     path = tmp_path / "journal.sqlite"
     Path(f"{path}-wal").write_bytes(b"log")
     store = SimpleNamespace(path=path, place=str(path), options=Options(recover="prefix"), note="")
@@ -49,12 +49,12 @@ def test_a_damaged_log_that_is_set_aside_lasts(tmp_path: Path, synced: list[bool
     assert Path(f"{path}.damaged-1-wal").read_bytes() == b"log" and synced == [False, True]
 
 
-def test_the_file_of_a_suffix_lasts_with_its_name(tmp_path: Path, synced: list[bool]) -> None:
+def test_the_file_of_a_suffix_and_its_directory_are_synced(tmp_path: Path, synced: list[bool]) -> None:
     write_updates(str(tmp_path), Save("suffix-1.2", []))
     assert synced == [False, True]
 
 
-def test_a_connection_whose_host_vanished_is_found_out() -> None:
+def test_silent_connections_have_a_keepalive_timer() -> None:
     """The kernel finds it out: a keepalive timer (2) runs on each silent connection."""
     with TestServer(heartbeat_s=0.1) as server, Hand(server.address) as hand:
         hand.collector()

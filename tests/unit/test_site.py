@@ -52,7 +52,7 @@ def test_links_lead_to_pages(source: Path) -> None:
     assert found > 40
 
 
-def test_what_has_no_page_is_shown_as_its_path(made: dict[str, Any]) -> None:
+def test_a_link_without_a_page_is_shown_as_its_path(made: dict[str, Any]) -> None:
     known, readme = made["pages"](), ROOT / "README.md"
     text = "see [the demo](examples/rates), [ops/](ops), [SPEC.md](SPEC.md#x), [us](https://a.b/) ![x](docs/c.png)"
     shown = made["linked"](text, "index.md", readme, known)

@@ -39,7 +39,7 @@ def test_a_turn_reads_up_to_its_bytes_and_the_message_that_exceeds_them(
     assert [len(turn) for turn in turns(intake)] == [2, 1]
 
 
-def test_without_room_nothing_is_read_and_the_socket_is_looked_at_again_later(
+def test_a_socket_is_read_later_if_there_is_no_room(
     ends: tuple[zmq.Socket[bytes], Intake],
 ) -> None:
     one, intake = ends
@@ -49,7 +49,7 @@ def test_without_room_nothing_is_read_and_the_socket_is_looked_at_again_later(
     assert intake.take(1000) == [[b"x"], [b"y"]] and not intake.left
 
 
-def test_messages_for_topics_count_a_share_as_nothing_of_them_is_published(
+def test_batches_without_keys_count_a_share_of_their_bytes(
     ends: tuple[zmq.Socket[bytes], Intake],
 ) -> None:
     one, intake = ends

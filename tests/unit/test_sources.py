@@ -33,13 +33,13 @@ def test_each_demand_has_one_row_in_order() -> None:
 
 
 @pytest.mark.parametrize(("demand", "how", "by"), [(demand, how, by) for demand, _, how, by in ROWS])
-def test_it_is_shown_by_a_test_or_says_why_not(demand: str, how: str, by: str) -> None:
+def test_each_demand_names_a_test_or_a_reason(demand: str, how: str, by: str) -> None:
     why_not = re.match(r"(otherwise|not there): \S", how)
     assert bool(why_not) != bool(by.strip()), f"{demand}: name a test, or say why there is none"
 
 
 @pytest.mark.parametrize(("demand", "path", "name"), NAMED)
-def test_its_test_is_there(demand: str, path: str, name: str) -> None:
+def test_each_named_test_exists(demand: str, path: str, name: str) -> None:
     file = ROOT / path
     assert file.exists(), f"{demand} names {path}, which is not there"
     assert re.search(rf"^ *(async )?def {name}\(", file.read_text(encoding="utf-8"), re.M), f"{path} has no {name}"

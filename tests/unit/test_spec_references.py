@@ -22,7 +22,7 @@ def test_sections_that_the_specification_names_exist() -> None:
     assert named and named <= SECTIONS
 
 
-def test_a_client_is_written_from_the_top_of_its_page_to_the_end() -> None:
+def test_sections_of_the_client_page_name_no_later_sections_of_the_page() -> None:
     """No section of client.md names one of it that comes later."""
     text = (ROOT / "spec" / "client.md").read_text(encoding="utf-8")
     begins = {int(found[1]): found.start() for found in re.finditer(r"^## (\d+)\. ", text, re.M)}

@@ -22,7 +22,7 @@ RULES = [
 MAPPED = [(path, name, rule) for path, tests in HELD.items() for name, rules in tests.items() for rule in rules.split()]
 
 
-def test_each_rule_is_there_once_and_a_test_names_it() -> None:
+def test_each_rule_is_unique_and_named_by_a_test() -> None:
     counts = Counter(rule for _, rule, _ in RULES)
     assert len(counts) > 60 and not [rule for rule, n in counts.items() if n > 1], "an id names one rule"
     named = {rule for _, _, rule in MAPPED}

@@ -15,7 +15,7 @@ from chp_server.cores import Cores
 LIMITS = replace(DEFAULT, applications_max=10)
 
 
-def test_who_has_most_loses_what_it_used_longest_ago() -> None:
+def test_the_user_with_most_applications_loses_the_least_recent_ones() -> None:
     staging = Staging(LIMITS)
     staging.record_done("alice.job", 7, 1, 0.0)
     staging.own("alice.job", "alice")
@@ -28,7 +28,7 @@ def test_who_has_most_loses_what_it_used_longest_ago() -> None:
     assert staging.owner_of("bob.0") is None, "with its version it is forgotten whose it was"
 
 
-def test_of_nobody_s_the_one_goes_that_was_used_longest_ago() -> None:
+def test_without_users_the_least_recent_application_is_forgotten() -> None:
     staging = Staging(LIMITS)
     for i in range(10):
         staging.record_done(f"{i}", 1, i, 0.0)
@@ -37,7 +37,7 @@ def test_of_nobody_s_the_one_goes_that_was_used_longest_ago() -> None:
     assert "1" not in staging.versions and staging.done("0", 2) == 11
 
 
-def test_an_application_is_the_first_users_for_good() -> None:
+def test_an_application_belongs_to_its_first_user_for_good() -> None:
     staging = Staging(LIMITS)
     staging.own("job", "bob")
     assert staging.owner_of("job") is None, "of what is not remembered nobody is the owner"
@@ -60,7 +60,7 @@ def codes(cores: Cores) -> list[str]:
     return [code for no, code, *_ in cores.answers(b"s" * 16) if no % 2 == 0]
 
 
-def test_a_version_is_kept_until_its_application_was_idle_for_long_and_a_new_one_is_refused() -> None:
+def test_a_new_application_is_refused_until_an_idle_one_is_forgotten() -> None:
     cores = Cores(replace(DEFAULT, applications_max=2, application_idle_s_max=60.0))
     for i, name in enumerate(("a", "b", "c")):
         committed(cores, name, 1 + 2 * i)
@@ -89,7 +89,7 @@ def test_a_state_tells_when_each_application_did_its_last_version() -> None:
     assert len(split([*ReplicatedState(DEFAULT).rest(0.0)][-1])[0]) == len(header) - 1
 
 
-def test_what_was_staged_is_freed_in_slices_after_its_commit() -> None:
+def test_staged_updates_are_freed_in_slices_after_their_commit() -> None:
     state, transaction = ReplicatedState(DEFAULT), b"t" * 16
     for i in range(2 * SLICES):
         state.apply(Segment([f"/{i}"], [b""], {"stage": [transaction, "0"]}), 1, 0.0)

@@ -26,14 +26,14 @@ def test_a_lease_ends_its_ttl_after_it_was_opened_or_refreshed() -> None:
     assert state.leases.expired(9.999, 9) == [] and state.leases.expired(10.0, 9) == [LEASE]
 
 
-def test_no_more_uuids_are_remembered_than_may_be() -> None:
+def test_the_number_of_remembered_uuids_is_bounded() -> None:
     state = ReplicatedState(replace(DEFAULT, pending_batches_max=3))
     for i in range(5):
         state.apply(Segment(["/a"], [b""], {"u": [b"%016d" % i]}), i + 1, 0.0)
     assert list(state.uuids) == [b"%016d" % i for i in (2, 3, 4)]
 
 
-def test_runs_of_sessions_that_were_forgotten_are_in_nobodys_way() -> None:
+def test_a_forgotten_session_that_returns_begins_without_old_runs() -> None:
     """A session that was forgotten and comes again begins without runs."""
     state = ReplicatedState(replace(DEFAULT, sessions_max=2, runs_max=4))
     x, y, z = (letter * 16 for letter in (b"x", b"y", b"z"))
@@ -73,7 +73,7 @@ def test_the_latest_refusals_are_remembered_in_few_bytes() -> None:
     assert state.refusals.get(session, 2999) == ("conflict", {"revision": 1 << 48 | 2999})
 
 
-def test_refusals_of_a_user_push_out_no_other_users() -> None:
+def test_refusals_of_one_user_push_out_no_refusals_of_other_users() -> None:
     """A batch whose refusal is forgotten is acknowledged if it comes again, so a user could have others' sets lost."""
     state = ReplicatedState(replace(DEFAULT, refusals_max=40))
     one, flood = b"a" * 16, [b"f" * 12 + i.to_bytes(4) for i in range(100)]

@@ -23,7 +23,7 @@ def loaded(chunks: list[bytes], end: bytes) -> ReplicatedState:
     return loader.finish(end, 0.0)
 
 
-def test_what_is_staged_arrives_with_the_state() -> None:
+def test_staged_updates_arrive_with_the_state() -> None:
     sent = state()
     # A receiver does not know the records that staged them.
     sent.staging.forget_numbers()
@@ -40,7 +40,7 @@ def test_a_state_without_one_of_its_staged_segments_is_not_taken_over() -> None:
             loaded(chunks[:lost] + chunks[lost + 1 :], list(sent.rest(0.0))[-1])
 
 
-def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
+def test_a_state_of_an_older_server_without_staged_counts_is_read() -> None:
     """A journal's snapshot that an older server wrote."""
     sent = ReplicatedState(DEFAULT)
     end = list(sent.rest(0.0))[-1]
@@ -50,7 +50,7 @@ def test_a_state_of_before_the_staged_were_counted_is_read() -> None:
     assert loaded([], end.replace(header[1:], shorter[1:])).number == 0
 
 
-def test_what_was_committed_arrives_too_so_that_what_comes_late_is_kept_by_neither() -> None:
+def test_both_servers_drop_a_late_part_of_a_committed_transaction() -> None:
     sent = state()
     sent.apply(Segment([], [], {"done": ["job", 7, b"t" * 16]}), 2, 0.0)
     got = loaded([], list(sent.rest(0.0))[-1])

@@ -43,7 +43,7 @@ def test_no_turn_packs_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(steps) <= 100 + 60, "a slice, and the few words between two of them"
 
 
-def test_it_is_the_state_of_the_moment_in_which_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_during_packing_do_not_enter_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE", 100)
     state = full()
     whole, begun = list(state.rest(1.0))[-1], state.rest(1.0)
@@ -55,7 +55,7 @@ def test_it_is_the_state_of_the_moment_in_which_it_was_begun(monkeypatch: pytest
     assert list(begun)[-1] == whole
 
 
-def test_slices_or_none_it_is_the_same_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_packed_in_slices_equals_one_packed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     state = full()
     whole = list(state.rest(1.0))[-1]
     monkeypatch.setattr(module, "SLICE", 7)

@@ -20,7 +20,7 @@ HUGE = 2**64 - 1
 FINE = EpochEntry(5, 7, b"o" * 16, "primary", "started", 1000)
 
 
-def test_sessions_that_skip_all_batches_there_can_be() -> None:
+def test_the_status_is_answered_after_sessions_skip_all_possible_batches() -> None:
     talk = Talk()
     for session in (b"1" * 16, b"2" * 16, b"3" * 16):
         talk.core.collect([RESERVED_KEY, pack(HUGE), session, OLDEST_HELD, Segment(["/a"], [b"1"], None).encode()])
@@ -31,7 +31,7 @@ def test_sessions_that_skip_all_batches_there_can_be() -> None:
 
 
 @pytest.mark.parametrize(("keys", "differences"), [(HUGE, 1), (1, HUGE), (1, -1)])
-def test_a_peer_that_finds_more_differences_than_a_slice_has_keys(keys: int, differences: int) -> None:
+def test_a_scrub_answer_with_impossible_counts_is_refused(keys: int, differences: int) -> None:
     scrub = Scrub(60.0, 0.25)
     with pytest.raises(BadFrame, match="two numbers up to 4096"):
         scrub.answered(msgpack.packb([0, keys, ["/a"], differences, True]), 1.0)
@@ -39,7 +39,7 @@ def test_a_peer_that_finds_more_differences_than_a_slice_has_keys(keys: int, dif
 
 
 @pytest.mark.parametrize("field", range(len(FINE)))
-def test_a_history_with_other_things_in_it_is_none(field: int) -> None:
+def test_a_malformed_history_is_refused(field: int) -> None:
     assert from_list(to_list({1: FINE})) == {1: FINE}
     bad = [*FINE[:field], None, *FINE[field + 1 :]]
     with pytest.raises(ValueError, match="has no epoch 1 with"):

@@ -5,7 +5,7 @@ from chp_server.ports.subscribers import Subscriber
 HERE = ("127.0.0.1", 1)
 
 
-def test_a_topic_that_was_never_subscribed_to_cant_be_taken_back() -> None:
+def test_an_unsubscribe_without_a_subscription_changes_nothing() -> None:
     """Otherwise a client that first cancels a million bytes could subscribe to a million more than its bound."""
     reader = Subscriber(HERE)
     for _ in range(10):
@@ -15,7 +15,7 @@ def test_a_topic_that_was_never_subscribed_to_cant_be_taken_back() -> None:
     assert reader.topic_bytes == 1000
 
 
-def test_a_topic_is_held_until_it_was_taken_back_as_often_as_it_was_asked_for() -> None:
+def test_a_topic_is_held_until_each_subscription_is_taken_back() -> None:
     reader = Subscriber(HERE)
     for more, left in ((True, 3), (True, 6), (False, 3), (False, 0), (False, 0)):
         reader.subscribed(b"abc", more=more)

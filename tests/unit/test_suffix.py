@@ -62,7 +62,7 @@ def meet(pair: Cores) -> None:
     assert pair.p.state.map.values == pair.b.state.map.values
 
 
-def test_a_chain_of_ones_own_conditions_is_replayed() -> None:
+def test_a_chain_of_conditional_sets_of_one_client_is_replayed() -> None:
     """The successor had all ten in its pending list, did the first, and refused the others as parted."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
@@ -77,7 +77,7 @@ def test_a_chain_of_ones_own_conditions_is_replayed() -> None:
     assert pair.outcomes() == {"/n": REPLAYED}
 
 
-def test_what_somebody_else_wrote_in_between_breaks_the_chain() -> None:
+def test_a_write_of_another_client_breaks_the_chain_of_conditions() -> None:
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
     part(pair)
@@ -90,7 +90,7 @@ def test_what_somebody_else_wrote_in_between_breaks_the_chain() -> None:
     assert pair.outcomes() == {"/n": CONFLICT}
 
 
-def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
+def test_an_equal_value_of_another_client_is_still_a_conflict() -> None:
     """Both raise 0 to 1, one on each server: one of the two is in conflict, whatever the values say."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
@@ -109,7 +109,7 @@ def test_an_equal_value_of_somebody_else_is_not_ones_own() -> None:
     assert pair.answers(X, "B")[-1][:2] == (1, "parted"), "its client is told, if it asks again"
 
 
-def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() -> None:
+def test_a_batch_that_the_successor_refused_for_good_is_a_conflict() -> None:
     """A batch that one server refused for good is not done by the other; Y was first at P, X at B."""
     pair = in_sync_with(n=b"0")
     start = pair.p.state.map.revisions["/n"]
@@ -124,7 +124,7 @@ def test_what_the_successor_refused_for_good_is_a_conflict_and_not_done_later() 
     assert pair.b.state.map.values["/n"] == b"x" and pair.outcomes() == {"/n": CONFLICT}
 
 
-def test_of_a_record_of_two_clients_each_batch_has_its_own_outcome() -> None:
+def test_each_batch_of_a_record_of_two_clients_has_its_own_outcome() -> None:
     """One batch was done by both servers and one only here, and each gets its own outcome."""
     pair = in_sync_with(a=b"0", b=b"0")
     part(pair)
@@ -156,7 +156,7 @@ def test_a_refusal_waits_for_the_passive_as_an_acknowledgement_does() -> None:
     assert pair.answers(Y)[-1][:2] == (1, "revision")
 
 
-def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted_for() -> None:
+def test_each_acknowledged_raise_of_a_split_counts_or_is_a_conflict() -> None:
     """Random order of raises by two clients at both servers: the counter is what the accounts say."""
     for seed in range(40):
         rng = random.Random(seed)
@@ -181,7 +181,7 @@ def test_whatever_two_actives_did_each_acknowledged_raise_counts_or_is_accounted
         assert (outcome == CONFLICT) == (wrote and sum(nos.values()) > 1), (seed, outcome)
 
 
-def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() -> None:
+def test_a_client_is_not_sent_back_while_the_suffix_is_awaited() -> None:
     """Otherwise the client would send the rest in a new session, and the suffix would bring it again."""
     pair = in_sync_with(n=b"0")
     part(pair)
@@ -204,7 +204,7 @@ def test_a_client_is_not_sent_back_while_what_it_lacks_may_come_with_a_suffix() 
     assert pair.answers(Y, "B")[-1][:2] == (2, "session"), "later, whoever is unknown is told"
 
 
-def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_again() -> None:
+def test_a_batch_in_partial_conflict_replays_its_free_keys_without_the_message() -> None:
     """The message stays out, while the keys must be set as the file says; they were once dropped (seed 120140)."""
     batch = Segment(["/free", "/theirs"], [b"1", b"1"], {"publish": [["t", 1, b"m"]]})
     state = in_sync_with(theirs=b"0").p.state
@@ -215,7 +215,7 @@ def test_of_a_batch_with_a_message_that_is_in_conflict_in_part_the_keys_are_set_
     assert taken is not None and not taken.whole and taken.segments == [Segment(["/free"], [b"1"], None)]
 
 
-def test_an_answer_that_comes_twice_stands_for_one_message() -> None:
+def test_a_repeated_answer_to_a_replay_counts_once() -> None:
     """An active that was stopped answers a message and its repetition; the next message was once dropped (13656)."""
     pair = Cores(limits=replace(DEFAULT, part_bytes=1))
     part(pair)
@@ -230,7 +230,7 @@ def test_an_answer_that_comes_twice_stands_for_one_message() -> None:
     assert pair.b.active and pair.b.state.map.values == {f"/{no}": b"1" for no in range(1, 6)}
 
 
-def test_no_version_is_counted_of_an_application_that_another_user_has_at_the_active() -> None:
+def test_a_version_of_an_application_of_another_user_is_a_conflict() -> None:
     """Otherwise the active would take that user's next versions for done (seed 13023)."""
     pair = Cores()
     part(pair)
@@ -268,7 +268,7 @@ def replayed_after(happens: Callable[[Cores], None]) -> Cores:
     return pair
 
 
-def test_an_application_that_got_another_user_while_the_suffix_waited_counts_no_version() -> None:
+def test_a_waiting_version_is_not_counted_if_another_user_took_the_application() -> None:
     """Between the take-over and its REPLAY a passive may write a whole state, and learns of no new user."""
 
     def alice_begins(pair: Cores) -> None:
@@ -288,7 +288,7 @@ def test_an_application_keeps_its_user_when_its_version_is_replayed() -> None:
     assert {core.state.staging.versions["app"].version for core in (pair.p, pair.b)} == {1000}
 
 
-def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back() -> None:
+def test_a_replayed_key_keeps_its_lease_beyond_the_log() -> None:
     """The states tell of the key alone: without the lease that it was to end with, it would stay for ever."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))
     pair.put("PB", X, 1, {}, lease=[b"L" * 16, 60_000])
@@ -308,7 +308,7 @@ def test_a_key_with_a_lease_does_not_lose_it_where_the_log_does_not_reach_back()
     assert pair.b.state.lease_of == {"/old": b"L" * 16}
 
 
-def test_what_ended_by_time_where_the_log_does_not_reach_back_is_no_delete() -> None:
+def test_an_expiry_beyond_the_log_is_a_conflict_and_not_a_delete() -> None:
     """The key got its ttl after the split, in a record that the log has dropped (seed 120351)."""
     pair = Cores(limits=replace(DEFAULT, log_records_max=3))
     pair.put("PB", Z, 1, {"/ends": b"0", "/deleted": b"0"})
@@ -344,7 +344,7 @@ def test_a_classic_set_is_done_once_where_the_log_does_not_reach_back() -> None:
     assert list(pair.b.state.uuids) == list(pair.p.state.uuids) == [b"u" * 16]
 
 
-def test_an_answer_to_a_replay_with_other_things_in_it_changes_nothing() -> None:
+def test_a_malformed_answer_to_a_replay_changes_nothing() -> None:
     pair = in_sync_with(n=b"0")
     part(pair)
     pair.put("P", X, 1, {"/x": b"1"})

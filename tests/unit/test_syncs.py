@@ -12,7 +12,7 @@ def stream(request_id: int, copy: tuple[bytes, str] | None = None, identity: byt
     return SyncStream(identity, request_id, repeat([[b"part"]]), 0, True, 0.0, copy=copy)
 
 
-def test_who_asks_again_for_a_copy_has_given_up_the_one_before() -> None:
+def test_a_second_request_for_a_copy_ends_the_first_one() -> None:
     """A server that was stopped finds a minute's questions of one Clone; they leave room for the next."""
     syncs = Syncs(DEFAULT)
     for request_id in range(3 * DEFAULT.syncs_of_one_max):
@@ -31,7 +31,7 @@ def test_copies_of_other_subtrees_sessions_and_connections_go_on() -> None:
     assert len(syncs) == 5
 
 
-def test_what_is_no_copy_counts_each_by_itself() -> None:
+def test_each_request_without_a_copy_counts_towards_the_bound() -> None:
     syncs = Syncs(DEFAULT)
     for request_id in range(DEFAULT.syncs_of_one_max):
         assert syncs.open(stream(request_id))

@@ -77,7 +77,7 @@ def test_a_reader_hears_each_second_that_its_resume_is_prepared() -> None:
     assert len(chunks) > 5 and len([1 for _, *records in chunks[:-1] if records]) == 1
 
 
-def test_what_is_answered_at_once_has_no_empty_chunk() -> None:
+def test_an_immediate_answer_has_no_empty_chunk() -> None:
     talk = Asking()
     talk.set(ONE, 1, KEYS)
     talk.turn()

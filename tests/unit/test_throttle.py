@@ -18,7 +18,7 @@ def measured(latency_s: float = 0.0, slow_s: float = 10.0) -> Throttle:
     return throttle
 
 
-def test_a_turn_takes_what_fits_its_time_or_that_of_its_sync() -> None:
+def test_a_turn_takes_the_bytes_that_fit_its_time_or_its_sync() -> None:
     pace = Pace()
     assert pace.turn_bytes == float("inf"), "nothing is measured yet"
     pace.took(1000, 1000 * BYTE_S)
@@ -27,20 +27,20 @@ def test_a_turn_takes_what_fits_its_time_or_that_of_its_sync() -> None:
     assert pace.turn_bytes == pytest.approx(0.03 / BYTE_S)
 
 
-def test_one_turn_in_which_the_process_was_stopped_says_little() -> None:
+def test_one_stopped_turn_hardly_changes_the_measured_pace() -> None:
     pace = Pace()
     pace.took(1000, 1000 * BYTE_S)
     pace.took(1000, 60.0)
     assert pace.byte_s < 2 * BYTE_S
 
 
-def test_the_bound_is_a_time_and_twice_the_latency() -> None:
+def test_the_throttle_allows_a_fixed_time_plus_twice_the_latency() -> None:
     near, far = measured(), measured(latency_s=0.03)
     assert not near.holds(ENOUGH - 1000, 1.0) and near.holds(ENOUGH + 1000, 1.0)
     assert not far.holds(ENOUGH + round(0.059 / BYTE_S), 1.0) and far.holds(ENOUGH + round(0.061 / BYTE_S), 1.0)
 
 
-def test_small_sets_are_taken_longer() -> None:
+def test_small_sets_are_throttled_later_than_large_ones() -> None:
     throttle = measured()
     assert throttle.holds(2 * ENOUGH, 1.0) and not throttle.holds_all(2 * ENOUGH)
     assert throttle.holds_all((AHEAD + 1) * ENOUGH)
@@ -53,7 +53,7 @@ def test_the_work_of_a_record_is_no_latency() -> None:
     assert throttle.latency_s == pytest.approx(0.001)
 
 
-def test_the_lowest_latency_of_the_last_moments_counts() -> None:
+def test_the_latency_is_the_lowest_of_the_last_probes() -> None:
     throttle = measured(latency_s=0.001)
     for no in range(3):
         at = (no + 1) * (PROBE_S + 1)
@@ -70,13 +70,13 @@ def test_the_way_drains_once_if_nothing_travelled_alone_for_long() -> None:
     assert not throttle.holds(100, later)
 
 
-def test_small_sets_that_are_always_under_way_hold_up_large_ones_for_a_moment_only() -> None:
+def test_draining_holds_up_large_sets_only_for_a_moment() -> None:
     throttle, later = measured(), PROBE_S + 1
     assert throttle.holds(1, later) and throttle.holds(1, later + DRAIN_S / 2)
     assert not throttle.holds(1, later + DRAIN_S * 1.01) and not throttle.holds(1, later + 2 * DRAIN_S)
 
 
-def test_a_passive_is_slow_if_it_confirms_less_than_a_tenth_while_sets_wait_all_the_time() -> None:
+def test_a_passive_is_slow_if_it_confirms_too_little_while_sets_wait() -> None:
     tenth = round(1.0 / BYTE_S)
     slow, quick, at_times = measured(), measured(), measured()
     for second in range(11):

@@ -65,7 +65,7 @@ def test_sets_join_a_batch_up_to_the_bound_that_the_server_asks_for() -> None:
     assert batch.room == SHUT
 
 
-def test_who_is_cancelled_does_no_harm_to_the_ticket() -> None:
+def test_a_cancelled_waiter_does_no_harm_to_the_ticket() -> None:
     async def run() -> None:
         ticket = fresh()
         with pytest.raises(TimeoutError):
@@ -79,7 +79,7 @@ def test_who_is_cancelled_does_no_harm_to_the_ticket() -> None:
     asyncio.run(run())
 
 
-def test_a_loop_that_has_ended_is_not_told() -> None:
+def test_a_ticket_settles_after_its_event_loop_has_ended() -> None:
     ticket = fresh()
 
     async def run() -> None:
@@ -92,7 +92,7 @@ def test_a_loop_that_has_ended_is_not_told() -> None:
     assert ticket.wait(0) == ACK
 
 
-def test_a_ticket_is_a_future_too() -> None:
+def test_a_ticket_can_be_used_as_a_future() -> None:
     ticket, refused = fresh(), fresh()
     futures = [ticket.future(), refused.future()]
     assert not futures[0].cancel()
@@ -104,7 +104,7 @@ def test_a_ticket_is_a_future_too() -> None:
     assert isinstance(futures[1].exception(0), Refused) and refused.told
 
 
-def test_an_error_that_was_raised_goes_with_its_ticket() -> None:
+def test_a_raised_error_is_freed_without_a_garbage_collection() -> None:
     """The error's traceback once kept the frame of `wait`, and so the ticket and itself, until a garbage collection."""
     gc.disable()
     try:
@@ -123,7 +123,7 @@ def refused() -> Ticket:
     return ticket
 
 
-def test_what_somebody_was_told_is_not_kept_for_a_flush() -> None:
+def test_a_refusal_that_was_seen_is_not_kept_for_a_flush() -> None:
     """A program that raises a counter by conditions would keep a thousand errors, with the frames that they rose in."""
     mailbox = Mailbox(Talk().core, "block")
     told, silent, late = [refused() for _ in range(3)], refused(), refused()

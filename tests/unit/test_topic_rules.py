@@ -218,12 +218,12 @@ def test_a_wrong_history_breaks_a_rule(spoil: Callable[[History], None], rule: s
     assert (rule in found) == (rule in {each.__name__ for each in AFTER_SPLIT})
 
 
-def test_each_rule_refuses_one() -> None:
+def test_each_rule_is_broken_by_a_wrong_history() -> None:
     assert {rule for _, rule in WRONG} == {rule.__name__ for rule in RULES}
 
 
 @pytest.mark.parametrize("outcome", [UNKNOWN, "journaled"])
-def test_what_is_not_sure_may_be_there_or_not(outcome: str) -> None:
+def test_a_write_with_an_unsure_outcome_may_be_present_or_absent(outcome: str) -> None:
     history = right()
     named(history, "w4").outcome = outcome
     assert wrong(history) == []

@@ -53,7 +53,7 @@ def rows(topic: int, *sizes: int) -> list[LoggedMessages]:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 201, "ü", 7])
-def test_what_can_t_be_the_name_of_a_topic(name: object) -> None:
+def test_invalid_topic_names_are_refused(name: object) -> None:
     with pytest.raises(BadInput, match="name"):
         check_topic(name)
 
@@ -63,7 +63,7 @@ def test_what_can_t_be_the_name_of_a_topic(name: object) -> None:
     [{"keep": "few"}, {"keep": "time"}, {"max_age_s": 5}, {"keep": "size"}, {"max_bytes": 0}, {"max_messages": True},
      {"colour": 1}, 7],
 )  # fmt: skip
-def test_settings_that_make_no_sense(told: object) -> None:
+def test_invalid_topic_settings_are_refused(told: object) -> None:
     with pytest.raises(BadInput):
         Settings.of(told)
 
@@ -73,12 +73,12 @@ def test_settings_that_make_no_sense(told: object) -> None:
     [b"", packb([]), packb([None, []]), packb([None, ["text"]]), packb([["a"], [b"1", b"2"]]), packb([[b"a"], [b"1"]]),
      packb({"a": 1})],
 )  # fmt: skip
-def test_messages_that_are_none(body: bytes) -> None:
+def test_malformed_messages_are_refused(body: bytes) -> None:
     with pytest.raises(BadFrame):
         unpack_messages(body)
 
 
-def test_a_batch_says_how_many_messages_it_has() -> None:
+def test_a_batch_with_a_wrong_message_count_is_refused() -> None:
     topics, body = Topics(DEFAULT), pack_messages(["a", "b"], [b"1", b"2"])
     check(topics, {"publish": [["t", 2, body]]})
     with pytest.raises(BadFrame, match="not as many"):
@@ -93,7 +93,7 @@ def test_a_batch_says_how_many_messages_it_has() -> None:
 # -- offsets
 
 
-def test_offsets_are_dense_and_whoever_applies_the_record_has_the_same() -> None:
+def test_offsets_are_dense_and_equal_on_active_and_passive() -> None:
     active, passive = Topics(DEFAULT), Topics(DEFAULT)
     for n in (1, 3, 2):
         _, said = active.place("t", n, bytes(10), 7)
@@ -107,7 +107,7 @@ def test_offsets_are_dense_and_whoever_applies_the_record_has_the_same() -> None
         passive.apply({"placed": [7, [["t", 9, 1, 10, 0]]]})
 
 
-def test_a_topic_that_is_made_anew_begins_at_0_and_is_another() -> None:
+def test_a_topic_made_anew_begins_at_0_with_a_new_id() -> None:
     topics = Topics(DEFAULT)
     topics.place("t", 5, b"x", 1)
     topics.apply({"topic": ["t", None]})
@@ -116,7 +116,7 @@ def test_a_topic_that_is_made_anew_begins_at_0_and_is_another() -> None:
     assert (topic.id, said[1]) == (2, 0)
 
 
-def test_what_one_record_places_of_a_topic_is_in_rows_that_a_reader_can_take() -> None:
+def test_messages_of_a_record_are_put_into_rows_of_bounded_size() -> None:
     topics, record = Topics(DEFAULT), OpenRecord(DEFAULT)
     bodies = [bytes([i]) * (ROW_BYTES // 2) for i in range(3)]
     for body in bodies:
@@ -127,7 +127,7 @@ def test_what_one_record_places_of_a_topic_is_in_rows_that_a_reader_can_take() -
     assert record.take_messages(5, 7) == []
 
 
-def test_a_bound_is_told_with_its_figures() -> None:
+def test_a_refusal_by_a_topic_bound_tells_the_figures() -> None:
     topics = Topics(DEFAULT)
     topics.apply({"topic": ["t", {"max_messages": 3}]})
     check(topics, publish("t", b"1", b"2", b"3"))
@@ -139,7 +139,7 @@ def test_a_bound_is_told_with_its_figures() -> None:
         check(topics, publish("b", b"123456"))
 
 
-def test_a_topic_is_made_once_and_removed_if_it_is_there() -> None:
+def test_a_topic_cannot_be_made_twice_or_removed_if_missing() -> None:
     topics = Topics(DEFAULT)
     check(topics, {"topic": ["t", {}]})
     topics.apply({"topic": ["t", {}]})
@@ -150,7 +150,7 @@ def test_a_topic_is_made_once_and_removed_if_it_is_there() -> None:
         check(topics, {"topic": ["u", None]})
 
 
-def test_what_is_kept_by_size_and_by_time() -> None:
+def test_topics_are_trimmed_by_size_and_by_time() -> None:
     topics = Topics(DEFAULT)
     topics.apply({"topic": ["n", {"keep": "size", "max_messages": 4}]})
     topics.apply({"topic": ["b", {"keep": "size", "max_bytes": 25}]})
@@ -217,7 +217,7 @@ def delivering(*sizes: int, limits: Limits = DEFAULT) -> tuple[Delivering, Topic
     return delivery, topics
 
 
-def test_a_reader_gets_what_the_passive_has_confirmed_and_no_more() -> None:
+def test_a_reader_gets_only_messages_that_the_passive_has_confirmed() -> None:
     delivery, topics = delivering(2, 3, 4)
     delivery.open((b"r", 1), topics.by_name["t"], 1, 8, 0.0)
     assert told(delivery, topics, 0.0, 3, 2) == [(1, [])], "nothing is in the journal yet: the reader is told so"
@@ -229,7 +229,7 @@ def test_a_reader_gets_what_the_passive_has_confirmed_and_no_more() -> None:
     assert told(delivery, topics, 1.5, 3, 3) == [(9, [])], "once a second: the server lives"
 
 
-def test_credit_bounds_what_is_sent() -> None:
+def test_credit_bounds_the_pages_sent_to_a_reader() -> None:
     delivery, topics = delivering(*[1] * 5, limits=replace(DEFAULT, messages_page_bytes=1))
     delivery.open((b"r", 1), topics.by_name["t"], 0, 2, 0.0)
     told(delivery, topics, 0.0, 5, None)
@@ -256,7 +256,7 @@ def test_messages_that_are_missing_are_passed_over() -> None:
     assert told(delivery, topics, 2.0, 2, None) == [(5, [])]
 
 
-def test_a_reader_of_a_topic_that_goes_is_told() -> None:
+def test_a_reader_is_told_that_its_topic_was_removed() -> None:
     delivery, topics = delivering(2)
     delivery.open((b"r", 1), topics.by_name["t"], 0, 8, 0.0)
     topics.apply({"topic": ["t", None]})
@@ -268,7 +268,7 @@ def test_a_reader_of_a_topic_that_goes_is_told() -> None:
 # -- filling in
 
 
-def test_what_a_journal_lacks_is_asked_for_page_by_page() -> None:
+def test_messages_that_a_journal_lacks_are_asked_for_page_by_page() -> None:
     topics, mine, theirs, filling = Topics(DEFAULT), MessageShelf(), MessageShelf(), MissingMessages()
     for n in (2, 3, 4):
         topics.place("t", n, b"x", 1)
@@ -361,7 +361,7 @@ def test_messages_of_a_server_that_was_active_alone_go_through_the_other() -> No
     assert public_session(SESSION) in pair.b.state.sessions
 
 
-def test_messages_that_came_with_a_turn_are_waited_for_until_they_are_in_the_journal() -> None:
+def test_fetched_messages_are_waited_for_until_the_journal_has_them() -> None:
     """The journal is written after readers were served, so in that turn they would skip the gap (seed 164)."""
     pair = Kept()
     pair.publish("P", 1, b"a")

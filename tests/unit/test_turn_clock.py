@@ -65,7 +65,7 @@ def test_a_turn_that_waited_for_its_processor_is_not_a_long_one(clocks: Clocks, 
     assert not said and clock.longest_s == 0
 
 
-def test_a_long_turn_is_told_with_what_it_did(clocks: Clocks, said: list[dict[str, Any]]) -> None:
+def test_a_long_turn_is_logged_with_its_longest_steps(clocks: Clocks, said: list[dict[str, Any]]) -> None:
     clock = TurnClock()
     turn(clock, clocks, collector=0.001, commit=0.15, sending=0.05)
     assert said == [{"event": "a long turn", "cpu_ms": 201, "did": "commit 150 ms, sending 50 ms"}]
@@ -83,7 +83,7 @@ def counted(waits: WaitTimes) -> dict[str, float]:
     return found
 
 
-def test_an_answer_is_as_old_as_the_turn_that_took_its_set(clocks: Clocks) -> None:
+def test_the_age_of_an_answer_counts_from_the_turn_of_its_set(clocks: Clocks) -> None:
     acks = Acks(1, Counter())
     waits = WaitTimes(acks, deque())
     for number in (1, 2):
@@ -102,7 +102,7 @@ def test_an_answer_is_as_old_as_the_turn_that_took_its_set(clocks: Clocks) -> No
     assert counted(waits) == {"0.5": 1, "2.5": 1} and waits.acks.sum_s == pytest.approx(1.6)
 
 
-def test_an_answer_of_the_same_turn_is_as_old_as_the_turn_and_one_that_is_owed_no_more_is_not_counted(
+def test_a_same_turn_answer_is_counted_and_a_dropped_answer_is_not(
     clocks: Clocks,
 ) -> None:
     acks = Acks(1, Counter())

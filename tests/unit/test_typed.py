@@ -73,7 +73,7 @@ def test_a_dataclass_is_json_with_its_fields_by_name() -> None:
         ([1], "is not an object with names"),
     ],
 )
-def test_what_is_no_such_dataclass_is_said(thing: Any, said: str) -> None:
+def test_json_that_does_not_fit_the_dataclass_is_refused_with_a_reason(thing: Any, said: str) -> None:
     codec = codec_of(Rate)
     assert codec is not None
     with pytest.raises(BadValue, match=rf"is no Rate.*{said}|{said}"):
@@ -87,7 +87,7 @@ def test_another_value_than_a_rate_is_not_set() -> None:
         codec.encode({"pair": "EUR/USD"})
 
 
-def test_what_json_can_not_carry_is_said_when_the_clone_is_made() -> None:
+def test_an_unusable_value_type_is_refused_when_the_clone_is_made() -> None:
     @dataclass
     class Blob:
         data: bytes
@@ -123,7 +123,7 @@ def test_a_pydantic_model_goes_by_its_own_methods() -> None:
         codec.decode(b"{}")
 
 
-def test_pydantic_itself() -> None:
+def test_a_real_pydantic_model_is_encoded_and_decoded() -> None:
     pydantic = pytest.importorskip("pydantic")
     kind = pydantic.create_model("Quote", bid=(float, ...), day=(dt.date, ...))
     codec = codec_of(kind)
@@ -133,13 +133,13 @@ def test_pydantic_itself() -> None:
         codec.decode(b'{"bid": "much"}')
 
 
-def test_other_types_have_the_codecs_that_there_are() -> None:
+def test_other_types_use_the_builtin_codecs() -> None:
     assert codec_of(bytes) is None and isinstance(codec_of(str), Text) and isinstance(codec_of(Msgpack), Msgpack)
     for kind in (dict, list, int, dict[str, int], list[str]):
         assert isinstance(codec_of(kind), Json), kind
 
 
-def test_a_clone_of_a_type() -> None:
+def test_a_clone_of_a_type_takes_only_values_of_the_type() -> None:
     with Clone[Rate](NOWHERE, "/rates/") as clone:
         clone["/rates/EUR/USD"] = RATE
         assert clone["/rates/EUR/USD"] == RATE and clone["/rates/EUR/USD"].day.year == 2026
@@ -175,7 +175,7 @@ def test_a_checker_of_types_knows_what_a_watch_gives() -> None:
     assert AsyncClone.watch.__annotations__["return"] == "AsyncWatch[V]"
 
 
-def test_help_shows_names_and_defaults_and_dir_what_is_public() -> None:
+def test_help_shows_names_and_defaults_and_dir_shows_public_names() -> None:
     import chp_client
     from chp_client import recipes
 

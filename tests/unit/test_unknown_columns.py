@@ -25,7 +25,7 @@ def talk_of(extras: bytes, version: int = versions.VERSION) -> tuple[Talk, Turn]
 
 
 @pytest.mark.parametrize("depth", [0, 1, DEEPEST])
-def test_a_column_that_is_not_known_is_refused_by_name_whatever_is_in_it(depth: int) -> None:
+def test_an_unknown_column_is_refused_by_name(depth: int) -> None:
     unknown = msgpack.packb("x") + b"\x91" * depth + b"\xc0"
     talk, turn = talk_of(b"\x82" + msgpack.packb("t") + msgpack.packb(500) + unknown)
     ((_, code, detail),) = talk.refusals(ONE)

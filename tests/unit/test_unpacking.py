@@ -60,7 +60,7 @@ def test_no_frame_of_small_things_builds_more_than_a_legal_body(shape, element: 
     assert built_bytes(shape(element, length, 8 * MIB)) < BUILT_BYTES_MAX
 
 
-def test_a_frame_of_empty_lists_is_refused_by_what_reads_it() -> None:
+def test_split_and_decode_segment_refuse_a_frame_of_empty_lists() -> None:
     with pytest.raises(BadFrame, match=r"the body .*exceeds max_array_len"):
         split(array(2 * MIB) + b"\x90" * 2 * MIB)
     with pytest.raises(BadFrame, match=r"the batch is too much.*send less at a time"):
@@ -82,7 +82,7 @@ def structures(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=60)
 @given(structures(), st.sampled_from([QUESTION, SEGMENT, BODY]))
-def test_whatever_the_structure_no_body_builds_more(body: bytes, weight_max: int) -> None:
+def test_a_body_of_any_structure_takes_bounded_memory(body: bytes, weight_max: int) -> None:
     assert built_bytes(body, weight_max) < BUILT_BYTES_MAX
 
 
@@ -92,7 +92,7 @@ def test_whatever_the_structure_no_body_builds_more(body: bytes, weight_max: int
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
     max_leaves=60,
 ))  # fmt: skip
-def test_what_is_within_the_bounds_is_read_as_msgpack_reads_it(thing: object) -> None:
+def test_a_body_within_the_bounds_is_read_as_msgpack_reads_it(thing: object) -> None:
     # The way of reading depends on the size.
     for padding in (0, LIGHT, MIB + 1):
         body = msgpack.packb([thing, bytes(padding), list(range(SHORT + 1)) if padding else None])
@@ -146,7 +146,7 @@ def test_the_deepest_legal_body_is_read() -> None:
     assert unpack(msgpack.packb(replay)) == replay
 
 
-def test_text_that_one_wide_character_makes_wide_is_bounded() -> None:
+def test_text_with_one_wide_character_is_bounded() -> None:
     text = "\U0001f600" + "a" * TEXT_BYTES_MAX
     with pytest.raises(ValueError, match="max_str_len"):
         unpack(msgpack.packb([text]))
@@ -162,7 +162,7 @@ def test_extension_types_are_refused(extension: bytes) -> None:
             unpack(b"\x92" + extension + msgpack.packb(filling))
 
 
-def test_the_weight_is_that_of_the_entries_and_of_the_containers() -> None:
+def test_the_weight_of_a_body_counts_entries_and_containers() -> None:
     lists = [[i] * 100 for i in range(100)]
     body = msgpack.packb([lists, bytes(LIGHT)])
     weights = [weight for weight in range(0, 20_000, 500) if _fits(body, weight)]

@@ -44,7 +44,7 @@ def pair() -> Pair:
     return Pair()
 
 
-def test_a_topic_that_requires_a_group_takes_messages_only_for_one(pair: Pair) -> None:
+def test_a_topic_that_requires_a_group_refuses_messages_without_a_group(pair: Pair) -> None:
     pair.say(topic=["t", {"require_group": True}])
     code, text = pair.say(**PUBLISH)
     assert code == "group" and "subscribe one first" in text
@@ -64,7 +64,7 @@ def test_a_scheduled_message_waits_for_the_group_that_its_topic_requires(pair: P
     assert pair.p.state.topics.by_name["t"].next == 1
 
 
-def test_a_topic_goes_when_it_was_unused_for_so_long(pair: Pair) -> None:
+def test_an_unused_topic_is_removed_after_its_expiry_time(pair: Pair) -> None:
     pair.say(topic=["t", {"expire_after_s": 5}])
     pair.run(4.0)
     pair.say(**PUBLISH)
@@ -88,7 +88,7 @@ def test_a_topic_that_is_used_stays(pair: Pair, use: dict[str, Any]) -> None:
     assert pair.has()
 
 
-def test_a_topic_with_a_reader_stays_and_goes_after_it(pair: Pair) -> None:
+def test_a_topic_expires_only_after_its_reader_has_gone(pair: Pair) -> None:
     pair.say(topic=["t", {"expire_after_s": 2}])
     pair.p.request([b"reader", b"ICANHAZ?", b"", packb({"chp": 4, "id": 1, "topic": "t", "after": 0, "credit": 8})])
     pair.run(5.0)
@@ -98,7 +98,7 @@ def test_a_topic_with_a_reader_stays_and_goes_after_it(pair: Pair) -> None:
     assert not pair.has()
 
 
-def test_the_time_begins_anew_after_a_failover(pair: Pair) -> None:
+def test_the_expiry_time_of_a_topic_begins_anew_after_a_failover(pair: Pair) -> None:
     pair.say(topic=["t", {"expire_after_s": 5}])
     pair.run(3.0)
     pair.stopped = "P"
@@ -111,12 +111,12 @@ def test_the_time_begins_anew_after_a_failover(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"require_group": 1}, {"expire_after_s": 0}, {"expire_after_s": True}])
-def test_settings_that_are_none(settings: dict[str, Any]) -> None:
+def test_invalid_group_and_expiry_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         Settings.of(settings)
 
 
-def test_a_group_goes_when_it_had_no_member_for_so_long(pair: Pair) -> None:
+def test_a_group_without_members_is_removed_after_its_expiry_time(pair: Pair) -> None:
     pair.say(group=["t", "g", {"expire_after_s": 5}])
     pair.say(group=["t", "other", {}])
     pair.run(3.0)
@@ -156,14 +156,14 @@ def test_a_group_that_is_made_again_has_its_whole_time(pair: Pair) -> None:
     assert pair.groups() == ["g"]
 
 
-def test_a_group_stays_that_is_to_end_no_more(pair: Pair) -> None:
+def test_a_group_whose_expiry_time_was_removed_stays(pair: Pair) -> None:
     pair.say(group=["t", "g", {"expire_after_s": 2}])
     pair.say(group=["t", "g", {"change": True, "expire_after_s": None}])
     pair.run(4.0)
     assert pair.groups() == ["g"]
 
 
-def test_a_group_that_ends_is_carried_by_the_state_and_by_a_failover(pair: Pair) -> None:
+def test_the_expiry_time_of_a_group_survives_a_state_and_a_failover(pair: Pair) -> None:
     pair.say(group=["t", "g", {"expire_after_s": 5}])
     pair.say(group=["t", "h", {"expire_after_s": 5, "max_deliveries": 3}])
     for name in ("g", "h"):
@@ -180,6 +180,6 @@ def test_a_group_that_ends_is_carried_by_the_state_and_by_a_failover(pair: Pair)
 
 
 @pytest.mark.parametrize("expire_after_s", [0, -1, True, 1.5, 1 << 32])
-def test_no_time_of_a_group(pair: Pair, expire_after_s: Any) -> None:
+def test_an_invalid_expiry_time_of_a_group_is_refused(pair: Pair, expire_after_s: Any) -> None:
     code, text = pair.say(group=["t", "g", {"expire_after_s": expire_after_s}])
     assert code == "bad" and "expire_after_s is a whole number from 1 to" in text

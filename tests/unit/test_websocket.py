@@ -73,7 +73,7 @@ def test_a_message_comes_whole_however_it_is_cut(size: int) -> None:
         (b"\x82\xff" + pack(">Q", 1 << 63), websocket.LARGE),
     ],
 )
-def test_what_is_no_frame_of_a_client_is_refused(sent: bytes, code: int) -> None:
+def test_an_invalid_client_frame_is_refused(sent: bytes, code: int) -> None:
     with pytest.raises(Broken) as refused:
         list(FrameReader().feed(sent))
     assert refused.value.code == code and refused.value.reason
@@ -88,7 +88,7 @@ def test_pieces_without_an_end_are_bounded() -> None:
     assert refused.value.code == websocket.LARGE
 
 
-def test_a_message_of_a_port_is_there_and_back() -> None:
+def test_a_port_message_is_packed_and_unpacked() -> None:
     assert taken(put(1, 2, [b"a", b"", b"ccc"])) == (1, 2, [b"a", b"", b"ccc"]) and taken(b"\0\3") == (0, 3, [])
     for wrong in (b"", b"\0", b"\0\0\0", put(0, 0, [b"abc"])[:-1], put(0, 0, [b""] * 17)):
         with pytest.raises(Broken):
@@ -124,7 +124,7 @@ PART = AllowedMessages(("/rates/",), True)
         (OPEN, COLLECTOR, sets()),
     ],
 )
-def test_copies_channels_and_sets_of_what_is_served_pass(
+def test_copies_channels_and_sets_of_served_subtrees_are_allowed(
     allowed: AllowedMessages, port: int, frames: list[bytes]
 ) -> None:
     assert allowed.why_not(port, frames) == ""
@@ -162,7 +162,7 @@ def test_copies_channels_and_sets_of_what_is_served_pass(
         (OPEN, COLLECTOR, [*sets("/a")[:4], b"\xc1"], ""),
     ],
 )
-def test_nothing_else_does(allowed: AllowedMessages, port: int, frames: list[bytes], why: str) -> None:
+def test_other_messages_are_refused(allowed: AllowedMessages, port: int, frames: list[bytes], why: str) -> None:
     said = allowed.why_not(port, frames)
     assert said and why in said
 
@@ -194,7 +194,7 @@ def test_a_user_is_held_to_the_rules() -> None:
 
 
 @pytest.mark.parametrize("secret", [b"", b"of the pair"])
-def test_leases_of_members_of_groups_are_named_by_no_set(secret: bytes) -> None:
+def test_a_set_that_names_the_lease_of_a_group_member_is_refused(secret: bytes) -> None:
     member = member_of(secret, "t", "g", "ann", "worker")
     one = AllowedMessages(("",), True, is_member=partial(is_keyed_lease, secret))
     for columns in ({"lease": [member, 9]}, {"refresh": member}, {"unlease": member}, {"l": member}):
@@ -204,7 +204,7 @@ def test_leases_of_members_of_groups_are_named_by_no_set(secret: bytes) -> None:
     assert "open one of your own" in one.why_not(COLLECTOR, sets(lease=[SESSION, 9, b"anybody:"]))
 
 
-def test_the_lease_of_a_member_is_named_by_all_that_it_is_of_and_by_a_secret() -> None:
+def test_the_lease_of_a_member_depends_on_each_name_and_the_secret() -> None:
     named = {
         member_of(secret, *names)
         for secret in (b"", b"one", b"two")
@@ -214,7 +214,7 @@ def test_the_lease_of_a_member_is_named_by_all_that_it_is_of_and_by_a_secret() -
     assert [is_keyed_lease(b"one", lease) for lease in named].count(True) == 4
 
 
-def test_who_has_shown_its_session_may_ask_for_it() -> None:
+def test_a_client_may_ask_for_its_session_only_after_showing_it() -> None:
     one = AllowedMessages(("",), True)
     public = public_session(SESSION)
     assert "was not shown" in one.why_not(P, asks("", session=public))
@@ -227,7 +227,7 @@ def test_who_has_shown_its_session_may_ask_for_it() -> None:
     assert len(one.shown) <= 64
 
 
-def test_what_comes_while_one_subscribes_is_read() -> None:
+def test_a_waiting_message_is_read_after_a_new_subscription() -> None:
     asyncio.run(_subscribe_while_something_comes())
 
 

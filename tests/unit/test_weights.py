@@ -60,7 +60,7 @@ EXTRAS: list[dict[str, Any] | None] = [
 
 
 @pytest.mark.parametrize("extras", EXTRAS)
-def test_the_weight_of_a_segment_is_what_its_reader_counts(extras: dict[str, Any] | None) -> None:
+def test_the_weight_of_a_segment_equals_the_weight_that_a_reader_counts(extras: dict[str, Any] | None) -> None:
     segment = Segment(["/a", "/b", "/c"], [b"1", b"", b"3"], extras)
     assert segment.weight == weight_of(msgpack.unpackb(segment.encode()))
 
@@ -77,7 +77,7 @@ def is_read(body: bytes) -> tuple[Any, list[Any]]:
 HEAVY = [[f"/{i % 10}", 0] for i in range(45_000)]
 
 
-def test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_read() -> None:
+def test_passive_and_subscribers_read_a_record_of_heavy_batches() -> None:
     pair = Cores()
     pair.p.subscription([b"reader", b"\1" + channel_topic("")])
     pair.p.subscription([b"reader", b"\1" + channel_topic("/k/")])
@@ -94,7 +94,7 @@ def test_heavy_batches_of_one_turn_are_a_record_that_passive_and_subscribers_rea
     assert sorted(kind for _, kind, *_ in pair.answers(ONE)) == ["ack"] * 3
 
 
-def test_a_staged_commit_of_many_small_batches_is_read_by_passive_and_subscribers() -> None:
+def test_passive_and_subscribers_read_a_staged_commit_of_many_small_batches() -> None:
     talk = Talk()
     talk.core.subscription([b"reader", b"\1" + channel_topic("/")])
     talk.turn()
@@ -112,7 +112,7 @@ def test_a_staged_commit_of_many_small_batches_is_read_by_passive_and_subscriber
 
 
 @pytest.mark.parametrize("subtree", ["", "/k/"])
-def test_records_of_many_small_things_are_resumed_in_chunks_that_a_reader_takes(subtree: str) -> None:
+def test_a_reader_takes_the_resume_chunks_of_many_small_records(subtree: str) -> None:
     dice, records, at = random.Random(5), [], 0
     for _ in range(6_000):
         segments = [
@@ -142,7 +142,7 @@ def test_a_member_of_a_group_gets_rows_of_more_messages_than_a_batch_may_have() 
     assert sum(len(unpack_messages(body)[1]) for body in bodies) == n == 120_000
 
 
-def test_a_page_of_a_group_is_cut_by_what_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_group_stays_within_the_bounds_of_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = GroupTalk()
     one = talk.member("g")
     rows = [Row(1, i, 1, 1, 5, packb([pack_messages(None, [b""])])) for i in range(60_000)]
@@ -156,7 +156,7 @@ def test_a_page_of_a_group_is_cut_by_what_a_reader_takes(monkeypatch: pytest.Mon
     assert len(one.got) == 60_000
 
 
-def test_groups_are_listed_in_answers_that_a_reader_takes() -> None:
+def test_answers_that_list_groups_stay_within_the_bounds_of_a_reader() -> None:
     talk = GroupTalk()
     talk.publish("t", [b"1"])
     topic_of = talk.core.state.topics.by_name

@@ -54,7 +54,7 @@ def test_a_slot_with_one_hot_key_stays_and_the_others_go() -> None:
     assert moved(load(C, 1.0, {0: 900.0}), load(B, 10.0, {})) == [(0, C, B)], "a member that is much faster may have it"
 
 
-def test_who_takes_and_gives_slots() -> None:
+def test_slots_move_only_between_members_that_may_take_and_give() -> None:
     slow = load(C, 1.0, {0: 30.0, 1: 31.0, 2: 32.0})
     assert moved(load(A, None, {}), slow) == [(0, C, A)], "a new member counts as fast as the one that gives"
     assert moved(load(A, None, {}), load(C, None, {0: 30.0})) == [], "nothing is known"
@@ -67,7 +67,7 @@ def test_who_takes_and_gives_slots() -> None:
     assert moved(load(A, 10.0, {}), silent) == [(0, C, A), (1, C, A)]
 
 
-def test_shares_are_even_until_work_moves_slots_and_keep_their_proportion_when_members_come_and_go() -> None:
+def test_shares_keep_their_proportion_when_members_come_and_go() -> None:
     assert shares({A: 0, B: 86, C: 85}, {}) == {A: 85, B: 86, C: 85}
     due = {A: 120, B: 126, C: 10}
     weights = weights_of(due)
@@ -83,7 +83,7 @@ def test_shares_are_even_until_work_moves_slots_and_keep_their_proportion_when_m
 # -- what a member does
 
 
-def test_the_rate_is_that_of_acknowledgements_while_there_is_work() -> None:
+def test_the_rate_of_a_member_counts_acknowledgements_while_work_is_there() -> None:
     pace = Pace(0.0)
     pace.give(0b11, 100, 40, 1.0)
     pace.look({0: 0b11}, 1.5)
@@ -102,7 +102,7 @@ def test_the_rate_is_that_of_acknowledgements_while_there_is_work() -> None:
     assert (pace.rate, pace.hand) == (30.0, 30), "what another member has now was not acknowledged"
 
 
-def test_pages_are_as_large_as_a_member_is_fast() -> None:
+def test_the_page_size_follows_the_speed_of_a_member() -> None:
     pace = Pace(0.0)
     assert (pace.size, pace.is_full, pace.grants) == (FIRST, False, False)
     pace.give(1, 8, FIRST, 0.0)
@@ -209,7 +209,7 @@ def drained(talk: GroupTalk, messages: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("rates", [(1000.0, 1000.0, 100.0), (100.0, 100.0, 10.0)])
-def test_three_members_of_which_one_is_ten_times_slower_do_what_each_of_them_can(rates: tuple[float, ...]) -> None:
+def test_three_members_of_unequal_speed_all_work_at_full_speed(rates: tuple[float, ...]) -> None:
     talk = GroupTalk(LIMITS)
     workers = [Worker(talk, rate) for rate in rates]
     n = round(30 * sum(rates))
@@ -269,7 +269,7 @@ def test_no_slot_moves_twice_within_the_ttl() -> None:
     assert min(twice) >= 6.0 - 2 * STEP_S
 
 
-def test_what_a_member_has_in_hand_stays_with_it() -> None:
+def test_messages_in_hand_stay_with_their_member() -> None:
     talk = GroupTalk(LIMITS)
     slow, fast = Worker(talk, 2.0), Worker(talk, 1000.0)
     publish(talk, [f"k{i % 997}" for i in range(500)])
@@ -341,7 +341,7 @@ def test_a_member_whose_lease_was_not_refreshed_gets_no_slots_by_work(ttl_s: flo
     assert (talk.core.committer.counts["slots_moved_by_work"] > 0) is (ttl_s > 12.0)
 
 
-def test_a_lone_member_and_one_that_asks_for_a_page_at_a_time_get_pages_of_any_length() -> None:
+def test_a_lone_or_single_page_member_gets_pages_of_any_length() -> None:
     talk = GroupTalk(replace(LIMITS, messages_page_bytes=1000))
     publish(talk, [f"k{i % 997}" for i in range(500)])
     one = talk.member()

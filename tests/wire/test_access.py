@@ -127,7 +127,7 @@ TOPICS = [
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_no_subscription_hears_the_secret(told: Who, topic: bytes) -> None:
+def test_a_subscription_beyond_the_users_rights_is_refused(told: Who, topic: bytes) -> None:
     with told.socket(zmq.SUB, 1) as sub:
         sub.subscribe(topic)
         refusal = sub.recv_multipart()
@@ -138,7 +138,7 @@ def test_no_subscription_hears_the_secret(told: Who, topic: bytes) -> None:
         tells_nothing(heard(sub))
 
 
-def test_a_denied_reader_that_comes_and_leaves_does_no_harm(who: Who) -> None:
+def test_denied_subscriptions_do_not_disturb_the_channel_of_another_user(who: Who) -> None:
     with who.clone("root") as root:
         root.wait_until_synced(WAIT_S)
         for _ in range(3):
@@ -167,7 +167,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", QUESTIONS)
 @pytest.mark.parametrize("subtree", ["", "/", "/secret/"])
-def test_no_question_is_answered_with_it(told: Who, options: dict[str, Any], subtree: str) -> None:
+def test_questions_beyond_the_users_rights_are_refused(told: Who, options: dict[str, Any], subtree: str) -> None:
     with told.socket(zmq.DEALER, 0) as dealer:
         dealer.send_multipart([ICANHAZ, subtree.encode(), packb({"chp": 4, "id": 5, **options})])
         answer = dealer.recv_multipart()
@@ -192,7 +192,7 @@ def test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree(told: Who
             assert came, "he is answered"
 
 
-def test_a_reader_of_chp_1_gets_nothing(told: Who) -> None:
+def test_a_chp_1_reader_gets_only_the_subtree_it_may_read(told: Who) -> None:
     with told.socket(zmq.DEALER, 0) as dealer:
         for subtree in (b"", b"/secret/"):
             dealer.send_multipart([ICANHAZ, subtree])
@@ -202,14 +202,14 @@ def test_a_reader_of_chp_1_gets_nothing(told: Who) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "switch", "leases", "backup", "restore", "access", "nonsense"])
-def test_no_admin_command_is_done(told: Who, command: str) -> None:
+def test_admin_commands_of_a_user_without_admin_rights_are_refused(told: Who, command: str) -> None:
     with told.socket(zmq.DEALER, 0) as dealer:
         dealer.send_multipart([ICANHAZ, STX + command.encode() + ETX, packb({"chp": 4, "id": 5, "rules": {}, "on": 0})])
         header, _ = decode(dealer.recv_multipart()[4])
         assert isinstance(header, headers.Refused) and header[:2] == (5, "access") and repr(command) in header.detail
 
 
-def test_the_channel_of_another_s_session_is_not_to_be_heard(told: Who) -> None:
+def test_a_user_cannot_subscribe_to_the_session_of_another_user(told: Who) -> None:
     session = b"root's session.."
     with told.socket(zmq.PUB, 2, ROOT) as pub, told.socket(zmq.SUB, 1, ROOT) as own, told.socket(zmq.SUB, 1) as sub:
         topic = session_topic(public_session(session))
@@ -225,7 +225,7 @@ def test_the_channel_of_another_s_session_is_not_to_be_heard(told: Who) -> None:
         tells_nothing(heard(sub))
 
 
-def test_sets_of_chp_1_are_judged_too(who: Who) -> None:
+def test_access_rules_apply_to_sets_of_chp_1(who: Who) -> None:
     with who.socket(zmq.PUB, 2) as pub, who.clone("root") as root:
         root.wait_until_synced(WAIT_S)
 
@@ -238,7 +238,7 @@ def test_sets_of_chp_1_are_judged_too(who: Who) -> None:
         assert "/secret/mine" not in root
 
 
-def test_a_clone_that_is_denied_is_told_at_once_and_what_it_may_works(who: Who) -> None:
+def test_a_denied_clone_is_refused_at_once_and_an_allowed_one_works(who: Who) -> None:
     for options in ({}, {"subtree": "/secret/"}, {"subtrees": ["/pub/", "/secret/"]}):
         with who.clone("bob", **options) as bob:
             began = time.monotonic()
@@ -273,7 +273,7 @@ def test_a_revocation_cuts_readers_and_refuses_the_next_set(who: Who) -> None:
         assert bob["/pub/later"] == SECRET
 
 
-def test_rules_hold_after_the_active_died_right_after_they_were_acknowledged(who: Who) -> None:
+def test_acknowledged_rules_hold_after_the_active_dies(who: Who) -> None:
     who.give(WITHOUT_BOB)
     who.pair.primary.kill()
     with who.clone("root") as root, who.clone("bob", subtree="/pub/") as bob:

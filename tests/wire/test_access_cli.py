@@ -98,7 +98,7 @@ def test_rules_are_applied_shown_granted_tested_and_revoked(run: Run, base: Path
         (None, "No such file"),
     ],
 )
-def test_a_file_that_is_none_is_named_with_what_is_wrong(run: Run, tmp_path: Path, text: str | None, says: str) -> None:
+def test_an_invalid_rules_file_is_refused_by_name(run: Run, tmp_path: Path, text: str | None, says: str) -> None:
     file = tmp_path / "wrong.toml"
     if text is not None:
         file.write_text(text)
@@ -106,7 +106,7 @@ def test_a_file_that_is_none_is_named_with_what_is_wrong(run: Run, tmp_path: Pat
     assert result.exit_code == 2 and says in result.output and "wrong.toml" in result.output
 
 
-def test_the_first_rule_that_names_consume_says_that_reading_allows_no_group_any_more(run: Run, base: Path) -> None:
+def test_read_allows_no_groups_after_the_first_consume_rule(run: Run, base: Path) -> None:
     (base / "rules.toml").write_text(RULES.replace('read = ["/pub/"]', 'read = ["/pub/", "/.chp/topics/"]'))
     assert run("root", "apply", str(base / "rules.toml")).exit_code == 0
     group = "/.chp/topics/orders/billing/"
@@ -121,7 +121,7 @@ def test_the_first_rule_that_names_consume_says_that_reading_allows_no_group_any
     assert "# from now on no rule names" in run("root", "revoke", "root", "consume", "/.chp/topics/").output
 
 
-def test_an_admin_command_that_there_is_not_is_no_rule(run: Run) -> None:
+def test_granting_an_unknown_admin_command_is_refused(run: Run) -> None:
     refused = run("root", "grant", "bob", "admin", "swich")
     assert refused.exit_code == 2 and "did you mean switch?" in refused.output
     assert "swich" not in run("root", "show").output

@@ -2,8 +2,9 @@
 
 covers: the table of section 36, by CHP and by HTTP side by side. Each column of a KVSET, option of ICANHAZ, admin
 command, route of the gateway, column that a WebSocket may use, and port has a row here, or is listed as one that leaves
-other users' things alone. One without a row fails `test_every_door_has_a_row`. All clients and the gateway are at a
-server of the pair, and then at a replica of another pair (SPEC.md, section 44).
+other users' things alone. One without a row fails
+`test_the_matrix_covers_every_column_option_command_route_and_port`. All clients and the gateway are at a server of the
+pair, and then at a replica of another pair (SPEC.md, section 44).
 
     alice      reads and writes /pub/ and all topics, and consumes by all groups; all things here are hers
     other      has the rights of alice
@@ -347,7 +348,7 @@ ACTS = [
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.what)
-def test_who_may_by_chp_and_by_http(stage: Stage, act: Act) -> None:
+def test_each_act_is_allowed_to_the_listed_users_by_chp_and_http(stage: Stage, act: Act) -> None:
     done_by(stage, act, act.may)
 
 
@@ -358,7 +359,7 @@ BY_READ = {
 }  # fmt: skip
 
 
-def test_rules_that_never_name_consume_mean_by_both_doors_what_they_meant(stage: Stage) -> None:
+def test_read_and_write_allow_group_acts_if_no_rule_names_consume(stage: Stage) -> None:
     without = {name: {what: at for what, at in entry.items() if what != "consume"} for name, entry in USERS.items()}
     stage.give(without)
     try:
@@ -414,16 +415,16 @@ SERVERS: dict[str, Any] = {
 ELSEWHERE: dict[str, Callable[..., object]] = {
     "option image": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
     "option part": test_access.test_a_part_of_an_image_has_no_keys_outside_of_the_readers_subtree,
-    "option session": test_access_programs.test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy,
+    "option session": test_access_programs.test_a_snapshot_does_not_tell_the_session_number_of_another_user,
     "option below": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option whole": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option confirms": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option confirmed": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
     "option lack": test_replica_keys.test_a_replica_without_the_right_to_vouch_does_not_serve,
-    "admin vouch": test_replica_keys.test_clients_of_a_replica_are_judged_by_their_own_users,
-    "port P+1": test_access.test_the_channel_of_another_s_session_is_not_to_be_heard,
-    "port P+2 of CHP/1": test_access.test_sets_of_chp_1_are_judged_too,
-    "port WebSocket": test_gateway_access.test_a_websocket_is_held_to_the_rules,
+    "admin vouch": test_replica_keys.test_clients_of_a_replica_have_the_rights_of_their_own_user,
+    "port P+1": test_access.test_a_user_cannot_subscribe_to_the_session_of_another_user,
+    "port P+2 of CHP/1": test_access.test_access_rules_apply_to_sets_of_chp_1,
+    "port WebSocket": test_gateway_access.test_a_websocket_is_closed_on_a_request_that_the_rules_deny,
 }
 # This option grants credit only to the questions of its own connection.
 OWN = {"option more"}
@@ -443,14 +444,14 @@ def every_door() -> set[str]:
     return named | routes | options | commands | of_lines | ports
 
 
-def test_every_door_has_a_row() -> None:
+def test_the_matrix_covers_every_column_option_command_route_and_port() -> None:
     rows = set[str]().union(*(act.doors for act in ACTS), READS, SERVERS, ELSEWHERE, OWN)
     there = every_door()
     assert there - rows == set(), "give it a row: who may, and who may not"
     assert rows - there == set(), "there is no such door any more"
 
 
-def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage) -> None:
+def test_the_admin_commands_of_rules_and_servers_agree(stage: Stage) -> None:
     with Admin(ClientFile.read(stage.file), WAIT_S) as admin, pytest.raises(Exception, match="is not known") as refused:
         admin.ask(stage.address, "nonsense")
     # The right to vouch is no command: a replica uses it with each message that it passes.
@@ -458,7 +459,7 @@ def test_the_admin_commands_of_the_rules_are_those_that_servers_do(stage: Stage)
 
 
 @pytest.mark.parametrize("column", sorted(SERVERS))
-def test_a_column_of_the_servers_is_nobody_s_to_write(stage: Stage, column: str) -> None:
+def test_a_client_cannot_write_a_column_of_the_servers(stage: Stage, column: str) -> None:
     root = stage.by["root"]
     assert root.set({column: SERVERS[column]}, "/pub/x") == "bad"
     assert "server's to write" in root.why or "knows no column" in root.why, root.why
@@ -480,7 +481,7 @@ def of_member(stage: Stage) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("column", [columns.LEASE, columns.REFRESH, columns.UNLEASE, columns.LEASED, "anybody"])
 @pytest.mark.parametrize("name", ["mallory", "alice"])
-def test_no_websocket_ends_or_keeps_the_member_of_a_group(stage: Stage, name: str, column: str) -> None:
+def test_a_websocket_cannot_change_the_lease_of_a_group_member(stage: Stage, name: str, column: str) -> None:
     u, receipt, found = of_member(stage)
     lease_id, before = bytes.fromhex(found), stage.leases()[found]["ttl_ms"]
     shapes: dict[str, dict[str, Any]] = {
@@ -502,7 +503,7 @@ def test_no_websocket_ends_or_keeps_the_member_of_a_group(stage: Stage, name: st
     assert done.status_code == 200, done.text
 
 
-def test_nobody_can_take_the_lease_of_the_next_member(stage: Stage) -> None:
+def test_a_user_cannot_guess_the_lease_of_another_users_member(stage: Stage) -> None:
     """The lease's name is made with a secret, since it was once a hash of public facts only."""
     u = stage.unique()
     group(stage, u)
@@ -522,7 +523,7 @@ def stage_member(secret: bytes, u: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["reader", "mallory", "other", "root"])
-def test_the_messages_of_a_member_by_http_are_no_other_user_s(stage: Stage, name: str) -> None:
+def test_a_user_cannot_take_or_acknowledge_messages_of_another_users_member(stage: Stage, name: str) -> None:
     u, receipt, found = of_member(stage)
     assert stage.by[name].ask(topic=u, group="g", member=bytes.fromhex(found), credit=8) == "access"
     assert stage.by[name].set({"ack": [[u, "g", bytes.fromhex(found), Receipt.of(receipt).moves]]}) in NOT_DONE
@@ -531,7 +532,7 @@ def test_the_messages_of_a_member_by_http_are_no_other_user_s(stage: Stage, name
 
 
 @pytest.mark.parametrize("opened", [[], [columns.ANYBODY]])
-def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage: Stage, opened: list[bytes]) -> None:
+def test_no_user_can_open_the_lease_of_an_http_member(stage: Stage, opened: list[bytes]) -> None:
     """A user that reads everything sees the name in records, and the member comes again with the same lease."""
     u, receipt, found = of_member(stage)
     assert stage.http("alice", "POST", f"/v1/topics/{u}/groups/g/nack", json={"receipt": receipt}).status_code == 200
@@ -542,7 +543,7 @@ def test_a_member_s_lease_is_opened_by_no_other_user_who_has_seen_its_name(stage
     assert given.status_code == 200 and found in stage.leases(), given.text
 
 
-def test_a_member_is_the_same_after_a_failover_and_by_another_gateway(stage: Stage) -> None:
+def test_a_receipt_is_good_after_a_failover_and_at_another_gateway(stage: Stage) -> None:
     u, receipt, _ = of_member(stage)
     with Admin(ClientFile.read(stage.direct), WAIT_S) as admin:
         admin.ask(stage.pair.primary.address, "switch")

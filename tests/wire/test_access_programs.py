@@ -95,7 +95,7 @@ def kvset(who: Who, user_key: Any, session: bytes, no: int, segment: Segment) ->
     ("ls", "/secret/"), ("dump", "/"), ("du", "/"), ("history", NAME), ("watch", "/secret/", "--count", "1"),
     ("sub", TOPIC), ("topic", "show", TOPIC), ("topic", "ls"), ("leases",), ("status",), ("backup",),
 ])  # fmt: skip
-def test_no_command_tells_it(told: Who, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_no_chp_command_of_a_denied_user_tells_the_secret(told: Who, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = chp(told, "bob", *(str(tmp_path / "recorded") if word == "OUT" else word for word in words))
     assert done.returncode not in (0, 2), (done.stdout, done.stderr)
     said = (done.stdout + done.stderr).replace(" ".join(words), "")
@@ -109,7 +109,7 @@ def _fetched(feed: Feed) -> list[Any]:
     return list(feed.fetch(0, WAIT_S))
 
 
-def test_a_feed_of_it_is_refused_and_one_of_what_he_may_read_has_nothing_of_it(told: Who) -> None:
+def test_a_feed_has_only_keys_that_its_user_may_read(told: Who) -> None:
     file = ClientFile.read(told.files["bob"])
     for subtree in ("", "/secret/"):
         with Feed(file, subtree) as feed:
@@ -121,7 +121,7 @@ def test_a_feed_of_it_is_refused_and_one_of_what_he_may_read_has_nothing_of_it(t
         tells_nothing([[repr(records).encode()]])
 
 
-def test_what_is_written_in_one_step_with_a_secret_tells_nothing_of_it(told: Who) -> None:
+def test_a_reader_of_a_transaction_sees_only_keys_of_its_subtree(told: Who) -> None:
     """A reader of a part of a batch hears no columns about the batch as a whole."""
     with told.socket(zmq.SUB, 1) as sub, told.clone("root") as root:
         sub.subscribe(channel_topic("/pub/"))
@@ -148,7 +148,7 @@ def test_what_is_written_in_one_step_with_a_secret_tells_nothing_of_it(told: Who
         assert not any(TOPIC.encode() in frame for frame in frames)
 
 
-def test_who_records_is_told_within_a_second_when_it_may_not_any_more(who_alone: Who) -> None:
+def test_a_running_feed_is_refused_after_the_right_to_read_is_revoked(who_alone: Who) -> None:
     who = who_alone
     with Feed(ClientFile.read(who.files["bob"]), "/pub/") as feed:
         came: list[Any] = []
@@ -192,7 +192,7 @@ def who_alone(tmp_path: Path) -> Iterator[Who]:
     {"topic": TOPIC}, {"topic": TOPIC, "facts": True}, {"topic": TOPIC, "after": -1, "credit": 8}, {"topics": ""},
     {"topic": "no-such-topic"}, {"topic": TOPIC.encode()}, {"topic": ["secret-orders"]}, {"topic": TOPIC, "topics": ""},
 ])  # fmt: skip
-def test_no_question_tells_of_a_topic_nor_whether_it_is_there(told: Who, options: dict[str, Any]) -> None:
+def test_a_denied_user_cannot_learn_whether_a_topic_exists(told: Who, options: dict[str, Any]) -> None:
     with told.socket(zmq.DEALER, 0) as dealer:
         dealer.send_multipart([ICANHAZ, b"/pub/", packb({"chp": 4, "id": 5, **options})])
         answers = heard(dealer)
@@ -201,7 +201,7 @@ def test_no_question_tells_of_a_topic_nor_whether_it_is_there(told: Who, options
         assert isinstance(header, headers.Refused) and header.code == "access"
 
 
-def test_a_topic_is_neither_published_to_nor_changed(told: Who) -> None:
+def test_a_denied_user_cannot_publish_to_a_topic(told: Who) -> None:
     with told.clone("bob", subtree=None) as bob:
         refused_by(lambda: bob.topic(TOPIC).publish(b"x").wait(WAIT_S))
         refused_by(lambda: bob.topic("of-his-own").publish(b"x").wait(WAIT_S))
@@ -209,7 +209,7 @@ def test_a_topic_is_neither_published_to_nor_changed(told: Who) -> None:
         assert next(iter(root.topic(TOPIC).read())).values == [SECRET]
 
 
-def test_a_reader_of_a_topic_is_refused_when_it_may_not_read_any_more(who_alone: Who) -> None:
+def test_a_topic_reader_is_refused_after_its_right_is_revoked(who_alone: Who) -> None:
     who, topic = who_alone, "open"
     both = {"read": ["/pub/", f"/.chp/topics/{topic}/"], "write": ["/pub/"]}
     who.give({**RULES, "users": {**RULES["users"], "bob": both}})
@@ -225,7 +225,7 @@ def test_a_reader_of_a_topic_is_refused_when_it_may_not_read_any_more(who_alone:
 # -- sets
 
 
-def test_a_condition_on_what_he_may_not_read_tells_no_revision(told: Who) -> None:
+def test_a_condition_on_an_unreadable_key_is_refused_without_its_revision(told: Who) -> None:
     rules = {**RULES, "users": {**RULES["users"], "bob": {"read": ["/pub/"], "write": ["/pub/", "/secret/"]}}}
     told.give(rules)
     try:
@@ -238,7 +238,7 @@ def test_a_condition_on_what_he_may_not_read_tells_no_revision(told: Who) -> Non
         told.give(RULES)
 
 
-def test_another_s_staged_part_is_not_committed_and_one_s_own_is_judged_twice(told: Who) -> None:
+def test_a_user_cannot_commit_staged_batches_of_another_user(told: Who) -> None:
     transaction = b"a transaction..."
     stage = Segment([NAME], [b"staged"], {"stage": [transaction, "0.0"]})
     commit = Segment([], [], {"commit": [transaction, "job", 1, [["0.0", 1]], None]})
@@ -254,7 +254,7 @@ def test_another_s_staged_part_is_not_committed_and_one_s_own_is_judged_twice(to
         assert clone[NAME] == SECRET
 
 
-def test_the_versions_of_somebody_else_s_application_are_not_counted_up(told: Who) -> None:
+def test_a_user_cannot_count_up_the_application_of_another_user(told: Who) -> None:
     """A server silently skips a version that is done, so a stranger's count would undo the application's next step."""
     with told.clone("root") as root:
         root.wait_until_synced(WAIT_S)
@@ -270,7 +270,7 @@ def test_the_versions_of_somebody_else_s_application_are_not_counted_up(told: Wh
         until(lambda: root.get("/pub/nightly") == b"2", "the second version")
 
 
-def test_the_transaction_of_somebody_else_is_not_ended_nor_added_to(told: Who) -> None:
+def test_a_user_cannot_change_or_end_the_transaction_of_another_user(told: Who) -> None:
     mine = b"of root's......."
     stage = Segment(["/pub/staged"], [b"1"], {"stage": [mine, "0.0"]})
     assert isinstance(kvset(told, ROOT, b"root drives." + bytes(4), 1, stage), headers.Ack)
@@ -283,7 +283,7 @@ def test_the_transaction_of_somebody_else_is_not_ended_nor_added_to(told: Who) -
     assert isinstance(kvset(told, ROOT, b"root commits" + bytes(4), 1, done), headers.Ack)
 
 
-def test_who_may_write_nothing_counts_no_application_up(who_alone: Who) -> None:
+def test_a_user_without_the_right_to_write_cannot_count_up_an_application(who_alone: Who) -> None:
     who_alone.give({**RULES, "users": {**RULES["users"], "bob": {"read": ["/pub/"]}}})
     tries: list[dict[str, Any]] = [{"once": ["free", 1, False]}, {"commit": [b"t" * 16, "free", 1, [], None]}]
     for what, extras in enumerate(tries):
@@ -291,7 +291,7 @@ def test_who_may_write_nothing_counts_no_application_up(who_alone: Who) -> None:
         assert isinstance(header, headers.Refused) and header.code == "access", header
 
 
-def test_a_lease_of_somebody_else_is_neither_kept_nor_ended(told: Who) -> None:
+def test_a_user_cannot_use_the_lease_of_another_user(told: Who) -> None:
     with told.clone("root", subtree=None) as root, root.lease(ttl=60) as lease:
         lease.set("/pub/held", b"1").wait(WAIT_S)
         with Admin(ClientFile.read(told.files["root"]), WAIT_S) as admin:
@@ -304,7 +304,7 @@ def test_a_lease_of_somebody_else_is_neither_kept_nor_ended(told: Who) -> None:
             assert isinstance(header, headers.Refused) and header.code in ("lease", "access"), (extras, header)
 
 
-def test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy(told: Who) -> None:
+def test_a_snapshot_does_not_tell_the_session_number_of_another_user(told: Who) -> None:
     session = b"root's other" + bytes(4)
     kvset(told, ROOT, session, 1, Segment(["/pub/s"], [b"x"]))
     for pair, wanted in ((ROOT, 1), (BOB, None)):
@@ -315,7 +315,7 @@ def test_the_session_of_somebody_else_tells_nothing_and_ends_no_copy(told: Who) 
             assert ends[0].session_no == wanted
 
 
-def test_a_segment_tells_who_reads_a_subtree_of_its_keys_alone(told: Who) -> None:
+def test_a_reader_gets_only_columns_about_keys_of_its_subtree(told: Who) -> None:
     with told.clone("root") as root, told.socket(zmq.SUB, 1) as sub, told.socket(zmq.DEALER, 0) as dealer:
         root.wait_until_synced(WAIT_S)
         sub.subscribe(channel_topic("/pub/"))
@@ -340,7 +340,7 @@ def test_a_segment_tells_who_reads_a_subtree_of_its_keys_alone(told: Who) -> Non
         assert any("t" in (extras or {}) for _, _, extras in segments), "what is said of the keys is"
 
 
-def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
+def test_a_reader_of_a_topic_cannot_remove_or_reset_a_group(told: Who) -> None:
     reads = {**RULES["users"]["bob"], "read": ["/pub/", f"/.chp/topics/{TOPIC}/"]}
     told.give({**RULES, "users": {**RULES["users"], "bob": reads}})
     try:
@@ -354,7 +354,7 @@ def test_who_only_reads_a_topic_removes_and_resets_no_group(told: Who) -> None:
         told.give(RULES)
 
 
-def test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more(who_alone: Who) -> None:
+def test_the_right_to_consume_by_one_group_allows_that_group_only(who_alone: Who) -> None:
     """A user with consume takes, acknowledges and resets in its group; it reads no topic and changes no other group."""
     users = {**RULES["users"], "bob": {"consume": [f"/.chp/topics/{TOPIC}/his/"]}}
     users["root"] = {**users["root"], "consume": [""]}
@@ -381,7 +381,7 @@ def test_consume_of_a_group_is_all_that_a_consumer_needs_and_no_more(who_alone: 
         assert [each["name"] for each in root.topic(TOPIC).groups()] == ["kept"]
 
 
-def test_who_is_denied_is_told_alone(told: Who) -> None:
+def test_only_the_denied_subscriber_hears_the_refusal(told: Who) -> None:
     with told.socket(zmq.SUB, 1, ROOT) as root, told.socket(zmq.SUB, 1) as bob:
         root.subscribe(channel_topic("/secret/"))
         until(lambda: root.poll(100), "root's subscription is greeted")
@@ -405,7 +405,7 @@ STRAYS = {
 
 
 @pytest.mark.parametrize("frames", STRAYS.values(), ids=STRAYS)
-def test_what_is_no_subscription_takes_nobody_s_place(told: Who, frames: list[bytes]) -> None:
+def test_stray_frames_of_a_user_do_not_disturb_the_subscription_of_another(told: Who, frames: list[bytes]) -> None:
     """libzmq counts it among the subscriptions, and so hears our answer to root's as one to bob's."""
     done, hearings = threading.Event(), []
 
@@ -434,7 +434,7 @@ def test_what_is_no_subscription_takes_nobody_s_place(told: Who, frames: list[by
     tells_nothing(hearings)
 
 
-def test_a_user_without_any_rule_hears_that_servers_live_and_nothing_else(who_alone: Who) -> None:
+def test_a_user_without_rules_hears_only_hugz_and_the_pulse(who_alone: Who) -> None:
     who_alone.give(NO_RULE)
     with who_alone.socket(zmq.SUB, 1) as sub:
         sub.subscribe(b"HUGZ")
@@ -447,14 +447,14 @@ def test_a_user_without_any_rule_hears_that_servers_live_and_nothing_else(who_al
         bob.wait_until_synced(WAIT_S)
 
 
-def test_json_of_chp_tells_no_more(told: Who) -> None:
+def test_chp_get_as_json_does_not_tell_a_denied_user_the_secret(told: Who) -> None:
     done = chp(told, "bob", "--json", "get", NAME)
     said = (done.stdout + done.stderr).strip().splitlines()
     assert done.returncode and SECRET.decode() not in "".join(said)
     assert all(json.loads(line) is not None for line in done.stdout.splitlines())
 
 
-def test_a_clone_beside_is_not_disturbed(told: Who) -> None:
+def test_a_denied_clone_does_not_disturb_a_clone_of_another_user(told: Who) -> None:
     with (
         told.clone("root", subtree="/secret/") as root,
         Clone(client_file=told.files["bob"], subtree="/secret/") as bob,

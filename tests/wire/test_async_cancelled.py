@@ -15,7 +15,7 @@ from tests.talk import WAIT_S
 MANY = 100
 
 
-def test_waiting_is_given_up_as_often_as_one_likes() -> None:
+def test_many_cancelled_waits_do_not_block_later_waits() -> None:
     async def use() -> None:
         clone = AsyncClone("tcp://127.0.0.1:9")
         clone.submit("/a", b"1")
@@ -37,7 +37,7 @@ def test_waiting_is_given_up_as_often_as_one_likes() -> None:
     asyncio.run(use())
 
 
-def test_a_task_that_is_cancelled_with_a_lease_waits_for_no_server() -> None:
+def test_a_cancelled_task_with_a_lease_does_not_wait_for_a_server() -> None:
     async def hold(clone: AsyncClone) -> None:
         async with clone.lease(10):
             await asyncio.Event().wait()
@@ -54,7 +54,7 @@ def test_a_task_that_is_cancelled_with_a_lease_waits_for_no_server() -> None:
     asyncio.run(use())
 
 
-def test_who_goes_on_waiting_is_woken(server: TestServer) -> None:
+def test_many_waiting_tasks_are_all_woken(server: TestServer) -> None:
     async def use() -> None:
         async with AsyncClone(server.address) as clone:
             await asyncio.gather(*(clone.wait_until_synced(WAIT_S) for _ in range(MANY)))

@@ -71,7 +71,7 @@ def test_two_programs_that_pop_the_same_keys_take_each_once(clones: list[Clone])
     assert Counter(taken) == Counter(KEYS.values())
 
 
-def test_a_touch_changes_how_long_a_key_lives_and_not_its_value(clones: list[Clone], server: TestServer) -> None:
+def test_a_touch_changes_the_ttl_of_a_key_but_not_its_value(clones: list[Clone], server: TestServer) -> None:
     one, other = clones[:2]
 
     def left(clone: Clone) -> float | None:
@@ -128,7 +128,7 @@ def test_programs_that_set_a_key_while_others_touch_it_lose_no_value(clones: lis
     assert len(values) > 199 and values == sorted(values)
 
 
-def test_one_value_is_everybodys_default(clones: list[Clone]) -> None:
+def test_setdefault_by_two_programs_agrees_on_one_value_per_key(clones: list[Clone]) -> None:
     got: list[list[bytes]] = [[], []]
 
     def put(i: int) -> None:
@@ -138,7 +138,7 @@ def test_one_value_is_everybodys_default(clones: list[Clone]) -> None:
     assert got[0] == got[1] and [clones[0][key] for key in KEYS] == got[0]
 
 
-def test_an_own_set_is_confirmed_before_it_is_taken(clones: list[Clone]) -> None:
+def test_pop_and_setdefault_see_an_own_unconfirmed_set(clones: list[Clone]) -> None:
     clone, other, _ = clones
     for i in range(50):
         clone["/k"] = b"%d" % i
@@ -150,7 +150,7 @@ def test_an_own_set_is_confirmed_before_it_is_taken(clones: list[Clone]) -> None
 
 
 @pytest.mark.parametrize("in_turns", [True, False])
-def test_what_is_answered_of_one_key_is_linearizable(clones: list[Clone], in_turns: bool) -> None:
+def test_pop_and_setdefault_of_one_key_are_linearizable(clones: list[Clone], in_turns: bool) -> None:
     """Each call has its effect at one moment between its beginning and its answer, also where it changes nothing."""
     calls: list[Call] = []
 
@@ -174,7 +174,7 @@ def test_what_is_answered_of_one_key_is_linearizable(clones: list[Clone], in_tur
     assert {call.kind for call in calls} == {CAS, READ} and not wrong(calls)
 
 
-def test_without_a_server_nothing_is_answered(server: TestServer) -> None:
+def test_pop_and_setdefault_time_out_without_a_server(server: TestServer) -> None:
     with synced(server.address) as clone:
         clone.set("/k", b"1").wait(WAIT_S)
         server.kill()
@@ -187,7 +187,7 @@ def test_without_a_server_nothing_is_answered(server: TestServer) -> None:
             clone.pop("/none", None)
 
 
-def test_what_another_program_was_acknowledged_is_seen(clones: list[Clone]) -> None:
+def test_pop_and_setdefault_see_acknowledged_sets_of_another_program(clones: list[Clone]) -> None:
     one, other, _ = clones
     for i in range(20):
         value = b"%d" % i
@@ -212,7 +212,7 @@ def test_a_delete_on_condition(clones: list[Clone]) -> None:
     assert "/k" not in clone
 
 
-def test_what_popitem_costs_does_not_grow_with_the_map(server: TestServer) -> None:
+def test_the_cost_of_popitem_does_not_grow_with_the_map(server: TestServer) -> None:
     """`popitem` copies the keys once for many calls, and not once for each."""
     copies = count()
 
@@ -228,7 +228,7 @@ def test_what_popitem_costs_does_not_grow_with_the_map(server: TestServer) -> No
     assert len(taken) == 300 and next(copies) <= 2
 
 
-def test_it_goes_on_over_a_failover() -> None:
+def test_pop_goes_on_over_a_failover() -> None:
     with Pair() as pair, Clone(pair.servers) as clone:
         clone.wait_until_synced(WAIT_S)
         clone.set_many(KEYS).wait(WAIT_S)
@@ -239,7 +239,7 @@ def test_it_goes_on_over_a_failover() -> None:
         assert taken == list(KEYS.values()) and list(clone) == ["/last"]
 
 
-def test_the_same_words_with_await(server: TestServer) -> None:
+def test_pop_popitem_and_setdefault_of_an_async_clone(server: TestServer) -> None:
     async def main() -> None:
         async with AsyncClone(server.address) as one, AsyncClone(server.address) as two:
             await one.wait_until_synced(WAIT_S)
@@ -274,7 +274,7 @@ def test_the_same_words_with_await(server: TestServer) -> None:
     asyncio.run(asyncio.wait_for(main(), 2 * WAIT_S))
 
 
-def test_what_can_not_be_told_is_said(server: TestServer) -> None:
+def test_a_clone_that_only_writes_refuses_pop_and_setdefault(server: TestServer) -> None:
     with Clone(server.address, subtree=None) as writer:
         with pytest.raises(ValueError, match=r"only writes.*if_revision=0"):
             writer.setdefault("/a", b"")

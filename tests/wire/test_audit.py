@@ -83,7 +83,7 @@ def key_of(pair: keyfiles.KeyPair) -> str:
     return pair.public.decode()[: keyfiles.SHOWN]
 
 
-def test_a_command_has_who_what_number_and_verdict(audited: Audited) -> None:
+def test_an_admin_command_is_audited_with_user_number_and_verdict(audited: Audited) -> None:
     audited.ask("root", "backup", name="before.db")
     line = audited.one(audit="admin", what="backup before.db")
     assert {**line, "time": 0, "number": 0} == {
@@ -98,7 +98,7 @@ def test_a_command_has_who_what_number_and_verdict(audited: Audited) -> None:
     assert "is not known" in audited.one(what="nonsense")["verdict"]
 
 
-def test_a_change_of_the_rules_is_told_line_by_line_with_its_number(audited: Audited) -> None:
+def test_a_change_of_rules_is_audited_line_by_line_with_its_number(audited: Audited) -> None:
     number = audited.ask("root", "access", rules=RULES, on=0)["number"]
     line = audited.one(audit="access")
     assert line["user"] == "root" and line["what"][0] == "+ user bob read /pub/" and line["verdict"] == "done"
@@ -106,7 +106,7 @@ def test_a_change_of_the_rules_is_told_line_by_line_with_its_number(audited: Aud
     assert audited.one(audit="admin", what="access")["verdict"] == "done"
 
 
-def test_denials_at_every_port_are_told_and_a_flood_of_them_is_counted(audited: Audited) -> None:
+def test_denials_at_every_port_are_audited_and_a_flood_is_counted(audited: Audited) -> None:
     audited.ask("root", "access", rules=RULES, on=0)
     with pytest.raises(Refused):
         audited.ask("bob", "switch")
@@ -133,7 +133,7 @@ def test_denials_at_every_port_are_told_and_a_flood_of_them_is_counted(audited: 
     assert counted + len([x for x in audited.lines(audit="denied", user="bob") if "verdict" in x]) >= 203
 
 
-def test_keys_that_are_new_or_unknown_are_told(audited: Audited) -> None:
+def test_new_and_unknown_keys_are_audited(audited: Audited) -> None:
     audited.ask("bob", "status")
     assert audited.one(audit="key", user="bob")["key"] == key_of(BOB)
     audited.ask("bob", "status")
@@ -144,7 +144,7 @@ def test_keys_that_are_new_or_unknown_are_told(audited: Audited) -> None:
         assert "not known" in line["verdict"] and line["address"] == "127.0.0.1" and "user" not in line
 
 
-def test_no_secret_and_no_value_stands_in_it(audited: Audited) -> None:
+def test_the_audit_file_has_no_secrets_or_values(audited: Audited) -> None:
     with Clone(audited.files["root"]) as root:
         root.set("/pub/a", b"a-value-that-is-nobody's").wait(WAIT_S)
     audited.ask("root", "access", rules=RULES, on=0)
@@ -153,7 +153,7 @@ def test_no_secret_and_no_value_stands_in_it(audited: Audited) -> None:
     assert os.stat(audited.path).st_mode & 0o077 == 0
 
 
-def test_a_file_that_is_moved_away_is_opened_anew(audited: Audited) -> None:
+def test_a_moved_audit_file_is_opened_anew(audited: Audited) -> None:
     audited.ask("root", "backup", name="one.db")
     moved = audited.path.rename(audited.path.with_name("audit.1"))
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_moved_away_is_opened_anew(audited: Audited) -> None:
     assert audited.one(what="leases")["user"] == "root" and "one.db" in moved.read_text()
 
 
-def test_standard_error_is_a_file_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_audit_goes_to_standard_error_if_its_file_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     audit = Audit("-", "b")
     audit.note(Fact("warning", "denied", {"user": "bob", "what": "read '/x/'"}), 3 << 48 | 7)
     audit.note(Fact("info", "active", {}), 1)
@@ -177,12 +177,12 @@ def test_standard_error_is_a_file_too(capsys: pytest.CaptureFixture[str]) -> Non
     }  # fmt: skip
 
 
-def test_a_file_that_can_t_be_is_named_at_the_start(tmp_path: Path) -> None:
+def test_an_audit_file_that_cannot_be_opened_is_named_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match=r"no-such/audit\.jsonl"):
         Audit(str(tmp_path / "no-such" / "audit.jsonl"), "b")
 
 
-def test_without_keys_commands_are_told_too(tmp_path: Path) -> None:
+def test_admin_commands_are_audited_without_keys(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     server = TestServer(audit=str(path))
     server.config = replace(server.config, name="lone")

@@ -62,7 +62,7 @@ def test_a_watch_begins_at_the_oldest_revision(busy: Busy, busy_server: TestServ
         assert not dict(clone.stats).get("garbage")
 
 
-def test_chp_record_writes_all_of_it(busy: Busy, busy_server: TestServer, tmp_path: Path) -> None:
+def test_a_recording_has_every_transaction(busy: Busy, busy_server: TestServer, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     ends = Event()
     # The records that exist by now are written all the same.

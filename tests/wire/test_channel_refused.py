@@ -25,7 +25,7 @@ def full() -> Iterator[TestServer]:
         yield server
 
 
-def test_a_clone_says_why_and_comes_in_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_clone_names_the_reason_and_syncs_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
     with TestServer(replace(DEFAULT, channels_max=1)) as server:
         first = Clone(server.address, "/first/")
         first.wait_until_synced(WAIT_S)
@@ -38,7 +38,7 @@ def test_a_clone_says_why_and_comes_in_when_there_is_room(caplog: pytest.LogCapt
             assert "refused" not in second.describe()
 
 
-def test_an_async_clone_says_why(full: TestServer) -> None:
+def test_a_refused_async_clone_names_the_reason(full: TestServer) -> None:
     async def attempt() -> None:
         async with AsyncClone(full.address, "/second/") as second:
             with pytest.raises(TimeoutError, match="too many channels"):
@@ -48,14 +48,14 @@ def test_an_async_clone_says_why(full: TestServer) -> None:
     asyncio.run(attempt())
 
 
-def test_chp_get_says_what_the_server_refuses_and_gives_no_advice_to_wait(full: TestServer) -> None:
+def test_chp_get_reports_a_refused_subscription_without_advice_to_wait(full: TestServer) -> None:
     result = run("--servers", full.address, "--timeout", "2", "get", "/second/x")
     assert result.exit_code == 4
     assert "refuses the subscription of '/second/', busy: too many channels" in result.output
     assert "--timeout" not in result.output
 
 
-def test_the_refusal_of_one_channel_too_many_always_comes() -> None:
+def test_a_client_with_too_many_channels_always_hears_the_refusal() -> None:
     """A thousand greetings fill the mark of the server's socket; what comes behind them may be dropped."""
     n = DEFAULT.topics_of_one_max + 1
     with TestServer(heartbeat_s=0.1) as server:

@@ -83,7 +83,7 @@ def test_an_older_journal_is_compared_as_far_as_it_goes(
     assert (said["compared"], said["left_out"]) == (298, 3) and said["number"] != said["against_number"]
 
 
-def test_another_store_is_nothing_to_compare_with(
+def test_a_journal_is_not_compared_with_a_server_of_another_store(
     filled: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with TestServer(role="alone", store="memory:", bind=f"tcp://127.0.0.1:{free_port()}") as other:
@@ -100,7 +100,7 @@ def test_another_store_is_nothing_to_compare_with(
         (["data", "--against", "tcp://h:1", "--timeout", "soon"], 2, "not a number of seconds above 0"),
     ],
 )
-def test_what_can_not_be_done_is_said(
+def test_chp_check_names_the_reason_if_it_cannot_compare(
     args: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(args) == code
@@ -128,14 +128,14 @@ def contents(number: int, **keys: int) -> Contents:
         (contents(5, a=1), contents(5), 1, 0, ["a"]),
     ],
 )
-def test_what_two_numbers_allow_to_compare(
+def test_compare_leaves_out_keys_that_changed_between_two_numbers(
     one: Contents, other: Contents, keys: int, left_out: int, differing: list[str]
 ) -> None:
     found = compare(one, other)
     assert (found.keys, found.left_out, [d.key for d in found.differing]) == (keys, left_out, differing)
 
 
-def test_what_differs_once_only_is_no_difference() -> None:
+def test_a_difference_that_vanishes_in_a_second_comparison_is_not_reported() -> None:
     one, seen = contents(5, a=1), [contents(7, a=8)]
     found: Compared = compared(one, contents(7, a=2), seen.pop)
     assert found.differing == [] and not seen

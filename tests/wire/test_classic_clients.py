@@ -38,7 +38,7 @@ def sequences(client: ClassicClient) -> list[int]:
     return [struct.unpack(">Q", frames[1])[0] for frames in client.log]
 
 
-def test_set_update_and_delete_reach_the_other(server: TestServer, dialect: str) -> None:
+def test_set_update_and_delete_reach_the_other_client(server: TestServer, dialect: str) -> None:
     one, two = clients(server, dialect, b"", b"")
     with one, two:
         first = one.set(b"/a", b"1")
@@ -52,7 +52,7 @@ def test_set_update_and_delete_reach_the_other(server: TestServer, dialect: str)
         assert all(len(frames) == 5 for frames in two.log)
 
 
-def test_a_snapshot_then_updates_and_nothing_reserved(server: TestServer, dialect: str) -> None:
+def test_a_late_client_gets_the_snapshot_then_updates_without_reserved_keys(server: TestServer, dialect: str) -> None:
     (one,) = clients(server, dialect, b"")
     with one:
         for i in range(500):
@@ -67,7 +67,7 @@ def test_a_snapshot_then_updates_and_nothing_reserved(server: TestServer, dialec
             one.until(lambda: one.sequence == late.sequence)
 
 
-def test_a_subtree_even_without_slashes(server: TestServer, dialect: str) -> None:
+def test_a_classic_client_may_subscribe_to_a_prefix_without_a_final_slash(server: TestServer, dialect: str) -> None:
     everything, subtree, prefix = clients(server, dialect, b"", b"/cl/", b"/c")
     with everything, subtree, prefix:
         for key in (b"/cl/a", b"/c/b", b"/d/c"):
@@ -81,7 +81,7 @@ def test_a_subtree_even_without_slashes(server: TestServer, dialect: str) -> Non
             assert late_prefix.map == prefix.map
 
 
-def test_a_ttl_in_all_three_places(server: TestServer, dialect: str) -> None:
+def test_a_ttl_is_in_updates_and_snapshots_and_ends_the_key(server: TestServer, dialect: str) -> None:
     one, two = clients(server, dialect, b"", b"")
     with one, two:
         before = time.time()
@@ -100,7 +100,7 @@ def test_a_ttl_in_all_three_places(server: TestServer, dialect: str) -> None:
         assert two.map.keys() == {b"/long", b"/for ever"}, "a key without a ttl never expires"
 
 
-def test_the_same_uuid_is_applied_once_and_no_uuid_each_time(server: TestServer, dialect: str) -> None:
+def test_a_repeated_uuid_is_applied_once_but_sets_without_uuid_each_time(server: TestServer, dialect: str) -> None:
     one, two = clients(server, dialect, b"", b"")
     with one, two:
         uuid = one.set(b"/a", b"1")
@@ -112,7 +112,7 @@ def test_the_same_uuid_is_applied_once_and_no_uuid_each_time(server: TestServer,
         assert [frames[0] for frames in two.log] == [b"/a", b"/b", b"/b", b"/end"]
 
 
-def test_hugz_comes_under_traffic_too_with_a_number_that_never_runs_ahead(server: TestServer, dialect: str) -> None:
+def test_hugz_comes_under_traffic_and_its_number_never_runs_ahead(server: TestServer, dialect: str) -> None:
     (one,) = clients(server, dialect, b"/quiet/")
     (busy,) = clients(server, dialect, b"/busy/")
     with one, busy:
@@ -129,7 +129,7 @@ def test_hugz_comes_under_traffic_too_with_a_number_that_never_runs_ahead(server
         assert not one.discarded
 
 
-def test_a_slow_reader_gets_every_key_and_the_end(server: TestServer, dialect: str) -> None:
+def test_a_slow_reader_gets_the_whole_snapshot(server: TestServer, dialect: str) -> None:
     (writer,) = clients(server, dialect, b"")
     with writer:
         for i in range(20_000):
@@ -200,7 +200,7 @@ def test_a_pair_fails_over_under_a_classic_client(dialect: str) -> None:
         assert client.sequence > before
 
 
-def test_what_is_asked_before_the_first_turn_of_a_lone_server_is_answered() -> None:
+def test_a_lone_server_answers_a_question_sent_before_its_first_turn() -> None:
     config = replace(Config(), bind=f"tcp://127.0.0.1:{free_port()}")
     server = Server(config, open_journal("memory:"))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()

@@ -25,7 +25,7 @@ def test_a_client_gets_the_snapshot_then_the_updates(classic: ClassicServer) -> 
         assert client.sequence == 4
 
 
-def test_sets_of_one_reach_the_other(classic: ClassicServer) -> None:
+def test_sets_of_one_client_reach_the_other_client(classic: ClassicServer) -> None:
     one, two = (ClassicClient([classic.endpoint], classic.dialect, b"/x/") for _ in range(2))
     with one, two:
         one.until_ready()
@@ -38,7 +38,7 @@ def test_sets_of_one_reach_the_other(classic: ClassicServer) -> None:
         assert b"/y/outside" in two.map, "a classic client shows its own sets, wherever they are"
 
 
-def test_a_ttl_ends_with_the_moment_in_the_delete(classic: ClassicServer) -> None:
+def test_the_delete_of_an_expired_key_has_the_moment_of_expiry(classic: ClassicServer) -> None:
     with ClassicClient([classic.endpoint], classic.dialect) as client:
         client.until_ready()
         uuid = client.set(b"/short", b"v", ttl=1)
@@ -62,7 +62,7 @@ def test_old_updates_are_discarded_and_a_hugz_with_a_body_is_stored(classic: Cla
         client.until(lambda: client.map.get(b"HUGZ") == b"body")
 
 
-def test_a_silent_server_is_left_for_the_other() -> None:
+def test_a_client_leaves_a_silent_server_for_the_other_server() -> None:
     with ClassicServer(hugz_s=0.05) as first, ClassicServer(hugz_s=0.05) as second:
         first.put(b"/a", b"first")
         second.put(b"/a", b"second")

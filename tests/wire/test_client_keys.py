@@ -32,7 +32,7 @@ EVE = keys.new_pair()
 LONG_S = 30.0
 
 
-def test_who_is_known_is_let_in_everywhere(keyed_pair: Pair, tmp_path: Path) -> None:
+def test_a_known_key_is_admitted_for_every_kind_of_client(keyed_pair: Pair, tmp_path: Path) -> None:
     file = ClientFile.read(keys.client_file(tmp_path / "alice.toml", ALICE, keys.known(keyed_pair)))
     with Clone(file) as clone:
         assert clone.set("/a", b"1").wait(LONG_S).durability == "replicated"
@@ -78,7 +78,7 @@ def chp(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("who", ["unknown", "wrong server", "no key"])
-def test_who_is_not_let_in_is_told_why(keyed_pair: Pair, tmp_path: Path, who: str) -> None:
+def test_a_client_that_is_not_admitted_is_told_the_reason(keyed_pair: Pair, tmp_path: Path, who: str) -> None:
     known = keys.known(keyed_pair)
     there = known if who != "wrong server" else dict.fromkeys(known, EVE.public)
     given = {"unknown": EVE, "wrong server": ALICE}.get(who)
@@ -102,7 +102,7 @@ async def _refused(servers: list[str] | ClientFile) -> None:
         await clone.wait_until_synced(LONG_S)
 
 
-def test_who_is_made_known_is_let_in_by_itself(keyed_pair: Pair, tmp_path: Path) -> None:
+def test_a_refused_client_syncs_once_its_key_is_admitted(keyed_pair: Pair, tmp_path: Path) -> None:
     with Clone(client_file=keys.client_file(tmp_path / "eve.toml", EVE, keys.known(keyed_pair))) as clone:
         with pytest.raises(Refused):
             clone.wait_until_synced(LONG_S)
@@ -112,7 +112,7 @@ def test_who_is_made_known_is_let_in_by_itself(keyed_pair: Pair, tmp_path: Path)
         clone.set("/a", b"1").wait(LONG_S)
 
 
-def test_a_server_may_have_another_key_than_before_if_the_file_has_both(tmp_path: Path) -> None:
+def test_a_server_may_change_its_key_if_the_client_file_has_both(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     new = keys.new_pair()
     with TestServer(keys=str(a), store=f"sqlite:{tmp_path / 'data'}") as server:

@@ -49,7 +49,7 @@ class TestOneServer:
             changes = next(watch.batches(WAIT_S))
         assert len(changes) == 5000 and len({c.revision for c in changes}) == 1
 
-    def test_more_than_fits_one_batch_is_cut(self, clone: Clone, other: Clone) -> None:
+    def test_a_set_many_too_large_for_one_batch_arrives(self, clone: Clone, other: Clone) -> None:
         ticket = clone.set_many(([f"/{i}" for i in range(150_000)], [b"x"] * 150_000))
         ticket.wait(WAIT_S)
         until(lambda: len(other) == 150_000)
@@ -80,7 +80,7 @@ class TestOneServer:
         other.set("/c", b"3", if_revision=first.revision).wait(WAIT_S)
         until(lambda: clone["/c"] == b"3")
 
-    def test_flush_tells_of_a_refusal_that_came_before_it_and_that_nobody_asked_about(self, clone: Clone) -> None:
+    def test_flush_raises_a_refusal_only_if_its_ticket_was_not_asked(self, clone: Clone) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
         ticket = clone.set("/a", b"2", if_revision=0)
         # This set is answered after the one before.
@@ -97,7 +97,7 @@ class TestOneServer:
                 ask(ticket)
             clone.flush(WAIT_S)
 
-    def test_a_lease_keeps_its_keys_and_takes_them_with_it(self, clone: Clone, other: Clone) -> None:
+    def test_a_lease_refreshes_its_keys_and_deletes_them_at_its_end(self, clone: Clone, other: Clone) -> None:
         with clone.lease(ttl=1.5) as lease:
             for i in range(100):
                 ticket = lease.set(f"/lease/{i}", b"x")
@@ -118,7 +118,7 @@ class TestOneServer:
         assert [change.operation for change in changes] == ["set"] * 3 + ["delete"] * 3
         assert not any(change.expired for change in changes)
 
-    def test_what_went_by_time_is_told_so(self, clone: Clone, other: Clone) -> None:
+    def test_a_watch_tells_an_expiry_from_a_delete(self, clone: Clone, other: Clone) -> None:
         with other.watch("/t/") as watch:
             clone.set("/t/a", b"x", ttl=0.1).wait(WAIT_S)
             clone.set("/t/b", b"x")
@@ -127,7 +127,7 @@ class TestOneServer:
             gone = watch.get(WAIT_S)
             assert (gone.key, gone.operation, gone.expired) == ("/t/b", "delete", False)
 
-    def test_subtrees(self, server: TestServer, clone: Clone) -> None:
+    def test_a_clone_of_several_subtrees_holds_and_sets_only_their_keys(self, server: TestServer, clone: Clone) -> None:
         with Clone(server.address, subtrees=["/a/", "/b/", "/a/inner/"]) as part:
             assert part.subtrees == ("/a/", "/b/")
             clone.update({"/a/1": b"", "/b/1": b"", "/c/1": b"", "/a/inner/1": b""})
@@ -169,7 +169,7 @@ class TestOneServer:
             until(lambda: len(latest.queue.latest) == 2)
             assert [c.key for c in next(latest.batches(WAIT_S))] == ["/w/1", "/w/3"]
 
-    def test_a_watch_made_before_the_first_sync_begins_where_it_says(self, server: TestServer, clone: Clone) -> None:
+    def test_a_watch_made_before_the_first_sync_begins_at_its_start(self, server: TestServer, clone: Clone) -> None:
         clone.set_many({f"/w/{i}": b"old" for i in range(25)}).wait(WAIT_S)
         mark = clone.set("/w/0", b"mark").wait(WAIT_S)
         clone.delete("/w/1").wait(WAIT_S)
@@ -205,7 +205,7 @@ class TestOneServer:
                 assert watch.get(WAIT_S).key == "/40"
         assert keys == [f"/{i}" for i in range(40 - len(keys), 40)] and 0 < len(keys) < 40
 
-    def test_a_writer_in_the_way_of_a_full_window(self, server: TestServer) -> None:
+    def test_a_writer_with_a_full_window_raises_or_times_out(self, server: TestServer) -> None:
         with Clone(server.address, window_bytes=10_000, on_full="raise") as fast:
             fast.wait_until_synced(WAIT_S)
             server.kill()
@@ -301,9 +301,7 @@ class TestOneServer:
             assert "holes" not in fresh.stats and "mismatches" not in fresh.stats
             fresh.close()
 
-    def test_a_server_that_restarts_empty_gets_what_was_not_acknowledged(
-        self, server: TestServer, clone: Clone
-    ) -> None:
+    def test_a_server_that_restarts_empty_gets_unacknowledged_sets(self, server: TestServer, clone: Clone) -> None:
         clone.set("/before", b"1").wait(WAIT_S)
         server.kill()
         ticket = clone.set("/meanwhile", b"2")
@@ -330,7 +328,7 @@ class TestPair:
             writer.set("/last", b"x").wait(WAIT_S)
             until(lambda: dict(reader) == dict(writer) and len(reader) == 401)
 
-    def test_the_state_is_told_off_the_agents_thread(self, pair: Pair) -> None:
+    def test_on_state_is_called_on_the_dispatch_thread(self, pair: Pair) -> None:
         told: list[tuple[State, str]] = []
         with Clone(pair.servers, on_state=lambda s: told.append((s, threading.current_thread().name))) as clone:
             clone.wait_until_synced(WAIT_S)
@@ -356,7 +354,7 @@ class TestClassicServer:
 
 
 class TestLife:
-    def test_it_ends_its_thread_and_refuses_sets(self, server: TestServer) -> None:
+    def test_a_closed_clone_ends_its_thread_and_refuses_sets(self, server: TestServer) -> None:
         clone = Clone(server.address, name="ends")
         clone["/a"] = b"1"
         clone.close()
@@ -368,14 +366,14 @@ class TestLife:
             with pytest.raises(Closed):
                 act()
 
-    def test_what_is_not_acknowledged_at_the_end_says_so(self) -> None:
+    def test_a_ticket_that_is_unacknowledged_at_close_raises_closed(self) -> None:
         clone = Clone("tcp://127.0.0.1:9")
         ticket = clone.set("/a", b"1")
         clone.close(timeout=0.05)
         with pytest.raises(Closed, match="before it was acknowledged"):
             ticket.wait(WAIT_S)
 
-    def test_sets_that_are_lost_unasked_are_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_close_logs_unacknowledged_sets_unless_flush_was_called(self, caplog: pytest.LogCaptureFixture) -> None:
         for ask in (True, False):
             clone = Clone("tcp://127.0.0.1:9")
             clone["/a"] = b"1"
@@ -388,7 +386,7 @@ class TestLife:
         assert "1 batch of sets was not acknowledged, and may be lost; flush before" in record.getMessage()
         assert "127.0.0.1:9 not heard from" in record.getMessage()
 
-    def test_flush_of_a_closed_clone_tells_of_what_was_lost(self) -> None:
+    def test_flush_of_a_closed_clone_raises_if_sets_were_lost(self) -> None:
         clone = Clone("tcp://127.0.0.1:9")
         clone["/a"] = b"1"
         clone.close(timeout=0.05)
@@ -403,12 +401,12 @@ class TestLife:
         assert gone() is None
         until(lambda: not [t for t in threading.enumerate() if t.name == "chp-agent-forgotten"])
 
-    def test_a_server_that_is_not_there_is_named(self) -> None:
+    def test_an_unreachable_server_is_named_in_the_timeout(self) -> None:
         with Clone("tcp://127.0.0.1:9") as clone, pytest.raises(TimeoutError, match=r"127\.0\.0\.1:9 not heard from"):
             clone.wait_until_synced(0.05)
 
     @pytest.mark.parametrize("servers", ["", [], "tcp://a:0", "tcp://a:65535", "ipc://x", [5]])
-    def test_an_address_that_is_none(self, servers: object) -> None:
+    def test_an_invalid_server_address_is_refused(self, servers: object) -> None:
         with pytest.raises(BadInput, match="server"):
             Clone(servers)  # type: ignore[arg-type]
 
@@ -423,7 +421,7 @@ class TestLife:
         assert got == [[]]
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
-    def test_a_child_process_is_told(self, clone: Clone) -> None:
+    def test_a_set_in_a_forked_process_raises_forked(self, clone: Clone) -> None:
         context = multiprocessing.get_context("fork")
         said = context.Queue()
 
@@ -442,7 +440,7 @@ class TestLife:
 
 
 class TestAsync:
-    def test_the_same_words(self, server: TestServer) -> None:
+    def test_an_async_clone_sets_deletes_watches_and_flushes(self, server: TestServer) -> None:
         async def main() -> None:
             async with AsyncClone(server.address) as clone:
                 await clone.wait_until_synced(WAIT_S)
@@ -460,7 +458,7 @@ class TestAsync:
 
         asyncio.run(main())
 
-    def test_a_lease(self, server: TestServer) -> None:
+    def test_an_async_lease(self, server: TestServer) -> None:
         async def main() -> None:
             async with AsyncClone(server.address, subtree="/svc/") as clone:
                 async with clone.lease(60) as lease:
@@ -475,13 +473,13 @@ class TestAsync:
 
         asyncio.run(asyncio.wait_for(main(), WAIT_S))
 
-    def test_it_has_all_words_of_a_clone_but_those_that_would_wait(self) -> None:
+    def test_an_async_clone_has_all_clone_methods_but_update_and_clear(self) -> None:
         waits = {"update", "clear"}
         words = {word for word in dir(Clone) if not word.startswith("_")}
         assert words - waits - set(dir(AsyncClone)) == set()
         assert inspect.signature(AsyncClone).parameters == inspect.signature(Clone).parameters
 
-    def test_a_wait_that_runs_out(self) -> None:
+    def test_async_sets_without_a_server_time_out(self) -> None:
         async def main() -> None:
             clone = AsyncClone("tcp://127.0.0.1:9", window_bytes=2000)
             with pytest.raises(TimeoutError, match=r"within 0\.0\d+ s, and still trying.*not heard from"):

@@ -18,7 +18,7 @@ from chp_server.testing import TestServer
 from tests.talk import WAIT_S
 
 
-def test_a_callback_that_raises_is_logged_and_harms_nobody(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_logged_and_the_clone_goes_on(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
     called = threading.Event()
 
     def callback(ticket: Ticket) -> None:
@@ -78,7 +78,7 @@ def test_close_returns_when_the_callbacks_were_called(clone: Clone) -> None:
     assert len(acks) == 100 and None not in acks
 
 
-def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
+def test_callbacks_of_lost_sets_are_called_with_the_error() -> None:
     clone = Clone("tcp://127.0.0.1:9")
     result: Future[Exception | None] = Future()
     clone.set("/a", b"").add_done_callback(lambda ticket: result.set_result(ticket.error))
@@ -86,7 +86,7 @@ def test_callbacks_of_what_was_lost_are_called_with_the_error() -> None:
     assert isinstance(result.result(WAIT_S), Closed)
 
 
-def test_a_forgotten_clone_that_is_found_by_the_collector_on_its_own_agents_thread_ends(server: TestServer) -> None:
+def test_a_clone_that_is_collected_on_its_own_agents_thread_ends(server: TestServer) -> None:
     clone = Clone(server.address)
     clone.wait_until_synced(WAIT_S)
     mailbox, agent = internals(clone).mailbox, clone._agent.thread

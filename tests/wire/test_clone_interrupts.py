@@ -117,7 +117,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_close_that_was_interrupted_is_made_again() -> None:
+def test_a_clone_can_be_closed_after_an_interrupted_close() -> None:
     clone = Clone(f"tcp://127.0.0.1:{free_port()}")
     # No server takes the set, so the close waits.
     clone.set("/a", b"1")

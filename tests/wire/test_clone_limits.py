@@ -22,7 +22,7 @@ SETS: dict[str, Callable[[Clone, int], Ticket]] = {
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_no_kind_of_set_goes_far_beyond_the_window(kind: str) -> None:
+def test_every_kind_of_set_raises_full_beyond_the_window(kind: str) -> None:
     clone = Clone("tcp://127.0.0.1:9", window_bytes=MIB, on_full="raise")
     try:
         with pytest.raises(Full):
@@ -32,7 +32,7 @@ def test_no_kind_of_set_goes_far_beyond_the_window(kind: str) -> None:
         clone.close(0.0)
 
 
-def test_a_condition_with_a_value_as_large_as_it_may_be(clone: Clone) -> None:
+def test_a_conditional_set_of_the_largest_value(clone: Clone) -> None:
     for key in ("/largest", "/größte"):
         ack = clone.set(key, bytes(16 * MIB), if_revision=0).wait(WAIT_S)
         assert len(clone[key]) == 16 * MIB
@@ -40,12 +40,12 @@ def test_a_condition_with_a_value_as_large_as_it_may_be(clone: Clone) -> None:
             clone.set(key, b"", if_revision=ack.revision + 1).wait(WAIT_S)
 
 
-def test_a_batch_of_nothing_is_acknowledged(clone: Clone) -> None:
+def test_an_empty_batch_is_acknowledged(clone: Clone) -> None:
     for ticket in (clone.set_many({}), clone.set_many({}, ttl=5), clone.delete_many([])):
         assert ticket.wait(WAIT_S).durability == "applied"
 
 
-def test_a_batch_of_nothing_is_acknowledged_by_a_classic_server_too() -> None:
+def test_an_empty_batch_is_acknowledged_by_a_classic_server() -> None:
     with ClassicServer() as server, Clone(server.endpoint) as clone:
         clone.wait_until_synced(WAIT_S)
         for ticket in (clone.set_many({}), clone.delete_many([])):

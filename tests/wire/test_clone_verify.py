@@ -25,7 +25,7 @@ def replica(clone: Clone) -> Replica:
     return internals(clone).mailbox.core.channels[0].replica
 
 
-def test_an_equal_copy_is_true_and_says_at_which_number(filled: Clone) -> None:
+def test_verify_of_an_equal_copy_is_true_and_tells_the_number(filled: Clone) -> None:
     filled.set("/ttl", b"1", ttl=100).wait(WAIT_S)
     del filled["/k/7"]
     filled.flush(WAIT_S)
@@ -33,7 +33,7 @@ def test_an_equal_copy_is_true_and_says_at_which_number(filled: Clone) -> None:
     assert found and found.number == filled.revision and found.differing == () and found.keys == 3000
 
 
-def test_keys_whose_values_differ_are_named_though_the_fingerprint_is_equal(filled: Clone) -> None:
+def test_verify_names_differing_keys_though_the_fingerprint_is_equal(filled: Clone) -> None:
     with internals(filled).mailbox.lock:
         internals(filled).mailbox.core.shown["/k/5"], internals(filled).mailbox.core.shown["/k/6"] = b"6", b"5"
     found = filled.verify(WAIT_S)
@@ -57,14 +57,14 @@ def test_a_ttl_that_only_one_side_has_is_named(filled: Clone) -> None:
     assert filled.verify(WAIT_S).differing == ("/k/9",)
 
 
-def test_at_most_a_hundred_are_named_and_all_counted(filled: Clone) -> None:
+def test_verify_names_at_most_a_hundred_keys_and_counts_all(filled: Clone) -> None:
     with internals(filled).mailbox.lock:
         internals(filled).mailbox.core.shown.update({f"/k/{i}": b"x" for i in range(500)})
     found = filled.verify(WAIT_S)
     assert len(found.differing) == 100 and found.differences == 500
 
 
-def test_what_is_changed_meanwhile_is_left_out(filled: Clone, server: TestServer) -> None:
+def test_verify_leaves_out_keys_that_change_meanwhile(filled: Clone, server: TestServer) -> None:
     ending = threading.Event()
 
     def load() -> None:
@@ -90,7 +90,7 @@ def test_what_is_changed_meanwhile_is_left_out(filled: Clone, server: TestServer
         thread.join()
 
 
-def test_a_clone_that_follows_nobody_waits_for_a_server_unless_it_only_adds_up() -> None:
+def test_verify_without_a_server_times_out_unless_contents_is_false() -> None:
     with Clone("tcp://127.0.0.1:9") as clone:
         with pytest.raises(TimeoutError, match="nobody is followed"):
             clone.verify(0.1)
@@ -99,7 +99,7 @@ def test_a_clone_that_follows_nobody_waits_for_a_server_unless_it_only_adds_up()
         assert found and found.number == 0
 
 
-def test_a_server_that_does_not_answer_is_named(filled: Clone, server: TestServer) -> None:
+def test_verify_names_a_server_that_does_not_answer_in_time(filled: Clone, server: TestServer) -> None:
     with pytest.raises(TimeoutError, match=r"compared in time.*tcp://"):
         filled.verify(0.0)
 
@@ -114,7 +114,7 @@ def test_an_async_clone_compares_without_blocking_its_loop(server: TestServer) -
     assert asyncio.run(compare())
 
 
-def test_a_clone_that_is_closed_only_adds_up(server: TestServer) -> None:
+def test_verify_of_a_closed_clone_does_not_compare_with_a_server(server: TestServer) -> None:
     clone = Clone(server.address)
     clone.wait_until_synced(WAIT_S)
     clone.close()

@@ -57,7 +57,7 @@ class Asker:
         return bool(self._monitor.poll(0))
 
 
-def test_the_user_who_has_most_connections_loses_those_heard_longest_ago(tmp_path: Path) -> None:
+def test_the_user_with_most_connections_loses_the_longest_silent_ones(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE), ("bob", BOB))
     with TestServer(keys=str(a)) as server, ExitStack() as ending:
         context: zmq.Context[keys.Socket] = ending.enter_context(zmq.Context())
@@ -74,7 +74,7 @@ def test_the_user_who_has_most_connections_loses_those_heard_longest_ago(tmp_pat
         assert not alice[0].is_cut and alice[1].is_cut, "those go that were heard longest ago"
 
 
-def test_without_keys_nobody_is_cut() -> None:
+def test_no_connection_is_cut_without_keys() -> None:
     with TestServer() as server:
         assert server.server is not None
         server.server.sockets.users.most = 0

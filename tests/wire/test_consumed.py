@@ -36,7 +36,7 @@ def orders(clone: Clone) -> Topic:
     return topic
 
 
-def test_a_message_is_consumed_when_it_is_acknowledged_and_not_before(orders: Topic) -> None:
+def test_a_message_is_consumed_only_when_it_is_acknowledged(orders: Topic) -> None:
     ticket = orders.publish(b"3 apples", key="alice")
     with pytest.raises(TimeoutError, match=r"within 0.3 s no acknowledgement .*; the group is at offset 0"):
         ticket.consumed("billing").wait(OVER_S)
@@ -48,7 +48,7 @@ def test_a_message_is_consumed_when_it_is_acknowledged_and_not_before(orders: To
         assert ticket.consumed("billing").wait(WAIT_S) == ticket.ack
 
 
-def test_the_message_itself_counts_and_not_those_of_other_slots(orders: Topic) -> None:
+def test_a_message_is_not_consumed_by_acknowledgements_of_other_slots(orders: Topic) -> None:
     with orders.consumer("billing"), orders.consumer("billing") as quick:
         until(lambda: [n for _, n in orders.groups()[0]["members"]] == [128, 128])
         # Each key has a ticket of its own.
@@ -70,7 +70,7 @@ def _is_consumed(ticket: Ticket, timeout: float = 0) -> bool:
     return True
 
 
-def test_a_batch_is_found_among_others_and_by_its_keys(orders: Topic) -> None:
+def test_a_batch_among_many_is_consumed_with_and_without_keys(orders: Topic) -> None:
     for n in range(30):
         orders.publish_many([b"x"] * 7).wait(WAIT_S)
         if n == 11:
@@ -86,7 +86,7 @@ def test_a_batch_is_found_among_others_and_by_its_keys(orders: Topic) -> None:
             each.consumed("billing").wait(WAIT_S)
 
 
-def test_what_is_put_aside_is_consumed(orders: Topic) -> None:
+def test_a_rejected_message_counts_as_consumed(orders: Topic) -> None:
     ticket = orders.publish(b"bad", key="alice")
     with orders.consumer("billing") as consumer:
         batch = next(consumer)
@@ -95,7 +95,7 @@ def test_what_is_put_aside_is_consumed(orders: Topic) -> None:
     ticket.consumed("billing").wait(WAIT_S)
 
 
-def test_what_the_topic_has_let_go_is_consumed(clone: Clone) -> None:
+def test_a_message_that_its_topic_removed_counts_as_consumed(clone: Clone) -> None:
     topic = clone.topic("jobs")
     topic.create(keep="acknowledged")
     topic.subscribe("workers", start="begin")
@@ -109,7 +109,7 @@ def test_what_the_topic_has_let_go_is_consumed(clone: Clone) -> None:
         first.consumed("workers").wait(WAIT_S)
 
 
-def test_what_is_not_there_is_told_by_name(orders: Topic, clone: Clone) -> None:
+def test_a_wait_names_a_missing_group_or_topic(orders: Topic, clone: Clone) -> None:
     ticket = orders.publish(b"3 apples")
     with pytest.raises(NoSuchGroup, match="'shipping' of topic 'orders'"):
         ticket.consumed("shipping").wait(WAIT_S)
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_told_by_name(orders: Topic, clone: Clone) -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_topic_that_was_made_again_never_had_the_message(orders: Topic, others: int, *, waits: bool) -> None:
+def test_a_wait_fails_if_the_topic_was_removed_and_made_again(orders: Topic, others: int, *, waits: bool) -> None:
     ticket = orders.publish(b"3 apples", key="alice")
     ticket.wait(WAIT_S)
 
@@ -224,7 +224,7 @@ def test_a_refused_message_and_a_closed_clone_end_the_wait() -> None:
             ticket.consumed("billing").wait(WAIT_S)
 
 
-def test_a_message_whose_revision_is_lost_is_consumed_with_all_that_is_there(orders: Topic, server: TestServer) -> None:
+def test_a_message_without_a_revision_is_consumed_with_all_present_messages(orders: Topic, server: TestServer) -> None:
     orders.publish(b"3 apples").wait(WAIT_S)
     ticket = Ticket(lambda: "")
     ticket.published = PublishedMessages("orders", None, 1)
@@ -257,7 +257,7 @@ def test_a_wait_goes_on_over_a_failover(pair: Pair, monkeypatch: pytest.MonkeyPa
         assert done == [ticket.ack]
 
 
-def test_a_task_waits_too(server: TestServer) -> None:
+def test_an_async_task_waits_until_a_message_is_consumed(server: TestServer) -> None:
     async def publish() -> None:
         async with AsyncClone([server.address]) as clone:
             topic = clone.topic("orders")
@@ -273,7 +273,7 @@ def test_a_task_waits_too(server: TestServer) -> None:
     asyncio.run(publish())
 
 
-def test_a_task_must_await_it(server: TestServer) -> None:
+def test_a_blocking_wait_in_the_event_loop_is_refused(server: TestServer) -> None:
     async def publish() -> None:
         async with AsyncClone([server.address]) as clone:
             ticket = clone.topic("orders").submit(b"3 apples")
@@ -326,7 +326,7 @@ def test_the_waits_of_a_clone_are_bounded(orders: Topic, monkeypatch: pytest.Mon
         ticket.consumed("billing").wait(WAIT_S)
 
 
-def test_an_older_server_tells_its_lowest_place(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_works_with_an_older_server(orders: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = orders.publish(b"3 apples", key="alice")
     ask = QuestionPort.ask
 

@@ -41,7 +41,7 @@ def values_of(consumer: Consumer, n: int) -> list[bytes]:
     return taken
 
 
-def test_keys_messages_and_conditions_are_one_step_or_none() -> None:
+def test_a_transaction_of_keys_messages_and_conditions_is_all_or_nothing() -> None:
     with TestServer() as server, Clone([server.address]) as clone:
         with clone.transaction() as t:
             t.set("/a", b"1")
@@ -77,7 +77,7 @@ def test_keys_messages_and_conditions_are_one_step_or_none() -> None:
         assert clone.topic("log").facts()["next"] == 2
 
 
-def test_a_condition_stands_with_the_key_that_is_set_or_deleted() -> None:
+def test_a_transaction_refuses_a_set_or_delete_at_another_revision() -> None:
     with TestServer() as server, Clone([server.address], codec="text") as clone:
         with clone.transaction() as t:
             t.set("/new", "1", if_revision=0)
@@ -107,7 +107,7 @@ async def conditional(address: str, at: int) -> None:
                 t.delete("/new", if_revision=at)
 
 
-def test_what_is_too_much_for_one_step_is_said_before_it_is_sent() -> None:
+def test_a_transaction_too_large_for_one_batch_is_refused_unsent() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         t = clone.transaction()
         for i in range(17):
@@ -118,7 +118,7 @@ def test_what_is_too_much_for_one_step_is_said_before_it_is_sent() -> None:
             _ = t.done
 
 
-def test_two_consumers_share_and_what_one_leaves_goes_to_the_other() -> None:
+def test_unacknowledged_messages_of_a_closed_consumer_go_to_the_other() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         orders = clone.topic("orders")
         orders.publish_many([b"%d" % i for i in range(200)], [f"k{i}" for i in range(200)]).wait(10)
@@ -135,7 +135,7 @@ def test_two_consumers_share_and_what_one_leaves_goes_to_the_other() -> None:
             until(lambda: orders.groups()[0]["lag"] == 0)
 
 
-def test_a_commit_is_exactly_once_and_a_second_one_is_fenced() -> None:
+def test_a_batch_is_committed_once_and_fenced_after_a_reset() -> None:
     with TestServer() as server, Clone([server.address]) as clone:
         orders = clone.topic("orders")
         orders.publish_many([b"3", b"4"]).wait(10)
@@ -157,7 +157,7 @@ def test_a_commit_is_exactly_once_and_a_second_one_is_fenced() -> None:
         assert clone["/total"] == b"7"
 
 
-def test_a_reset_to_where_the_group_is_fences_what_is_in_hand_and_gives_it_again() -> None:
+def test_a_reset_to_the_current_position_fences_batches_and_gives_them_again() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         orders = clone.topic("orders")
         orders.publish_many([b"%d" % i for i in range(10)]).wait(10)
@@ -190,7 +190,7 @@ def test_a_consumer_goes_on_over_a_failover_and_nothing_comes_twice() -> None:
             assert consumer.fenced == 0
 
 
-def test_one_by_one() -> None:
+def test_get_takes_messages_one_by_one_and_acknowledges_the_previous_one() -> None:
     with TestServer() as server, Clone([server.address], subtree=None, codec="json") as clone:
         orders = clone.topic("orders")
         orders.subscribe("g")
@@ -222,7 +222,7 @@ class OtherPort(QuestionPort):
         self.others += 1
 
 
-def test_a_server_that_has_no_such_group_is_believed_only_if_the_one_that_is_followed_has_none_either() -> None:
+def test_a_missing_group_is_believed_only_if_the_followed_server_agrees() -> None:
     with TestServer() as server, Clone([server.address], None) as clone, OtherPort([server.address], 1.0) as port:
         orders = clone.topic("orders")
         orders.publish(b"1").wait(10)
@@ -238,7 +238,7 @@ def test_a_server_that_has_no_such_group_is_believed_only_if_the_one_that_is_fol
                 consumer._refused(Refused("there is none", "topic"), port)
 
 
-def test_what_always_raises_is_put_aside_and_the_rest_is_done_in_order() -> None:
+def test_a_message_whose_handler_always_raises_becomes_a_dead_letter() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         orders = clone.topic("orders")
         n = 2000
@@ -268,7 +268,7 @@ def test_what_always_raises_is_put_aside_and_the_rest_is_done_in_order() -> None
         until(lambda: orders.groups()[0]["lag"] == 0)
 
 
-def test_a_limit_is_told_and_who_consumes_makes_room() -> None:
+def test_a_full_topic_refuses_messages_until_a_consumer_makes_room() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         jobs = clone.topic("jobs")
         jobs.create("acknowledged", max_messages=1000)
@@ -307,7 +307,7 @@ def test_a_consumer_that_was_stopped_for_too_long_is_fenced_and_joins_anew() -> 
             again.commit({"/once": b"1"}, timeout=10)
 
 
-def test_the_same_for_tasks(server: TestServer) -> None:
+def test_an_async_consumer_commits_and_acknowledges_batches(server: TestServer) -> None:
     async def run(address: str) -> None:
         async with AsyncClone([address]) as clone:
             topic = clone.topic("t")
@@ -335,7 +335,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
     asyncio.run(run(server.address))
 
 
-def test_at_most_once() -> None:
+def test_ack_before_acknowledges_a_batch_before_it_is_handled() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         orders = clone.topic("orders")
         orders.publish(b"1").wait(10)
@@ -365,13 +365,13 @@ def test_an_acknowledgement_names_the_position_of_its_messages() -> None:
         assert topic.groups()[0]["lag"] == 0
 
 
-def test_of_several_positions_the_highest_of_each_history_is_named() -> None:
+def test_latest_keeps_the_highest_position_of_each_history() -> None:
     ours, theirs = [[n, b"s", b"o"] for n in (5, 7, 6)], [2, b"s", b"p"]
     assert latest([*ours, theirs]) == [[ours[1], theirs]]
     assert latest([]) == []
 
 
-def test_a_consumer_that_lives_does_not_make_its_group_again() -> None:
+def test_a_running_consumer_does_not_make_its_removed_group_again() -> None:
     with TestServer() as server, Clone([server.address]) as clone:
         orders = clone.topic("orders")
         orders.publish_many([b"1", b"2"]).wait(10)

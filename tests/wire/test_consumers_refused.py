@@ -80,7 +80,7 @@ def orders_of(clone: Clone) -> Topic:
 
 
 @pytest.mark.parametrize("how", ["done", "together", "committing", "asked for the next"])
-def test_what_was_refused_is_given_again_whoever_waits_for_the_answer(disk: Disk, clone: Clone, how: str) -> None:
+def test_messages_of_a_refused_acknowledgement_are_given_again(disk: Disk, clone: Clone, how: str) -> None:
     orders = orders_of(clone)
     with orders.consumer("g") as consumer:
         batch = next(consumer)
@@ -102,7 +102,7 @@ def test_what_was_refused_is_given_again_whoever_waits_for_the_answer(disk: Disk
         assert consumer.fenced > 0
 
 
-def test_one_by_one_what_was_refused_and_what_nobody_has_seen_is_given_again(disk: Disk, clone: Clone) -> None:
+def test_get_gives_messages_of_refused_acknowledgements_again(disk: Disk, clone: Clone) -> None:
     orders = orders_of(clone)
     with orders.consumer("g") as consumer:
         assert consumer.get(10) is not None
@@ -133,7 +133,7 @@ def accepted(clone: Clone) -> None:
     until(taken)
 
 
-def test_what_comes_behind_a_refused_batch_is_not_stranded_with_it(disk: Disk, clone: Clone) -> None:
+def test_all_batches_behind_a_refused_one_are_acknowledged_in_the_end(disk: Disk, clone: Clone) -> None:
     orders = orders_of(clone)
     orders.publish_many(HUNDRED[50:], KEYS[50:]).wait(10)
     with orders.consumer("g") as consumer:
@@ -153,7 +153,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "chp_client.topics"]
 
 
-def test_a_refusal_is_logged_once_and_not_if_the_application_was_told(
+def test_a_refusal_is_logged_once_unless_commit_raised_it(
     disk: Disk, clone: Clone, caplog: pytest.LogCaptureFixture
 ) -> None:
     orders = orders_of(clone)
@@ -171,7 +171,7 @@ def test_a_refusal_is_logged_once_and_not_if_the_application_was_told(
         assert drain(consumer, orders) == set(HUNDRED[:50])
 
 
-def test_the_same_for_tasks(disk: Disk) -> None:
+def test_an_async_consumer_gets_messages_of_a_refused_acknowledgement_again(disk: Disk) -> None:
     async def done_of(consumer: AsyncConsumer, n: int) -> set[bytes]:
         taken: set[bytes] = set()
         while len(taken) < n:
@@ -214,7 +214,7 @@ def test_the_same_for_tasks(disk: Disk) -> None:
 # -- acknowledged before
 
 
-def test_with_ack_before_the_loop_goes_on_while_the_disk_is_full(disk: Disk, clone: Clone) -> None:
+def test_ack_before_gives_no_messages_while_the_disk_is_full(disk: Disk, clone: Clone) -> None:
     orders = orders_of(clone)
     with orders.consumer("g", ack="before") as consumer:
         fill(disk, clone)
@@ -225,7 +225,7 @@ def test_with_ack_before_the_loop_goes_on_while_the_disk_is_full(disk: Disk, clo
         assert lag(orders) == 0
 
 
-def test_with_ack_before_the_loop_goes_on_where_the_consumer_was_taken_for_dead(clone: Clone) -> None:
+def test_a_consumer_with_ack_before_goes_on_after_its_lease_expired(clone: Clone) -> None:
     orders = orders_of(clone)
     with orders.consumer("g", ttl=1.0, ack="before") as consumer:
         assert next(consumer).values == HUNDRED[:50]
@@ -240,7 +240,7 @@ def test_with_ack_before_the_loop_goes_on_where_the_consumer_was_taken_for_dead(
 
 
 @pytest.mark.parametrize("code", ["fenced", "parted", "full"])
-def test_with_ack_before_what_was_refused_is_seen_by_nobody(
+def test_ack_before_gives_no_batch_whose_acknowledgement_was_refused(
     clone: Clone, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     orders, done, refused = orders_of(clone), Batch.done, list[Batch]()
@@ -261,7 +261,7 @@ def test_with_ack_before_what_was_refused_is_seen_by_nobody(
         assert consumer.fenced == 1
 
 
-def test_with_ack_before_a_wait_ends_in_time_and_what_it_waited_for_is_not_lost(
+def test_take_with_ack_before_times_out_and_gives_the_batch_later(
     clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders, done, late = orders_of(clone), Batch.done, list[Batch]()
@@ -282,7 +282,7 @@ def test_with_ack_before_a_wait_ends_in_time_and_what_it_waited_for_is_not_lost(
 # -- what is in hand
 
 
-def test_steps_that_follow_on_are_told_as_one_range() -> None:
+def test_adjoining_steps_of_a_slot_are_joined_into_one_range() -> None:
     def slots(*some: int) -> bytes:
         return sum(1 << i for i in some).to_bytes(32, "little")
 

@@ -47,7 +47,7 @@ def letters(clone: Clone, topic: str) -> list[dict[str, Any]]:
     return [msgpack.unpackb(value) for batch in clone.topic(topic).read(wait=False) for value in batch.values]
 
 
-def test_whatever_an_exception_says_of_itself_the_message_is_put_aside_with_it(clone: Clone) -> None:
+def test_a_message_is_put_aside_with_any_text_of_its_exception(clone: Clone) -> None:
     orders = clone.topic("orders")
     orders.publish_many([b"%d" % i for i in range(5)], ["k"] * 5).wait(10)
     bad = {0: ValueError("caf\udce9"), 1: NoText(), 2: ValueError("x" * (20 * MIB)), 3: ValueError("é" * 4096)}
@@ -60,7 +60,7 @@ def test_whatever_an_exception_says_of_itself_the_message_is_put_aside_with_it(c
     until(lambda: orders.groups()[0]["lag"] == 0)
 
 
-def test_a_message_as_large_as_may_be_is_put_aside_behind_its_letter(clone: Clone) -> None:
+def test_a_message_of_the_largest_size_is_put_aside_behind_its_letter(clone: Clone) -> None:
     orders, large = clone.topic("orders"), bytes(DEFAULT.value_bytes_max)
     orders.publish(large, "k").wait(20)
     orders.publish_many([large], ["k"]).wait(20)
@@ -84,7 +84,7 @@ def test_a_server_takes_no_message_above_the_limit(clone: Clone, monkeypatch: py
     assert refused.value.code == "size"
 
 
-def test_names_that_are_long_have_a_dead_topic_too(clone: Clone) -> None:
+def test_topics_and_groups_with_long_names_have_distinct_dead_topics(clone: Clone) -> None:
     names = []
     for last in "ab":
         topic = clone.topic("t" * 199 + last)
@@ -97,7 +97,7 @@ def test_names_that_are_long_have_a_dead_topic_too(clone: Clone) -> None:
     assert all(len(name) == 200 and name.endswith(".dead") for name in names) and len(set(names)) == 2
 
 
-def test_while_the_dead_topic_is_full_the_rest_is_done_once_and_only_the_letter_is_sent_again(
+def test_messages_are_handled_once_while_the_dead_topic_is_full(
     clone: Clone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(dead_letter, "PAUSE_S", 0.01)
@@ -129,7 +129,7 @@ def test_while_the_dead_topic_is_full_the_rest_is_done_once_and_only_the_letter_
     assert handled == [*range(10), 10], "nothing was handled twice"
 
 
-def test_who_is_stopped_while_nothing_can_be_put_aside_leaves_that_message_alone(
+def test_a_consumer_stopped_at_a_full_dead_topic_acknowledges_the_rest(
     clone: Clone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = clone.topic("orders")
@@ -196,7 +196,7 @@ def test_all_of_a_chunk_may_be_put_aside_by_commits(clone: Clone) -> None:
     assert min(len(told["why"]) for told in found) == 512, "less is told of each where so many may be put aside"
 
 
-def test_a_chunk_is_cut_where_its_parts_would_be_too_large_and_steps_follow_one_another() -> None:
+def test_a_chunk_of_large_messages_is_cut_into_parts_with_adjoining_steps() -> None:
     values = [bytes(2 * MIB), bytes(2 * MIB), bytes(5 * MIB), b"x"]
     body = pack_messages(["a", "b", "c", "d"], values)
     header, item = Messages(1, 14, 3, 20, [[b"s", 10], [b"t", 12], [b"u", 8]]), [10, 4, 7, 1000, [body]]
@@ -213,14 +213,14 @@ def test_a_chunk_is_cut_where_its_parts_would_be_too_large_and_steps_follow_one_
     assert (whole.offsets, whole.keys, whole.values, whole.upto) == ([11], [None], [b"2"], 14)
 
 
-def test_before_the_handler_sees_it_is_put_aside_too(clone: Clone) -> None:
+def test_a_failed_message_is_put_aside_with_ack_before(clone: Clone) -> None:
     orders = clone.topic("orders")
     orders.publish_many([b"1", b"2"]).wait(10)
     assert run(orders.consumer("g", ack="before"), {0: ValueError("x")}, 1) == [1]
     assert [told["offset"] for told in letters(clone, "orders.g.dead")] == [0]
 
 
-def test_what_a_codec_cannot_take_is_handed_to_nobody_and_put_aside(server: TestServer, clone: Clone) -> None:
+def test_a_message_that_its_codec_cannot_decode_is_put_aside(server: TestServer, clone: Clone) -> None:
     orders = clone.topic("orders")
     orders.publish_many([b"{", b"[1]", b"\xff"], ["a", "b", "c"]).wait(10)
     orders.publish(b"nonsense").wait(10)
@@ -238,7 +238,7 @@ def test_what_a_codec_cannot_take_is_handed_to_nobody_and_put_aside(server: Test
         assert found[0]["value"] == b"{" and "is not JSON" in found[0]["why"]
 
 
-def test_a_task_puts_aside_alike(server: TestServer, clone: Clone) -> None:
+def test_an_async_consumer_puts_a_rejected_message_aside(server: TestServer, clone: Clone) -> None:
     async def main() -> None:
         async with AsyncClone([server.address]) as here:
             await here.topic("orders").publish(bytes(DEFAULT.value_bytes_max))

@@ -28,7 +28,7 @@ def facts(clone: Clone, topic: str) -> dict[str, Any]:
     return told
 
 
-def test_a_handler_is_counted_by_the_pair_over_failovers(pair: Pair) -> None:
+def test_the_pair_counts_deliveries_to_a_handler_over_a_failover(pair: Pair) -> None:
     with Clone(pair.servers, subtree=None) as clone:
         orders = clone.topic("orders")
         orders.subscribe("billing", max_deliveries=3, retry_after_s=0.05)
@@ -62,7 +62,7 @@ def test_a_handler_is_counted_by_the_pair_over_failovers(pair: Pair) -> None:
         assert order == sorted(order, key=int), "what has its key came in order"
 
 
-def test_a_batch_gives_messages_back_with_what_it_commits(pair: Pair) -> None:
+def test_a_rejected_message_of_a_committed_batch_is_given_again(pair: Pair) -> None:
     with Clone(pair.servers) as clone:
         orders = clone.topic("rejected")
         orders.publish_many([b"0", b"1", b"2", b"3"], ["a", "b", "a", "a"]).wait(WAIT_S)
@@ -91,7 +91,7 @@ def test_a_batch_gives_messages_back_with_what_it_commits(pair: Pair) -> None:
         assert facts(clone, "rejected") | {"name": "g", "failing": 0, "deliveries": 1} == facts(clone, "rejected")
 
 
-def test_what_was_acknowledged_before_is_put_aside_at_once(pair: Pair) -> None:
+def test_a_rejected_message_is_put_aside_at_once_with_ack_before(pair: Pair) -> None:
     with Clone(pair.servers, subtree=None) as clone:
         before = clone.topic("before")
         before.subscribe("g", max_deliveries=9)
@@ -190,7 +190,7 @@ def test_errors_of_groups_name_a_remedy(pair: Pair) -> None:
             topic.subscribe("g/h")
 
 
-def test_by_http(pair: Pair) -> None:
+def test_groups_count_deliveries_over_http(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway, Clone(pair.servers, subtree=None) as clone:
         client, path = gateway.client, "/v1/topics/web/groups/g"
         client.put(f"{path}?start=begin&max_deliveries=2&retry_after_s=0.05&expire_after_s=900").raise_for_status()
@@ -245,7 +245,7 @@ def test_by_http(pair: Pair) -> None:
         assert client.post("/v1/topics/web/groups/no/settings?max_deliveries=3").status_code == 404
 
 
-def test_a_command_of_the_shell_gives_back(pair: Pair) -> None:
+def test_chp_sub_gives_back_a_message_whose_command_fails(pair: Pair) -> None:
     run = partial(talk.run, "--servers", ",".join(pair.servers))
     with Clone(pair.servers, subtree=None) as clone:
         shell = clone.topic("shell")

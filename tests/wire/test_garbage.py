@@ -176,7 +176,7 @@ def test_a_malformed_set_is_counted_and_later_sets_are_published(
 
 
 @pytest.mark.parametrize("frames", SUBSCRIPTIONS, ids=lambda f: repr(f)[:60])
-def test_what_is_no_subscription_is_counted(server: TestServer, hand: Hand, frames: Frames) -> None:
+def test_a_malformed_subscription_is_counted(server: TestServer, hand: Hand, frames: Frames) -> None:
     strange = hand.socket(zmq.XSUB, 1)
     strange.send_multipart(frames)
     until(lambda: garbage(server, "updates") == 1, "counted")
@@ -210,14 +210,14 @@ def peered() -> Iterator[TestServer]:
         yield server
 
 
-def test_four_actives_of_garbage_do_not_pass_for_a_peer(peered: TestServer) -> None:
+def test_garbage_is_not_taken_for_a_peer(peered: TestServer) -> None:
     assert peered.server is not None and peered.server.core.active
     assert peered.server.core.pair.peer is None, "none of it was taken for a peer"
 
 
 @pytest.mark.parametrize("offset", range(4))
 @pytest.mark.parametrize("kind", ["random", "http", "zmtp-1", "nothing", "huge-frame"])
-def test_raw_bytes_on_a_tcp_port(peered: TestServer, offset: int, kind: str) -> None:
+def test_raw_bytes_on_a_port_do_not_stop_the_server(peered: TestServer, offset: int, kind: str) -> None:
     host, port = at(peered.address, offset).removeprefix("tcp://").split(":")
     greeting = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00NULL" + b"\0" * 48
     data = {
@@ -289,7 +289,7 @@ def fuzzed(peered: TestServer) -> Iterator[tuple[TestServer, Hand, list[zmq.Sock
 
 @SETTINGS
 @given(st.lists(st.tuples(st.integers(0, 3), messages), min_size=1, max_size=20))
-def test_any_frames_on_any_port_are_refusals_and_no_more(
+def test_random_frames_on_any_port_cause_no_defects(
     fuzzed: tuple[TestServer, Hand, list[zmq.Socket[bytes]]], said: list[tuple[int, Frames]]
 ) -> None:
     server, hand, ports = fuzzed
@@ -303,7 +303,7 @@ def test_any_frames_on_any_port_are_refusals_and_no_more(
     assert not server.server.core.committer.counts["defects"]
 
 
-def test_after_all_that_the_server_serves_and_its_state_is_whole(
+def test_the_server_is_active_and_consistent_after_random_frames(
     fuzzed: tuple[TestServer, Hand, list[zmq.Socket[bytes]]],
 ) -> None:
     server, hand, _ = fuzzed

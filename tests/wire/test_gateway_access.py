@@ -210,7 +210,7 @@ PATHS: list[tuple[str, str, dict[str, Any], tuple[int, int, int]]] = [  # root, 
 ]
 
 
-def test_each_path_is_held_to_the_rules_of_the_token_s_user(gateway: RunningGateway) -> None:
+def test_each_path_obeys_the_rules_of_the_user_of_the_token(gateway: RunningGateway) -> None:
     for method, path, given, wanted in PATHS:
         for name, status in zip(TOKENS, wanted, strict=True):
             answer = ask(gateway, name, method, path, **{**given})
@@ -226,7 +226,7 @@ LISTS = {"/v1/topics", "/v1/groups"}
 SECRETS = {"{key}": "secret/name-of-it", "{topic}": "secret-orders", "{group}": "g"}
 
 
-def test_no_path_of_the_page_for_machines_tells_of_what_is_denied(gateway: RunningGateway) -> None:
+def test_no_openapi_path_tells_a_denied_user_a_secret(gateway: RunningGateway) -> None:
     for path, methods in gateway.client.get("/openapi.json").json()["paths"].items():
         named = path
         for name, value in SECRETS.items():
@@ -242,7 +242,7 @@ def test_no_path_of_the_page_for_machines_tells_of_what_is_denied(gateway: Runni
                 assert path not in LISTS or "secret" not in answer.text
 
 
-def test_a_hand_over_wants_the_right_of_who_asks_and_the_gateway_s_own(keyed: Keyed, gateway: RunningGateway) -> None:
+def test_a_hand_over_needs_rights_of_the_user_and_of_the_gateway(keyed: Keyed, gateway: RunningGateway) -> None:
     told = {name: ask(gateway, name, "GET", "/v1/pair") for name in ("root", "alice")}
     assert told["root"].json()["gateway"]["hand_over"] is True and told["alice"].status_code == 403
     active = next(each["server"] for each in told["root"].json()["servers"] if each["state"] == "active")
@@ -259,7 +259,7 @@ def test_a_hand_over_wants_the_right_of_who_asks_and_the_gateway_s_own(keyed: Ke
     until(lambda: ask(gateway, "root", "GET", "/v1/clients").status_code == 200, "the rules are as before")
 
 
-def test_topics_are_listed_that_may_be_read(gateway: RunningGateway) -> None:
+def test_a_user_sees_only_readable_topics(gateway: RunningGateway) -> None:
     def names(name: str) -> set[str]:
         return {each["name"] for each in ask(gateway, name, "GET", "/v1/topics").json()["topics"]}
 
@@ -267,7 +267,7 @@ def test_topics_are_listed_that_may_be_read(gateway: RunningGateway) -> None:
     assert names("alice") == {"open"} and names("bob") == set()
 
 
-def test_groups_are_listed_of_topics_that_may_be_read(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_sees_only_groups_of_readable_topics(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async def groups() -> list[dict[str, Any]]:
         found = {"group": "g", "lag": 1, "oldest_s": 0.5, "members": 0}
         return [{"topic": name, **found} for name in ("open", "secret-orders")]
@@ -279,7 +279,7 @@ def test_groups_are_listed_of_topics_that_may_be_read(gateway: RunningGateway, m
     assert seen == {"root": {"open", "secret-orders"}, "alice": {"open"}, "bob": set()}
 
 
-def test_a_watch_is_of_what_may_be_read(gateway: RunningGateway) -> None:
+def test_a_watch_shows_only_keys_that_the_user_may_read(gateway: RunningGateway) -> None:
     for prefix in ("", "/", "/secret/", "/pu", "/pub"):
         assert ask(gateway, "alice", "GET", f"/v1/watch?prefix={prefix}").status_code == 403, prefix
     headers = {"Authorization": f"Bearer {TOKENS['alice']}"}
@@ -310,7 +310,7 @@ def test_a_watch_is_of_what_may_be_read(gateway: RunningGateway) -> None:
         ({"X-Remote-User": "root"}, "no-token"),
     ],
 )
-def test_who_shows_no_token_that_is_known_is_told_nothing(
+def test_a_request_without_a_known_token_is_refused(
     gateway: RunningGateway, headers: dict[str, str], code: str
 ) -> None:
     with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
@@ -329,7 +329,7 @@ def test_who_shows_no_token_that_is_known_is_told_nothing(
         assert client.get("/health").status_code == 200
 
 
-def test_a_token_twice_is_refused_and_one_by_name_is_good(gateway: RunningGateway) -> None:
+def test_a_token_is_good_as_a_password_but_refused_if_given_twice(gateway: RunningGateway) -> None:
     twice = [("Authorization", f"Bearer {TOKENS['root']}"), ("Authorization", f"Bearer {TOKENS['bob']}")]
     with httpx.Client(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
         assert client.get("/v1/keys/pub/a", headers=twice).json()["code"] == "bad-token"
@@ -340,7 +340,7 @@ def test_a_token_twice_is_refused_and_one_by_name_is_good(gateway: RunningGatewa
         )
 
 
-def test_a_member_of_a_group_is_a_user_s_own(gateway: RunningGateway) -> None:
+def test_a_user_cannot_use_a_receipt_of_another_users_member(gateway: RunningGateway) -> None:
     group = "/v1/topics/open/groups/own"
     ask(gateway, "root", "PUT", f"{group}?start=begin").raise_for_status()
     given = ask(gateway, "alice", "POST", f"{group}/receive?member=w&wait=9&max=1").json()
@@ -351,7 +351,7 @@ def test_a_member_of_a_group_is_a_user_s_own(gateway: RunningGateway) -> None:
     assert ask(gateway, "alice", "POST", f"{group}/ack", **of_alice).status_code == 200
 
 
-def test_an_idempotency_key_is_a_user_s_own(gateway: RunningGateway) -> None:
+def test_users_do_not_share_idempotency_keys(gateway: RunningGateway) -> None:
     once = {"Idempotency-Key": "the same"}
     first = ask(gateway, "alice", "PUT", "/v1/keys/pub/once", content=b"a", headers=once)
     assert ask(gateway, "root", "PUT", "/v1/keys/pub/once", content=b"b", headers=once).status_code == 200
@@ -408,7 +408,7 @@ def copy(subtree: str) -> bytes:
         (masked(BINARY, put(0, 0, [ICANHAZ, b"\2status\3", packb({"chp": 4, "id": 1})])), "operators"),
     ],
 )
-def test_a_websocket_is_held_to_the_rules(gateway: RunningGateway, sent: bytes, why: str) -> None:
+def test_a_websocket_is_closed_on_a_request_that_the_rules_deny(gateway: RunningGateway, sent: bytes, why: str) -> None:
     alice = line(gateway, "alice")
     assert alice.status == 101 and alice.headers["sec-websocket-protocol"] == "chp"
     alice.socket.sendall(sent)
@@ -416,7 +416,7 @@ def test_a_websocket_is_held_to_the_rules(gateway: RunningGateway, sent: bytes, 
     assert code == 1008 and why in reason
 
 
-def test_a_websocket_without_a_token_is_told_why(gateway: RunningGateway) -> None:
+def test_a_websocket_without_a_token_is_closed_with_the_reason(gateway: RunningGateway) -> None:
     for head in ({}, {"Sec_WebSocket_Protocol": "chp, bearer.chp_made-up"}):
         stranger = Stranger(gateway, **head)
         assert stranger.status == 101, "a page is told nothing of another answer"
@@ -451,7 +451,7 @@ def test_a_clone_in_javascript_passes_its_token(gateway: RunningGateway, tmp_pat
 
 @browser
 @pytest.mark.slow
-def test_a_browser_that_is_asked_for_a_token_has_the_console_by_it(gateway: RunningGateway) -> None:
+def test_a_browser_opens_the_console_with_a_token_as_password(gateway: RunningGateway) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -482,7 +482,7 @@ def reads(gateway: RunningGateway, name: str, prefix: str, seen: list[str]) -> t
 
 
 @pytest.mark.parametrize("how", ["token", "right"])
-def test_a_revocation_ends_what_runs(keyed: Keyed, gateway: RunningGateway, how: str) -> None:
+def test_a_revocation_ends_the_streams_of_its_user_alone(keyed: Keyed, gateway: RunningGateway, how: str) -> None:
     seen: list[str] = []
     reader, other = reads(gateway, "alice", "/pub/", seen), reads(gateway, "root", "", [])
     until(lambda: gateway.gateway.readers >= 2, "both read")
@@ -509,7 +509,7 @@ def test_a_revocation_ends_what_runs(keyed: Keyed, gateway: RunningGateway, how:
         until(lambda: ask(gateway, "alice", "GET", "/v1/keys/pub/a").status_code == 200, "it is granted again")
 
 
-def test_a_gateway_that_may_not_ask_for_rules_lets_nobody_in(keyed: Keyed, gateway: RunningGateway) -> None:
+def test_a_gateway_without_the_right_to_read_the_rules_admits_no_user(keyed: Keyed, gateway: RunningGateway) -> None:
     blind = {**GATEWAY, "admin": ["status", "clients"]}
     with Admin(ClientFile.read(keyed.file), WAIT_S) as admin:
         before = admin.ask_active("access").facts["rules"]["users"]
@@ -547,7 +547,7 @@ def test_a_proxy_names_the_user(keyed: Keyed, gateway: RunningGateway) -> None:
         assert client.get("/v1/keys/pub/a", headers=rebound).status_code == 421, "any page could say so"
 
 
-def test_who_shows_no_token_may_be_a_user(keyed: Keyed, gateway: RunningGateway) -> None:
+def test_a_request_without_a_token_acts_as_the_anonymous_user(keyed: Keyed, gateway: RunningGateway) -> None:
     with keyed.gateway("--anonymous", "alice") as local:
         del local.client.headers["Authorization"]
         assert local.client.get("/v1/keys/pub/a").content == b"1"

@@ -135,7 +135,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("asked", "answered"), [(row[:4], row[4:]) for row in BAD])
-def test_it_is_refused_by_name(
+def test_a_bad_request_is_refused_with_its_code(
     gateway: RunningGateway, asked: tuple[str, str, dict[str, str], bytes], answered: tuple[int, str]
 ) -> None:
     (method, path, headers, body), (status, code) = asked, answered
@@ -147,7 +147,7 @@ def test_it_is_refused_by_name(
     assert gone.status_code == 404, "of a batch with a bad row nothing is done"
 
 
-def test_a_method_that_a_path_has_not_is_told_all_that_it_has(gateway: RunningGateway) -> None:
+def test_a_wrong_method_is_answered_with_the_allowed_methods(gateway: RunningGateway) -> None:
     answer = gateway.client.request("PATCH", "/v1/keys/a")
     assert answer.headers["Allow"] == "DELETE, GET, HEAD, PUT" and answer.headers["Allow"] in answer.json()["detail"]
 
@@ -165,7 +165,7 @@ def raw(gateway: RunningGateway, *pieces: bytes, end: bool = False) -> bytes:
         return came
 
 
-def test_what_is_no_http_a_head_without_end_and_one_that_is_slow(gateway: RunningGateway) -> None:
+def test_malformed_endless_and_slow_requests_are_refused(gateway: RunningGateway) -> None:
     assert b'"bad-http"' in raw(gateway, b"\x16\x03\x01 hello\r\n\r\n")
     assert b" 431 " in raw(gateway, b"GET / HTTP/1.1\r\nA: ", b"a" * 9000)
     assert b" 408 " in raw(gateway, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
@@ -175,13 +175,13 @@ def test_what_is_no_http_a_head_without_end_and_one_that_is_slow(gateway: Runnin
     assert gateway.client.get("/health").status_code == 200
 
 
-def test_a_second_host_is_refused_whichever_is_good(gateway: RunningGateway) -> None:
+def test_a_request_with_two_hosts_is_refused(gateway: RunningGateway) -> None:
     for hosts in (b"Host: evil.example\r\nHost: 127.0.0.1\r\n", b"Host: 127.0.0.1\r\nHost: 127.0.0.1\r\n"):
         came = raw(gateway, b"GET /v1/keys/a HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
         assert came.startswith(b"HTTP/1.1 400") and b'"bad-host"' in came
 
 
-def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:
+def test_connections_and_readers_beyond_the_limits_are_refused(gateway: RunningGateway) -> None:
     held = [socket.create_connection(("127.0.0.1", gateway.port), timeout=20) for _ in range(SMALL.connections + 5)]
     assert any(b"429" in sock.recv(4096) for sock in held[-5:])
     for sock in held:
@@ -193,7 +193,7 @@ def test_connections_and_readers_are_counted(gateway: RunningGateway) -> None:
         assert (third.status_code, third.json()["code"]) == (429, "busy") and third.headers["Retry-After"]
 
 
-def test_pages_of_its_own_only_read_unless_it_is_told_to_let_them_write(gateway: RunningGateway) -> None:
+def test_pages_of_the_gateway_may_write_only_with_the_write_flag(gateway: RunningGateway) -> None:
     own = {"Origin": gateway.url}
     assert gateway.client.get("/v1/keys", headers=own).status_code == 200
     refused = gateway.client.put("/v1/keys/page", content=b"x", headers=own)
@@ -204,12 +204,12 @@ def test_pages_of_its_own_only_read_unless_it_is_told_to_let_them_write(gateway:
 
 
 @pytest.mark.parametrize("flags", [["--listen", "0.0.0.0:8080"], ["--listen", "localhost"], ["--servers", "no/where"]])
-def test_it_does_not_start_with_what_can_not_be(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gateway_does_not_start_with_invalid_flags(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(flags) == 2
     assert capsys.readouterr().err.startswith("chp-gateway: ")
 
 
-def test_without_its_extra_it_says_what_to_install() -> None:
+def test_the_gateway_names_the_missing_extra_to_install() -> None:
     code = "import sys; sys.modules['x'] = None\nimport importlib.util as u\nu.find_spec = lambda name: None\n"
     code += "from chp_client import gateway\ngateway.find_spec = u.find_spec\ngateway.main()"
     run_it = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -26,7 +26,7 @@ browser = pytest.mark.skipif(
 )
 
 
-def test_it_is_small_and_asks_nobody_else() -> None:
+def test_the_console_files_are_small_and_name_no_other_hosts() -> None:
     files = list(FOLDER.iterdir())
     assert sum(path.stat().st_size for path in files) < 250_000
     for path in files:
@@ -34,7 +34,7 @@ def test_it_is_small_and_asks_nobody_else() -> None:
         assert not re.search(r"https?://|innerHTML|\beval\b|<style|<script>|style=\"", text), path
 
 
-def test_its_files_come_with_a_policy_and_no_other_file_does(pair: Pair) -> None:
+def test_console_files_have_a_policy_and_no_other_files_are_served(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway:
         page = gateway.client.get("/")
         assert page.headers["Content-Security-Policy"] == POLICY and "unsafe" not in POLICY
@@ -45,7 +45,7 @@ def test_its_files_come_with_a_policy_and_no_other_file_does(pair: Pair) -> None
         assert gateway.client.get("/v1/keys").headers["Content-Security-Policy"].startswith("default-src 'none'")
 
 
-def test_no_host_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_host_header_cannot_name_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Starlette before 1.0.1 made the path of `Request.url` of the Host header too (CVE-2026-48710)."""
     (tmp_path / "secret.html").write_text("secret")
 
@@ -99,7 +99,7 @@ def says(page: Any, selector: str, text: str) -> None:
 
 @browser
 @pytest.mark.slow
-def test_it_shows_what_changes_and_refuses_to_overwrite(pair: Pair, opened: Open) -> None:
+def test_the_console_shows_changes_and_refuses_to_overwrite_them(pair: Pair, opened: Open) -> None:
     with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers, "--write") as gateway:
         clone.set_many({f"/bulk/{n:05}": b"%d" % n for n in range(20_000)}).wait(20)
         clone.set("/rates/USD", b"1").wait(10)
@@ -141,7 +141,7 @@ def test_it_shows_what_changes_and_refuses_to_overwrite(pair: Pair, opened: Open
 
 @browser
 @pytest.mark.slow
-def test_a_key_has_its_past_and_a_new_one_can_be_made_without_a_mouse(pair: Pair, opened: Open) -> None:
+def test_the_console_shows_versions_and_makes_keys_without_a_mouse(pair: Pair, opened: Open) -> None:
     with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers, "--write") as gateway:
         for n in range(3):
             clone.set("/a", b"%d" % n).wait(10)
@@ -186,7 +186,7 @@ def test_a_key_has_its_past_and_a_new_one_can_be_made_without_a_mouse(pair: Pair
 
 @browser
 @pytest.mark.slow
-def test_topics_clients_and_a_failover_are_seen(pair: Pair, opened: Open) -> None:
+def test_the_console_shows_topics_clients_and_a_failover(pair: Pair, opened: Open) -> None:
     with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers) as gateway:
         orders = clone.topic("orders")
         orders.create()
@@ -219,7 +219,7 @@ def test_topics_clients_and_a_failover_are_seen(pair: Pair, opened: Open) -> Non
 
 @browser
 @pytest.mark.slow
-def test_a_hand_over_is_asked_for_twice_and_its_outcome_is_shown(pair: Pair, opened: Open) -> None:
+def test_the_console_confirms_a_hand_over_and_shows_its_outcome(pair: Pair, opened: Open) -> None:
     with Clone(pair.servers) as clone, RunningGateway(pair.servers, "--write") as gateway:
         clone.set("/a", b"1").wait(10)
         page = opened(gateway.url)
@@ -252,7 +252,7 @@ def test_a_hand_over_is_asked_for_twice_and_its_outcome_is_shown(pair: Pair, ope
 
 @browser
 @pytest.mark.slow
-def test_who_may_see_a_part_is_told_so_and_sees_that(pair: Pair, chromium: Any) -> None:
+def test_the_console_shows_a_user_the_part_it_may_read(pair: Pair, chromium: Any) -> None:
     def refuse(route: Any) -> None:
         route.fulfill(status=403, json={"detail": "user 'alice' may not read all of ''"})
 
@@ -279,7 +279,7 @@ def test_who_may_see_a_part_is_told_so_and_sees_that(pair: Pair, chromium: Any) 
 @browser
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_400_pixels_and_does_not_write_unless_it_may(pair: Pair, opened: Open, scheme: str) -> None:
+def test_the_console_fits_400_pixels_and_does_not_write_without_the_flag(pair: Pair, opened: Open, scheme: str) -> None:
     with Clone(pair.servers, name="writer" * 20) as clone, RunningGateway(pair.servers) as gateway:
         clone.set("/a" * 200, b"1" * 1000).wait(10)
         clone.topic("t" * 150).create()

@@ -25,7 +25,7 @@ def session(name: str) -> list[tuple[str, str]]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the session is curl's, which is not installed")
 @pytest.mark.parametrize(("name", "commands"), [("start", 10), ("keys", 4), ("topics", 7), ("watch", 2), ("routes", 1)])
-def test_the_session_of_a_page_is_as_it_says(pair: Pair, tmp_path: Path, name: str, commands: int) -> None:
+def test_a_curl_session_prints_its_documented_output(pair: Pair, tmp_path: Path, name: str, commands: int) -> None:
     said = session(name)
     assert len(said) >= commands
     real: dict[str, str] = {}

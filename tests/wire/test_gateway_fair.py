@@ -43,7 +43,7 @@ def websocket(gateway: RunningGateway, user: str) -> Stranger:
     return Stranger(gateway, Authorization=f"Bearer {TOKENS[user]}")
 
 
-def test_a_user_who_has_all_websockets_loses_the_one_used_longest_ago(gateway: RunningGateway) -> None:
+def test_a_user_with_all_websockets_loses_the_longest_unused_ones(gateway: RunningGateway) -> None:
     gateway.gateway.lines.most = MOST
     alice = [websocket(gateway, "alice") for _ in range(MOST)]
     refused = websocket(gateway, "alice")
@@ -82,7 +82,7 @@ class Kept:
         return answer.status
 
 
-def test_a_user_who_has_all_connections_makes_room_for_another(gateway: RunningGateway) -> None:
+def test_a_user_with_all_connections_makes_room_for_another_user(gateway: RunningGateway) -> None:
     protocol = gateway.server.config.http_protocol_class
     protocol.bounds = replace_connections(gateway, MOST)  # type: ignore[attr-defined]
     alice = [Kept(gateway) for _ in range(MOST - 1)]

@@ -29,7 +29,7 @@ PHASES = "coverage,fuzzing"
     importlib.util.find_spec("schemathesis") is None,
     reason="NO REQUESTS ARE GENERATED: pip install schemathesis, or the extra `generated`",
 )
-def test_no_generated_request_is_a_defect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_generated_request_causes_a_server_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Pair(heartbeat_s=0.2, peer_timeout_s=2.0) as pair, RunningGateway(pair.servers) as gateway:
         command = [
             sys.executable, "-m", "schemathesis.cli", "run", f"{gateway.url}/openapi.json", "--no-color",

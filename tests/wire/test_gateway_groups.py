@@ -63,7 +63,7 @@ def clients(gateways: tuple[httpx.Client, httpx.Client, Pair]) -> Iterator[tuple
     one.delete("/v1/topics/t").raise_for_status()
 
 
-def test_single_messages_are_left_out_of_an_acknowledgement_and_come_again(
+def test_messages_left_out_of_an_acknowledgement_come_again(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, two = clients
@@ -99,7 +99,7 @@ def test_a_group_is_made_shown_and_removed(clients: tuple[httpx.Client, httpx.Cl
     assert one.delete("/v1/topics/t/groups/h").status_code == one.get("/v1/topics/t/groups/h").status_code == 404
 
 
-def test_what_is_not_acknowledged_comes_again_and_a_receipt_is_good_at_another_gateway_once(
+def test_unacknowledged_messages_come_again_and_a_receipt_is_good_once(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, two = clients
@@ -121,7 +121,7 @@ def test_what_is_not_acknowledged_comes_again_and_a_receipt_is_good_at_another_g
     assert (empty.status_code, empty.content, empty.headers["CHP-Member"]) == (204, b"", "w")
 
 
-def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing_and_once(
+def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, two = clients
@@ -147,7 +147,7 @@ def test_an_acknowledgement_with_keys_and_messages_is_all_or_nothing_and_once(
     one.delete("/v1/topics/out").raise_for_status()
 
 
-def test_members_share_a_topic_and_what_one_gives_back_goes_to_another(
+def test_members_share_a_topic_and_messages_given_back_go_to_another(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, two = clients
@@ -168,7 +168,7 @@ def test_members_share_a_topic_and_what_one_gives_back_goes_to_another(
     assert receive(one, "member=b")[0] == of_a
 
 
-def test_what_is_given_back_with_a_delay_goes_to_another_when_that_is_over(
+def test_messages_given_back_with_a_delay_go_to_another_member_later(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, _ = clients
@@ -179,7 +179,7 @@ def test_what_is_given_back_with_a_delay_goes_to_another_when_that_is_over(
     assert ack(one, receipt).status_code == 409
 
 
-def test_a_member_that_waits_gets_what_comes_and_goes_on_over_a_failover() -> None:
+def test_a_member_receives_messages_over_a_failover() -> None:
     with Pair() as pair, RunningGateway(pair.servers) as gateway, Clone(pair.servers, subtree=None) as clone:
         client = gateway.client
         client.put(f"{GROUP}?start=begin").raise_for_status()
@@ -192,7 +192,7 @@ def test_a_member_that_waits_gets_what_comes_and_goes_on_over_a_failover() -> No
         assert receive(client, "member=w")[0] == ["later"]
 
 
-def test_what_is_published_and_made_with_an_idempotency_key_is_so_once(
+def test_an_idempotency_key_publishes_messages_and_makes_a_group_once(
     clients: tuple[httpx.Client, httpx.Client],
 ) -> None:
     one, two = clients
@@ -263,7 +263,7 @@ def test_what_is_published_and_made_with_an_idempotency_key_is_so_once(
         ("GET", f"{GROUP}/none", None, 404, "no-path"),
     ],
 )
-def test_what_is_wrong_is_a_problem_that_says_so_and_nothing_is_done(
+def test_a_bad_group_request_is_a_problem_and_changes_nothing(
     wrong: httpx.Client, method: str, path: str, body: Any, *, status: int, code: str
 ) -> None:
     answer = wrong.request(method, path, **({} if body is None else {"json": body}))
@@ -287,7 +287,7 @@ def _with_one_message(client: httpx.Client) -> Iterator[httpx.Client]:
     client.delete("/v1/topics/t").raise_for_status()
 
 
-def test_more_than_may_wait_are_told_so_at_once(pair: Pair) -> None:
+def test_a_receive_beyond_the_limit_is_refused_at_once(pair: Pair) -> None:
     with RunningGateway(pair.servers, limits=RequestLimits(receiving=1)) as gateway, ThreadPoolExecutor(1) as pool:
         gateway.client.put(GROUP).raise_for_status()
         waits = pool.submit(receive, gateway.client, "member=w")

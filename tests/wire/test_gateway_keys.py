@@ -39,7 +39,7 @@ def test_a_key_is_set_read_and_deleted(http: httpx.Client) -> None:
     assert http.get("/v1/keys/k/one").json()["code"] == "absent"
 
 
-def test_what_is_answered_at_once_is_what_the_long_way_answers(http: httpx.Client, gateway: RunningGateway) -> None:
+def test_the_fast_path_answers_a_get_like_the_normal_path(http: httpx.Client, gateway: RunningGateway) -> None:
     http.put("/v1/keys/quick/a", content=b"\x00quick")
     quick = http.get("/v1/keys/quick/a")
     long = http.get("/v1/keys", params={"key": "/quick/a"})
@@ -69,9 +69,7 @@ def plain(method: str, key: str, fields: str) -> PlainRequest:
     return asked
 
 
-def test_a_put_that_is_begun_at_once_is_answered_as_by_the_long_way(
-    http: httpx.Client, gateway: RunningGateway
-) -> None:
+def test_the_fast_path_answers_a_put_like_the_normal_path(http: httpx.Client, gateway: RunningGateway) -> None:
     fast: FastPath = gateway.server.config.http.fast_path  # type: ignore[union-attr]
     host = f"Host: 127.0.0.1:{gateway.port}\r\n"
     for more in ("If-Match", "If-None-Match", "Idempotency-Key", "Origin", "Expect", "Transfer-Encoding"):
@@ -89,7 +87,7 @@ def test_a_put_that_is_begun_at_once_is_answered_as_by_the_long_way(
     assert gateway.gateway.under_way == 0 == gateway.gateway.bodies.held, "nothing is left of what was done"
 
 
-def test_a_put_in_pieces_and_puts_that_come_together(gateway: RunningGateway) -> None:
+def test_puts_in_pieces_and_pipelined_puts_are_answered_in_order(gateway: RunningGateway) -> None:
     head = f"PUT /v1/keys/pieces HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nContent-Length: 5\r\n\r\n"
     get = f"GET /v1/keys/pieces HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
@@ -104,7 +102,7 @@ def test_a_put_in_pieces_and_puts_that_come_together(gateway: RunningGateway) ->
     assert came.count(b"HTTP/1.1 200") == 83 and re.findall(rb"=(\w+)=", came) == wanted, "each in its turn"
 
 
-def test_what_comes_while_a_plain_put_is_under_way_is_done_behind_it(gateway: RunningGateway) -> None:
+def test_requests_behind_a_plain_put_are_answered_after_that_put(gateway: RunningGateway) -> None:
     head = f"HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -118,7 +116,7 @@ def test_what_comes_while_a_plain_put_is_under_way_is_done_behind_it(gateway: Ru
     assert re.findall(rb"HTTP/1.1 (\d+)", came) == [b"200", b"200", b"400"] * 50 + [b"200"]
 
 
-def test_what_looks_like_a_request_within_another_is_none(gateway: RunningGateway, http: httpx.Client) -> None:
+def test_a_request_inside_a_header_or_body_is_not_done(gateway: RunningGateway, http: httpx.Client) -> None:
     http.put("/v1/keys/within", content=b"=within=")
     host = f"Host: 127.0.0.1:{gateway.port}\r\n"
     within = f"GET /v1/keys/within HTTP/1.1\r\n{host}\r\n"
@@ -132,7 +130,7 @@ def test_what_looks_like_a_request_within_another_is_none(gateway: RunningGatewa
         assert came.count(b"HTTP/1.1 ") == 2 and b"=within=" not in came
 
 
-def test_a_connection_of_plain_requests_is_kept_while_it_is_used_and_no_longer(gateway: RunningGateway) -> None:
+def test_a_connection_of_plain_requests_is_kept_only_while_it_is_used(gateway: RunningGateway) -> None:
     with RunningGateway(gateway.servers) as own:
         own.server.config.timeout_keep_alive = 2
         put = f"PUT /v1/keys/kept HTTP/1.1\r\nHost: 127.0.0.1:{own.port}\r\nContent-Length: 1\r\n\r\n1".encode()
@@ -160,7 +158,7 @@ def _used_for(sock: socket.socket, put: bytes, seconds: float) -> tuple[bool, fl
     return True, longest
 
 
-def test_requests_that_come_together_are_answered_in_their_order(http: httpx.Client, gateway: RunningGateway) -> None:
+def test_pipelined_requests_are_answered_in_order(http: httpx.Client, gateway: RunningGateway) -> None:
     for n in range(50):
         http.put(f"/v1/keys/order/{n}", content=f"={n}=")
     host = f"Host: 127.0.0.1:{gateway.port}\r\n"
@@ -175,7 +173,7 @@ def test_requests_that_come_together_are_answered_in_their_order(http: httpx.Cli
     assert re.findall(rb"=(\d+)=", came) == [str(n % 50).encode() for n in range(2000) if n != 100]
 
 
-def test_how_long_answers_took_is_counted(http: httpx.Client) -> None:
+def test_metrics_count_answers_and_their_durations(http: httpx.Client) -> None:
     http.get("/v1/keys/k/none")
     lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if line[0] != "#")
     for what in ("read", "write"):
@@ -187,7 +185,7 @@ def test_how_long_answers_took_is_counted(http: httpx.Client) -> None:
     assert int(lines['chp_gateway_answers_total{code="404"}']) > 0 and lines["chp_gateway_synced"] == "1"
 
 
-def test_conditions_hold_or_say_what_is_there(http: httpx.Client) -> None:
+def test_a_failed_condition_is_answered_with_the_present_value(http: httpx.Client) -> None:
     first = http.put("/v1/keys/c/a", content=b"1", headers={"If-None-Match": "*"})
     assert first.status_code == 200
     again = http.put("/v1/keys/c/a", content=b"2", headers={"If-None-Match": "*"})
@@ -207,7 +205,7 @@ def test_a_key_with_a_ttl_ends(http: httpx.Client) -> None:
         threading.Event().wait(0.05)
 
 
-def test_keys_that_a_path_can_not_say_are_given_in_the_query(http: httpx.Client) -> None:
+def test_keys_that_do_not_fit_a_path_are_given_in_the_query(http: httpx.Client) -> None:
     for key in ("plain", "/a/../b", "/ü/%2F", "/a b?c#d"):
         assert http.put("/v1/keys", params={"key": key}, content=key.encode()).status_code == 200
         assert http.get("/v1/keys", params={"key": key}).content == key.encode()
@@ -263,7 +261,7 @@ def test_each_write_of_a_key_has_an_etag_of_its_own(http: httpx.Client) -> None:
     assert len(tags) == 100 and len(set(tags)) == len(tags)
 
 
-def test_batches_that_share_keys_wait_for_each_other_and_none_for_ever(http: httpx.Client) -> None:
+def test_concurrent_batches_that_share_keys_all_succeed(http: httpx.Client) -> None:
     def post(n: int) -> None:
         keys = random.Random(n).sample([f"/shared/{i}" for i in range(6)], 4)
         rows = "\n".join(json.dumps({"set": key, "value": str(n)}) for key in [*keys, keys[0]])
@@ -291,7 +289,7 @@ def test_twenty_writers_raise_one_key_exactly(http: httpx.Client) -> None:
     assert http.get("/v1/keys/counter").text == "100"
 
 
-def test_the_same_request_is_done_once(http: httpx.Client) -> None:
+def test_a_request_with_a_repeated_idempotency_key_is_done_once(http: httpx.Client) -> None:
     name = {"Idempotency-Key": str(uuid.uuid4())}
     first = http.put("/v1/keys/once", content=b"1", headers=name)
     http.put("/v1/keys/once", content=b"2")
@@ -302,14 +300,14 @@ def test_the_same_request_is_done_once(http: httpx.Client) -> None:
     assert (other.status_code, other.json()["code"]) == (422, "idempotency-key")
 
 
-def test_a_conditional_set_that_was_done_is_not_refused_when_it_is_asked_again(http: httpx.Client) -> None:
+def test_a_repeated_conditional_set_with_an_idempotency_key_succeeds(http: httpx.Client) -> None:
     tag = http.put("/v1/keys/cond", content=b"1").headers["ETag"]
     headers = {"Idempotency-Key": str(uuid.uuid4()), "If-Match": tag}
     answers = [http.put("/v1/keys/cond", content=b"2", headers=headers) for _ in range(2)]
     assert [a.status_code for a in answers] == [200, 200] and answers[0].headers["ETag"] == answers[1].headers["ETag"]
 
 
-def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(gateway: RunningGateway) -> None:
+def test_no_write_is_lost_or_doubled_if_one_of_two_gateways_dies(gateway: RunningGateway) -> None:
     servers = gateway.servers
     with RunningGateway(servers) as left, RunningGateway(servers) as right:
         left.client.put("/v1/keys/doors/n", content=b"0")
@@ -348,7 +346,7 @@ def test_of_two_gateways_one_may_die_and_nothing_is_lost_or_doubled(gateway: Run
         assert len(page["keys"]) == 81
 
 
-def test_what_machines_read_is_what_there_is() -> None:
+def test_openapi_lists_exactly_the_routes_of_the_api() -> None:
     there = {
         (route.path, route.method)
         for route in ROUTES

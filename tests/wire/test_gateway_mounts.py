@@ -101,7 +101,7 @@ def test_pages_are_sorted_over_the_edges_of_mounts(gateway: RunningGateway) -> N
     assert seen == list(KEYS)
 
 
-def test_what_a_pair_has_of_another_mount_is_not_shown(gateway: RunningGateway, table: Mounts) -> None:
+def test_keys_of_another_mount_in_a_pair_are_not_shown(gateway: RunningGateway, table: Mounts) -> None:
     with Clone(table.servers["/"], None) as before:
         before.set("/rates/old", b"moved").wait(WAIT_S)
         before.set("/zz", b"here").wait(WAIT_S)
@@ -155,7 +155,7 @@ def test_a_request_is_done_once_in_its_own_mount(gateway: RunningGateway, table:
     gateway.client.delete("/v1/keys/stock/once")
 
 
-def test_topics_and_what_goes_with_them_are_of_one_mount(gateway: RunningGateway) -> None:
+def test_topics_with_their_groups_and_conditions_are_of_one_mount(gateway: RunningGateway) -> None:
     client = gateway.client
     assert client.post("/v1/topics/orders/messages", content=b"one").status_code == 200
     assert client.put("/v1/topics/orders/groups/g?start=begin").status_code == 201
@@ -175,7 +175,7 @@ def test_topics_and_what_goes_with_them_are_of_one_mount(gateway: RunningGateway
     until(lambda: [each["group"] for each in client.get("/v1/groups").json()["groups"]] == ["g"])
 
 
-def test_a_reader_of_several_mounts_resumes_each_where_it_was(
+def test_a_reader_of_several_mounts_resumes_in_each_mount(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def go() -> None:
@@ -220,7 +220,7 @@ def test_a_reader_of_several_mounts_resumes_each_where_it_was(
         gateway.client.put(f"/v1/keys{key}", content=key.encode())
 
 
-def test_a_number_of_one_mount_is_refused_where_a_stream_has_several(gateway: RunningGateway) -> None:
+def test_a_stream_of_several_mounts_refuses_a_number_of_one_mount(gateway: RunningGateway) -> None:
     def status(prefix: str, after: str) -> tuple[int, str]:
         with gateway.client.stream("GET", "/v1/watch", params={"prefix": prefix, "after": after}) as answer:
             return answer.status_code, "" if answer.status_code == 200 else json.loads(answer.read())["detail"]
@@ -282,7 +282,7 @@ def test_a_clone_in_javascript_is_of_one_mount(gateway: RunningGateway, tmp_path
     assert gateway.client.delete("/v1/keys/rates/EUR/js").status_code == 200
 
 
-def test_readiness_is_the_worst_of_the_mounts_and_the_others_go_on(table: Mounts) -> None:
+def test_the_gateway_is_not_ready_if_one_mount_is_unreachable(table: Mounts) -> None:
     # No server is there.
     away = Mounts({**table.servers, "/away/": ["tcp://127.0.0.1:9"]})
     with pytest.MonkeyPatch.context() as patch:
@@ -305,7 +305,7 @@ def test_readiness_is_the_worst_of_the_mounts_and_the_others_go_on(table: Mounts
             assert ("/away/", "unreachable") in states and ("/", "active") in states
 
 
-def test_a_part_of_the_keys_needs_only_its_mounts(table: Mounts) -> None:
+def test_a_gateway_of_some_subtrees_follows_only_their_mounts(table: Mounts) -> None:
     with RunningGateway(text(table), "--subtree", "/rates/", "--subtree", "/.chp/topics/x/") as narrow:
         own = narrow.client.get("/v1/pair").json()["gateway"]
         assert [each["mount"] for each in own["mounts"]] == ["/", "/rates/", "/rates/EUR/"]
@@ -324,7 +324,7 @@ MAPPED = """
 """
 
 
-def test_each_pair_has_tokens_and_rules_for_its_mount_and_the_file_says_where_topics_are(tmp_path: Path) -> None:
+def test_each_mount_has_tokens_and_rules_of_its_own(tmp_path: Path) -> None:
     user = keys.new_pair()
     with contextlib.ExitStack() as stack:
         both = [

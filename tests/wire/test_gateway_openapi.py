@@ -105,7 +105,7 @@ def wrong(value: Any, schema: dict[str, Any], whole: dict[str, Any], at: str = "
         yield f"{at} is {value!r}"
 
 
-def test_every_answer_is_what_the_page_for_machines_says(pair: Pair) -> None:
+def test_every_answer_matches_the_openapi_document(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway:
         whole = gateway.client.get("/openapi.json").json()
         for method, path, url, given in ASKED:
@@ -136,5 +136,5 @@ def test_every_answer_is_what_the_page_for_machines_says(pair: Pair) -> None:
         (None, {"type": ["string", "number"]}),
     ],
 )
-def test_the_check_finds_what_is_wrong(value: Any, schema: dict[str, Any]) -> None:
+def test_the_schema_check_finds_wrong_values(value: Any, schema: dict[str, Any]) -> None:
     assert list(wrong(value, schema, {}))

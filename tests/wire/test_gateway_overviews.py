@@ -12,7 +12,7 @@ def named(gateway: RunningGateway) -> dict[str, str]:
     return {each["client"]: each["name"] for each in gateway.client.get("/v1/clients").json()["clients"]}
 
 
-def test_a_key_has_its_versions_with_when_and_by_whom_and_who_is_connected_has_that_name(pair: Pair) -> None:
+def test_the_versions_of_a_key_have_times_and_writers(pair: Pair) -> None:
     with Clone(pair.servers, name="writer") as clone, RunningGateway(pair.servers) as gateway:
         before_ms = time.time() * 1000 - 1000
         for value in (b"1", b"\xff", b"3"):
@@ -34,7 +34,7 @@ def test_a_key_has_its_versions_with_when_and_by_whom_and_who_is_connected_has_t
         assert gateway.client.get("/v1/versions?key=/never").json() == {"key": "/never", "versions": []}
 
 
-def test_a_server_hands_over_when_it_is_told_to_and_not_twice(pair: Pair) -> None:
+def test_a_server_hands_over_by_http_but_not_twice(pair: Pair) -> None:
     with Clone(pair.servers) as clone, RunningGateway(pair.servers) as gateway:
         clone.set("/a", b"1").wait(10)
         one, other = pair.servers
@@ -52,7 +52,7 @@ def test_a_server_hands_over_when_it_is_told_to_and_not_twice(pair: Pair) -> Non
         assert (silent.status_code, silent.json()["code"]) == (503, "unanswered")
 
 
-def test_what_is_asked_wrongly_is_told(pair: Pair) -> None:
+def test_bad_requests_for_overviews_are_refused_with_a_code(pair: Pair) -> None:
     with RunningGateway(pair.servers, "--subtree", "/a/") as gateway:
         for asked, status, code in (
             ("/v1/versions", 400, "bad-query"),
@@ -72,7 +72,7 @@ def test_what_is_asked_wrongly_is_told(pair: Pair) -> None:
         assert (answer.status_code, answer.json()["code"]) == (403, "read-only")
 
 
-def test_groups_have_lag_and_members_and_only_those_that_are_served(pair: Pair) -> None:
+def test_groups_of_served_topics_are_shown_with_lag_and_members(pair: Pair) -> None:
     with Clone(pair.servers) as clone:
         orders = clone.topic("orders")
         orders.create()

@@ -105,7 +105,7 @@ def told(gateway: RunningGateway, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_it_is_refused_in_forty_ways(gateway: RunningGateway, method: str, path: str) -> None:
+def test_each_path_refuses_every_malformed_request(gateway: RunningGateway, method: str, path: str) -> None:
     wrong = WRONG | (OF_BODIES if method in BODIED else {})
     assert len(wrong) >= 40
     for name, (form, statuses) in wrong.items():
@@ -122,7 +122,7 @@ def test_it_is_refused_in_forty_ways(gateway: RunningGateway, method: str, path:
         assert said["code"] and 10 < len(said["detail"]) < 500, (name, came)
 
 
-def test_nothing_is_left_of_it(gateway: RunningGateway) -> None:
+def test_refused_requests_leave_nothing_behind(gateway: RunningGateway) -> None:
     assert gateway.gateway.under_way == 0 == gateway.gateway.bodies.held
     assert (
         gateway.client.get("/v1/keys").json()["keys"] == [] and gateway.client.get("/v1/topics").json()["topics"] == []

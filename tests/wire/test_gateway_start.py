@@ -32,7 +32,7 @@ def refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_what_is_wrong_is_named_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flags_are_named_with_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = keys.client_file(tmp_path / "gate.toml", GATE, {"tcp://a:5556": keys.new_pair().public})
     assert "chp keygen" in refused(["--client-file", str(tmp_path / "none.toml")], capsys)
     assert "which has tcp://a:5556" in refused(["--client-file", str(file), "--servers", "tcp://b:5556"], capsys)
@@ -89,13 +89,13 @@ def test_mounts_beside_a_client_file_are_refused(tmp_path: Path, capsys: pytest.
     assert "its [mounts] name the mounts too" in said
 
 
-def test_a_port_that_is_taken_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_ends_the_gateway_with_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert run(["--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 3
     assert "give another port" in capsys.readouterr().err
 
 
-def test_help_says_where_to_look_and_how_it_ends() -> None:
+def test_help_names_paths_options_and_exit_codes() -> None:
     text = arguments().format_help()
     for word in ("/health", "/ready", "/metrics", "--client-file", "CHP_CLIENT_FILE", "exit codes", "examples"):
         assert word in text

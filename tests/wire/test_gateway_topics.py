@@ -24,7 +24,7 @@ def page(client: httpx.Client, path: str) -> tuple[list[Any], Any]:
     return [each.get("value", each.get("base64")) for each in told["messages"]], told["next"]
 
 
-def test_what_is_published_is_read_in_order_page_by_page_and_by_a_clone(pair: Pair) -> None:
+def test_published_messages_are_read_in_order_by_pages_and_by_a_clone(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:
         client = gateway.client
         made = client.put("/v1/topics/t", content=b'{"keep": "size", "max_messages": 1000}')
@@ -107,7 +107,7 @@ def asked() -> Any:
         ("GET", "/v1/topics/t/", b"", 404, "no-path"),
     ],
 )
-def test_what_is_wrong_is_a_problem_that_says_so_and_nothing_is_lost(
+def test_a_bad_topic_request_is_a_problem_and_publishes_nothing(
     asked: tuple[httpx.Client, httpx.Client], method: str, path: str, body: bytes, *, status: int, code: str
 ) -> None:
     whole, _ = asked
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_a_problem_that_says_so_and_nothing_is_lost(
     assert page(whole, MESSAGES) == (["1"], 0), "and nothing was published"
 
 
-def test_a_gateway_of_a_part_has_no_topics_outside_of_it(asked: tuple[httpx.Client, httpx.Client]) -> None:
+def test_a_gateway_of_a_subtree_has_no_topics_outside_the_subtree(asked: tuple[httpx.Client, httpx.Client]) -> None:
     _, part = asked
     assert part.get("/v1/topics").json() == {"topics": []}
     for answer in (part.get("/v1/topics/t"), part.get(MESSAGES), part.post(MESSAGES, content=b"2")):
@@ -148,7 +148,7 @@ def events(
     return found
 
 
-def test_messages_come_as_events_and_go_on_over_another_gateway_and_a_failover(pair: Pair) -> None:
+def test_message_events_go_on_over_another_gateway_and_a_failover(pair: Pair) -> None:
     with RunningGateway(pair.servers) as one, RunningGateway(pair.servers) as other, Clone(pair.servers) as clone:
         topic = clone.topic("t")
         topic.publish_many([b"%d" % i for i in range(500)]).wait(30)
@@ -163,7 +163,7 @@ def test_messages_come_as_events_and_go_on_over_another_gateway_and_a_failover(p
         assert found == [*((i, str(i)) for i in range(600)), (600, "last")]
 
 
-def test_a_reader_of_events_may_want_only_what_comes_and_is_told_what_ends_it(
+def test_a_message_stream_may_begin_at_the_latest_and_tells_its_end(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RunningGateway(pair.servers) as gateway, Clone(pair.servers) as clone:

@@ -61,7 +61,7 @@ async def read(where: dict[str, str], prefix: str, wanted: int, began: asyncio.E
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("readers_n", "updates"), [(30, 300), pytest.param(200, 1000, marks=pytest.mark.long)])
-def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(
+def test_every_reader_sees_each_change_once_over_a_restart_and_failover(
     pair: Pair, readers_n: int, updates: int
 ) -> None:
     where: dict[str, str] = {}
@@ -88,7 +88,7 @@ def test_every_reader_sees_all_in_order_and_once_over_a_restart_and_a_failover(
         asyncio.run(go(clone, RunningGateway(pair.servers))).stop()
 
 
-def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair) -> None:
+def test_a_watch_begins_with_a_snapshot_and_each_record_is_one_event(pair: Pair) -> None:
     async def go(gateway: RunningGateway, clone: Clone) -> None:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             stream = events(client, "/s/", None)
@@ -110,7 +110,7 @@ def test_a_reader_begins_with_what_there_is_and_a_record_is_one_event(pair: Pair
         asyncio.run(go(gateway, clone))
 
 
-def test_a_number_that_was_never_begins_with_a_snapshot(pair: Pair) -> None:
+def test_a_watch_from_an_unknown_number_begins_with_a_snapshot(pair: Pair) -> None:
     async def go(gateway: RunningGateway) -> str:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/", "77.5")))[1]
@@ -119,7 +119,7 @@ def test_a_number_that_was_never_begins_with_a_snapshot(pair: Pair) -> None:
         assert asyncio.run(go(gateway)) == "snapshot"
 
 
-def test_a_browser_that_comes_back_to_a_url_with_after_has_nothing_twice(pair: Pair) -> None:
+def test_last_event_id_counts_more_than_after_in_the_url(pair: Pair) -> None:
     async def go(gateway: RunningGateway, first: str, second: str) -> str:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False, verify=False) as client:
             return (await anext(events(client, "/s/", second, after=first)))[0]
@@ -149,9 +149,7 @@ def held_for_readers(gateway: RunningGateway) -> int:
     return max(each.transport.get_write_buffer_size() for each in gateway.server.server_state.connections)
 
 
-def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_reader_skips_old_values_and_takes_bounded_memory(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "KEPT", 20)
     monkeypatch.setattr(fanout, "TOGETHER", 200_000)
     # These are 9 MB in all, more than the buffers of the sockets take.
@@ -172,7 +170,7 @@ def test_who_is_too_slow_costs_one_write_and_gets_the_latest_of_each_key(
     assert b"event: snapshot" not in came and len(seen) < 200, "it was given all of them"
 
 
-def test_who_takes_nothing_for_long_is_cut_off_and_others_go_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_takes_nothing_is_cut_off_and_others_go_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SEND_S", 1.0)
     with Clone(pair.servers, subtree="/cut/") as clone, RunningGateway(pair.servers) as gateway:
         reader = stuck(gateway, "/cut/")

@@ -68,14 +68,14 @@ class Stranger:
         ("/v1/clone", {"Sec_WebSocket_Version": "8"}, 400, "bad-websocket"),
     ],
 )
-def test_a_head_that_is_not_taken_is_a_problem(
+def test_a_refused_websocket_request_is_answered_with_a_problem(
     gateway: RunningGateway, path: str, head: dict[str, str | None], status: int, code: str
 ) -> None:
     stranger = Stranger(gateway, path, **head)
     assert stranger.status == status and stranger.problem()["code"] == code
 
 
-def test_it_begins_with_the_servers_and_answers_pings(gateway: RunningGateway) -> None:
+def test_the_websocket_first_sends_the_servers_and_answers_pings(gateway: RunningGateway) -> None:
     stranger = Stranger(gateway)
     assert stranger.status == 101 and stranger.headers["sec-websocket-accept"] == "s3pplmbitxaq9kygzzhzrbk+xoo="
     server, port, frames = taken(stranger.hear(BINARY))
@@ -99,7 +99,7 @@ def test_it_begins_with_the_servers_and_answers_pings(gateway: RunningGateway) -
         (masked(BINARY, put(0, 1, [b"\1plain"])), 1008, "channel"),
     ],
 )
-def test_a_message_that_is_not_taken_ends_it_with_the_reason(
+def test_a_refused_message_closes_the_websocket_with_a_reason(
     gateway: RunningGateway, sent: bytes, code: int, why: str
 ) -> None:
     stranger = Stranger(gateway)
@@ -108,7 +108,7 @@ def test_a_message_that_is_not_taken_ends_it_with_the_reason(
     assert int.from_bytes(closed[:2], "big") == code and why in closed[2:].decode()
 
 
-def test_one_too_many_is_sent_to_another_gateway_and_who_leaves_makes_room(gateway: RunningGateway) -> None:
+def test_a_websocket_beyond_the_limit_is_refused_until_others_close(gateway: RunningGateway) -> None:
     both = [Stranger(gateway), Stranger(gateway)]
     third = Stranger(gateway)
     assert third.status == 429 and third.headers["retry-after"] == "5"

@@ -37,7 +37,7 @@ def _shown(found: re.Match[str]) -> str:
     return f"```chp2 {vector.name}\n{played.block(vector.frames)}```"
 
 
-def test_the_files_have_what_the_programs_say(request: pytest.FixtureRequest) -> None:
+def test_the_vector_files_match_the_messages_of_the_programs(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite"):
         for file, vectors in MADE.items():
             save(file, vectors)
@@ -52,11 +52,11 @@ def test_the_files_have_what_the_programs_say(request: pytest.FixtureRequest) ->
         assert not different, "review, then record: pytest --rewrite tests/wire/test_golden_chp2.py"
 
 
-def test_no_vector_is_there_twice() -> None:
+def test_vector_names_are_unique_over_all_files() -> None:
     assert len(VECTORS) + len(NONE) == sum(map(len, MADE.values()))
 
 
-def test_the_page_shows_the_session_as_the_file_has_it() -> None:
+def test_the_specification_shows_the_worked_session_of_the_vector_file() -> None:
     blocks = BLOCK.findall(SPEC)
     assert [name for name, _ in blocks] == list(FILES["session.json"])
     assert [text for _, text in blocks] == [played.block(vector.frames) for vector in FILES["session.json"].values()]
@@ -69,19 +69,19 @@ def test_every_vector_that_a_page_names_exists() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS.values(), ids=lambda v: v.name)
-def test_the_last_frame_means_what_is_written_beside_it(vector: Vector) -> None:
+def test_the_last_frame_of_each_vector_matches_its_decoded_value(vector: Vector) -> None:
     assert msgpack.unpackb(vector.frames[-1]) == vector.decoded
     assert packb(vector.decoded) == vector.frames[-1], "msgpack in its shortest form, str and bin kept apart"
 
 
 @pytest.mark.parametrize("name", [name for name, v in VECTORS.items() if v.message == "KVSET"])
-def test_what_clients_send_is_read_and_written_alike(name: str) -> None:
+def test_a_decoded_kvset_body_encodes_to_its_original_bytes(name: str) -> None:
     body = VECTORS[name].frames[-1]
     assert decode_segment(body).encode() == body
 
 
 @pytest.mark.parametrize("vector", NONE.values(), ids=lambda v: v.name)
-def test_what_is_none_is_refused_as_is_said(vector: Vector) -> None:
+def test_each_refused_vector_gets_its_recorded_verdict(vector: Vector) -> None:
     assert vector.verdict != "taken" and played.verdict(vector.message.lower(), vector.frames) == vector.verdict
 
 
@@ -93,17 +93,17 @@ def test_what_is_none_is_refused_as_is_said(vector: Vector) -> None:
         "kvset-a-delete-with-a-value",
     ],
 )
-def test_what_a_set_should_not_say_is_ignored(name: str) -> None:
+def test_an_unusual_kvset_is_still_taken(name: str) -> None:
     assert played.verdict("kvset", VECTORS[name].frames) == "taken"
 
 
-def test_what_is_taken_is_told_from_what_is_refused() -> None:
+def test_messages_of_the_worked_session_are_taken() -> None:
     assert played.verdict("kvset", VECTORS["session-6-kvset"].frames) == "taken"
     assert played.verdict("icanhaz", VECTORS["session-3-icanhaz-for-all"].frames) == "taken"
     assert played.verdict("update", VECTORS["session-7-update"].frames) == "taken"
 
 
-def test_what_is_said_of_a_session_is_its_public_id() -> None:
+def test_messages_about_a_session_name_its_public_id() -> None:
     session = VECTORS["kvset-of-two-keys"].frames[2]
     public = sha256(b"chp session" + session[:12]).digest()[:12] + session[12:]
     assert public_session(session) == public and f"`{public.hex()}`" in SPEC
@@ -112,13 +112,13 @@ def test_what_is_said_of_a_session_is_its_public_id() -> None:
     assert VECTORS["session-3-icanhaz-for-all"].decoded["session"] == public
 
 
-def test_the_table_of_binary_star_is_the_programs_own() -> None:
+def test_the_specification_shows_the_binary_star_table_of_the_program() -> None:
     rows = "\n".join("    " + line for line in diagram().splitlines())
     assert rows in SPEC
 
 
 @pytest.mark.parametrize("name", ["session-9-heartbeat-that-shows-a-gap", "session-12-kthxbai-of-a-resume"])
-def test_the_digest_goes_on_with_each_batch(name: str) -> None:
+def test_the_digest_links_each_batch_to_the_previous_ones(name: str) -> None:
     batches = [VECTORS["session-7-update"].frames[-1], VECTORS["session-11-records"].decoded[1]]
     digest = crc32(crc32(batches[0]).to_bytes(4, "big"))
     header = header_of(VECTORS[name].decoded[0])

@@ -60,26 +60,26 @@ def test_each_message_has_vectors() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_built_byte_for_byte(name: str) -> None:
+def test_each_message_is_built_byte_for_byte(name: str) -> None:
     assert BUILT[name] == GOLDEN[name].frames
 
 
 @pytest.mark.parametrize("vector", GOLDEN.values(), ids=lambda v: v.name)
-def test_read(vector: Vector) -> None:
+def test_each_vector_is_read_into_its_decoded_values(vector: Vector) -> None:
     parse, names = READERS[vector.message]
     found = parse(vector.frames)
     assert dict(zip(names, found if isinstance(found, tuple) else (found,), strict=True)) == vector.decoded
 
 
 @pytest.mark.parametrize("vector", REFUSED.values(), ids=lambda v: v.name)
-def test_refused(vector: Vector) -> None:
+def test_each_refused_vector_raises_its_error(vector: Vector) -> None:
     parse = parse_kvset_and_ttl if vector.message == "KVSET" else READERS[vector.message][0]
     with pytest.raises(getattr(errors, vector.verdict)) as caught:
         parse(vector.frames)
     assert type(caught.value).__name__ == vector.verdict
 
 
-def test_ttl_in_all_three_places() -> None:
+def test_a_ttl_is_read_from_kvset_kvpub_and_kvsync() -> None:
     now = 1_795_196_540.0
     assert ttl_ms_of(GOLDEN["kvset-ttl"].frames[3]) == 5000
     assert ttl_ms_of(GOLDEN["kvpub-ttl"].frames[3]) == 5000

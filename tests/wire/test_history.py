@@ -20,7 +20,7 @@ def told(versions: list[Version]) -> list[tuple[object, str, bool]]:
     return [(v.value, v.operation, v.expired) for v in versions]
 
 
-def test_what_a_key_was_since_when_and_by_whom(clone: Clone, server: TestServer) -> None:
+def test_history_shows_value_time_and_client_of_each_version(clone: Clone, server: TestServer) -> None:
     first = clone.set("/a/k", b"1").wait(WAIT_S)
     clone.set("/a/other", b"x").wait(WAIT_S)
     clone.delete("/a/k").wait(WAIT_S)
@@ -42,13 +42,13 @@ def test_what_a_key_was_since_when_and_by_whom(clone: Clone, server: TestServer)
     assert told(clone.history("/a/k", limit=1, timeout=WAIT_S)) == [(None, "delete", True)]
 
 
-def test_a_key_without_a_folder_and_one_that_nobody_set(clone: Clone) -> None:
+def test_history_of_a_key_without_a_folder_and_of_an_unset_key(clone: Clone) -> None:
     clone.set("plain", b"1").wait(WAIT_S)
     assert told(clone.history("plain", timeout=WAIT_S)) == [(b"1", "set", False)]
     assert clone.history("/never", timeout=WAIT_S) == []
 
 
-def test_a_record_of_several_clients_names_nobody(clone: Clone, server: TestServer) -> None:
+def test_a_version_from_a_record_of_several_clients_names_no_client(clone: Clone, server: TestServer) -> None:
     """Both are in one record if the server takes them in one turn."""
     with Clone(server.address, subtree=None) as other:
         for i in range(200):
@@ -60,7 +60,7 @@ def test_a_record_of_several_clients_names_nobody(clone: Clone, server: TestServ
     pytest.skip("the server never took two clients' sets in one turn")
 
 
-def test_values_are_decoded_and_what_can_not_be_is_bytes(server: TestServer, clone: Clone) -> None:
+def test_history_decodes_values_and_keeps_undecodable_ones_as_bytes(server: TestServer, clone: Clone) -> None:
     for value in (b"1", b"{"):
         clone.set("/j", value).wait(WAIT_S)
     with Clone(server.address, codec="json") as reader:
@@ -73,7 +73,7 @@ def test_values_are_decoded_and_what_can_not_be_is_bytes(server: TestServer, clo
     asyncio.run(main())
 
 
-def test_bad_input_is_named(clone: Clone) -> None:
+def test_history_refuses_an_empty_key_and_a_bad_limit(clone: Clone) -> None:
     with pytest.raises(BadKey):
         clone.history("")
     for limit in (0, 10_001, "3"):
@@ -81,7 +81,7 @@ def test_bad_input_is_named(clone: Clone) -> None:
             clone.history("/a", limit=limit)  # type: ignore[arg-type]
 
 
-def test_it_is_asked_of_whoever_is_active(pair: Pair) -> None:
+def test_history_is_answered_after_a_failover(pair: Pair) -> None:
     with Clone(pair.servers) as clone:
         clone.wait_until_synced(WAIT_S)
         clone.set("/a", b"1").wait(WAIT_S)
@@ -90,7 +90,7 @@ def test_it_is_asked_of_whoever_is_active(pair: Pair) -> None:
         assert told(clone.history("/a", timeout=WAIT_S)) == [(b"1", "set", False), (b"2", "set", False)]
 
 
-def test_the_command(clone: Clone, run: Callable[..., Result]) -> None:
+def test_the_history_command_prints_each_version(clone: Clone, run: Callable[..., Result]) -> None:
     clone.set("/a", b"1", ttl=60).wait(WAIT_S)
     clone.delete("/a").wait(WAIT_S)
     lines = run("history", "/a", "--json").stdout.splitlines()

@@ -21,7 +21,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
-def test_a_request_that_means_nothing_is_refused(server: TestServer, options: dict[str, Any]) -> None:
+def test_a_request_with_invalid_options_is_refused(server: TestServer, options: dict[str, Any]) -> None:
     with Hand(server.address) as hand:
         dealer = hand.dealer()
         request = hand.ask(dealer, "", **options)
@@ -29,7 +29,7 @@ def test_a_request_that_means_nothing_is_refused(server: TestServer, options: di
         assert hand.sync()[-1][0][0] == 5, "the server goes on"
 
 
-def test_a_feed_from_below_all_numbers_is_not_retained(server: TestServer) -> None:
+def test_a_feed_from_a_negative_number_is_not_retained(server: TestServer) -> None:
     with Hand(server.address) as hand:
         assert hand.sync("", feed=True, **{"from": -1})[-1][0][2] == "retained"
         assert hand.sync()[-1][0][0] == 5, "the server goes on"

@@ -62,7 +62,7 @@ def test_parts_are_disjoint_and_of_one_number() -> None:
         assert read(hand, planned, 1, 3) == parts[2], "a part may be read again"
 
 
-def test_many_plans_at_once_wait_for_nothing() -> None:
+def test_an_image_counts_toward_the_byte_limit_only_once_read() -> None:
     """A plan keeps a number, and what is read of it an image. The bound is that of the keys of all images."""
     with TestServer(Limits(images_bytes_max=10 * 57 * 50, images_maps_max=0)) as server, Hand(server.address) as hand:
         session, planned = hand.session(), []
@@ -78,7 +78,7 @@ def test_many_plans_at_once_wait_for_nothing() -> None:
         assert i == 50
 
 
-def test_a_question_that_waits_for_room_is_said_in_the_log(
+def test_the_client_logs_once_that_the_server_has_no_room_for_images(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ask_port, "BUSY_S", 0.2)
@@ -92,7 +92,7 @@ def test_a_question_that_waits_for_room_is_said_in_the_log(
     assert len(said) == 1 and "the images that are read hold" in said[0]
 
 
-def test_numbers_are_bounded_and_one_that_was_read_makes_room(hand: Hand) -> None:
+def test_a_finished_read_makes_room_for_another_kept_number(hand: Hand) -> None:
     session, planned = hand.session(), []
     for i in range(3):
         session.put({"/a": b"%d" % i})
@@ -125,7 +125,7 @@ def test_ill_formed_requests_are_refused(hand: Hand, options: dict[str, Any]) ->
     assert header[0] == REFUSED and header[2] == "bad"
 
 
-def test_a_probe_ends_with_a_record(hand: Hand) -> None:
+def test_a_probe_ends_at_the_end_of_a_record(hand: Hand) -> None:
     session = hand.session()
     numbers = [session.put({f"/{n}/{i}": b"" for i in range(10)}) + 9 for n in range(5)]
     first = ask(hand, "", **{"from": 0, "feed": True, "probe": 0})[2]
@@ -140,7 +140,7 @@ def test_a_probe_ends_with_a_record(hand: Hand) -> None:
     assert ask(hand, "", **{"from": numbers[0], "feed": True, "probe": -1})[2] == "bad"
 
 
-def test_who_means_another_store_is_refused(hand: Hand) -> None:
+def test_a_request_for_another_store_is_refused(hand: Hand) -> None:
     hand.session().put({"/a": b"1"})
     probe = {"from": 0, "feed": True, "probe": 0}
     store = ask(hand, "", **probe)[2]["store"]
@@ -172,7 +172,7 @@ def test_the_store_id_survives_failover_and_restart(tmp_path: Any) -> None:
         assert other.status()["store"] == store
 
 
-def test_a_packed_part_says_the_same_in_four_pieces(hand: Hand) -> None:
+def test_a_packed_part_has_the_contents_of_the_plain_part(hand: Hand) -> None:
     items = {f"/a/{i}" + "é" * (i % 3): b"x" * i for i in range(25)}
     hand.session().put(items, t=[[0], [60_000]])
     planned = plan(hand)

@@ -37,7 +37,7 @@ def files_of(server: TestServer) -> list[Path]:
     return [Path(place).with_name(str(int(Path(place).name) + i)) for i in range(3)]
 
 
-def test_a_clone_by_files_and_one_by_ports_have_the_same(directory: Path) -> None:
+def test_clones_over_ipc_and_over_tcp_hold_equal_contents(directory: Path) -> None:
     with TestServer(ipc=str(directory / "new")) as server:
         with Clone(server.config.ipc_address) as near, Clone(server.address) as far:
             near.wait_until_synced(WAIT_S)
@@ -49,7 +49,7 @@ def test_a_clone_by_files_and_one_by_ports_have_the_same(directory: Path) -> Non
             assert admin.ask(server.config.ipc_address, "status").facts["state"] == "active"
 
 
-def test_the_files_and_their_directory_are_nobody_elses(directory: Path) -> None:
+def test_only_the_owner_can_access_the_socket_files_and_directory(directory: Path) -> None:
     with TestServer(ipc=str(directory / "new")) as server:
         assert stat.S_IMODE((directory / "new").stat().st_mode) == 0o700
         assert [stat.S_IMODE(file.stat().st_mode) for file in files_of(server)] == [0o700] * 3
@@ -63,7 +63,7 @@ def test_a_directory_where_others_may_write_is_refused(directory: Path) -> None:
         TestServer(ipc=str(directory)).__enter__()
 
 
-def test_files_that_another_server_listens_on_are_not_taken_from_it(directory: Path) -> None:
+def test_a_server_does_not_take_socket_files_in_use_by_another_server(directory: Path) -> None:
     with TestServer(ipc=str(directory)) as server:
         port = server.config.bind.rpartition(":")[2]
         with pytest.raises(CannotStart, match="another server listens on"):
@@ -72,7 +72,7 @@ def test_files_that_another_server_listens_on_are_not_taken_from_it(directory: P
             clone.set("/a", b"1").wait(WAIT_S)
 
 
-def test_the_files_of_one_that_was_killed_are_taken(directory: Path) -> None:
+def test_a_server_takes_socket_files_left_by_a_killed_server(directory: Path) -> None:
     with TestServer(ipc=str(directory)) as server:
         old, bind = files_of(server), server.config.bind
     for file in old:
@@ -82,7 +82,7 @@ def test_the_files_of_one_that_was_killed_are_taken(directory: Path) -> None:
         clone.set("/a", b"1").wait(WAIT_S)
 
 
-def test_a_clone_fails_over_by_files(directory: Path) -> None:
+def test_a_clone_fails_over_between_ipc_addresses(directory: Path) -> None:
     async def use(addresses: list[str]) -> None:
         async with AsyncClone(addresses) as clone:
             await clone.wait_until_synced(WAIT_S)
@@ -95,7 +95,7 @@ def test_a_clone_fails_over_by_files(directory: Path) -> None:
         asyncio.run(use([server.config.ipc_address for server in (pair.primary, pair.backup)]))
 
 
-def test_what_the_other_end_of_a_file_leaves_unread_is_seen(directory: Path) -> None:
+def test_unread_data_on_an_ipc_connection_is_detected(directory: Path) -> None:
     file = str(directory / "s")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as theirs:
         listener.bind(file)
@@ -115,7 +115,7 @@ def test_what_the_other_end_of_a_file_leaves_unread_is_seen(directory: Path) -> 
             assert connections.taken(ours.fileno(), ("process", -1)) is None
 
 
-def test_a_reader_by_a_file_that_takes_everything_is_not_cut_off_however_large_it_is(directory: Path) -> None:
+def test_an_ipc_reader_that_takes_large_values_is_not_cut_off(directory: Path) -> None:
     limits = replace(DEFAULT, subscriber_bytes_max=8 << 20)
     with TestServer(limits, ipc=str(directory)) as server, Clone(server.config.ipc_address) as clone:
         clone.wait_until_synced(WAIT_S)
@@ -124,7 +124,7 @@ def test_a_reader_by_a_file_that_takes_everything_is_not_cut_off_however_large_i
         assert server.server is not None and server.server.sockets.subscribers.cut == 0
 
 
-def test_a_reader_by_a_file_that_takes_nothing_is_cut_off_and_no_other(directory: Path) -> None:
+def test_only_an_ipc_reader_that_takes_nothing_is_cut_off(directory: Path) -> None:
     limits = replace(DEFAULT, subscriber_bytes_max=8 << 20)
     with TestServer(limits, ipc=str(directory)) as server, zmq.Context() as context, context.socket(zmq.SUB) as deaf:
         deaf.linger, deaf.rcvhwm = 0, 1

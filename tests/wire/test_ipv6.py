@@ -54,7 +54,7 @@ def test_a_pair_and_its_clients_meet_at_ipv6_addresses(tmp_path: Path, keyed: bo
             assert port.ask("", image=0, prefix="", count=True)["keys"] == 1
 
 
-def test_one_listener_takes_both_kinds() -> None:
+def test_one_listener_accepts_ipv4_and_ipv6_clients() -> None:
     port = free_port()
     with TestServer(bind=f"tcp://*:{port}"):
         for host in ("127.0.0.1", "[::1]"):

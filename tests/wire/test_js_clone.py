@@ -79,7 +79,7 @@ def raise_here(clone: Clone, times: int) -> None:
 
 @node
 @pytest.mark.slow
-def test_sets_in_node(pair: Pair, tmp_path: Path) -> None:
+def test_the_js_clone_sets_and_watches_keys_in_node(pair: Pair, tmp_path: Path) -> None:
     with RunningGateway(pair.servers) as gateway:
         text = f"const urls = ['{gateway.url}'];{SETS}console.log(JSON.stringify(said));process.exit();"
         with Program(tmp_path, text) as program:
@@ -90,7 +90,7 @@ def test_sets_in_node(pair: Pair, tmp_path: Path) -> None:
 
 @node
 @pytest.mark.slow
-def test_four_in_node_and_four_in_python_raise_one_counter_exactly(pair: Pair, tmp_path: Path) -> None:
+def test_four_node_and_four_python_clones_raise_one_counter_exactly(pair: Pair, tmp_path: Path) -> None:
     with Clone(pair.servers, subtree="/js/") as clone, RunningGateway(pair.servers) as gateway:
         clone.set("/js/n", b"0").wait(10)
         text = f"""{RAISE}
@@ -130,7 +130,7 @@ clone.close();
 
 @node
 @pytest.mark.slow
-def test_after_100_000_updates_two_cuts_and_a_failover_it_equals_a_dump(pair: Pair, tmp_path: Path) -> None:
+def test_the_js_clone_equals_a_python_clone_after_cuts_and_a_failover(pair: Pair, tmp_path: Path) -> None:
     first, second = RunningGateway(pair.servers), RunningGateway(pair.servers)
     with first, second, Clone(pair.servers, subtree="/w/") as clone:
         with Program(tmp_path, f"const urls = ['{first.url}', '{second.url}'];{FOLLOW}") as program:
@@ -163,7 +163,7 @@ def serve(route: Any) -> None:
 
 @browser
 @pytest.mark.slow
-def test_the_same_in_a_browser(pair: Pair) -> None:
+def test_the_js_clone_sets_and_watches_keys_in_a_browser(pair: Pair) -> None:
     from playwright.sync_api import sync_playwright
 
     with RunningGateway(pair.servers, "--write") as gateway, sync_playwright() as play:
@@ -179,7 +179,7 @@ def test_the_same_in_a_browser(pair: Pair) -> None:
 
 @browser
 @pytest.mark.slow
-def test_a_page_writes_only_with_write(pair: Pair) -> None:
+def test_a_read_only_gateway_refuses_writes_of_a_page(pair: Pair) -> None:
     from playwright.sync_api import sync_playwright
 
     with RunningGateway(pair.servers) as gateway, sync_playwright() as play:
@@ -199,7 +199,7 @@ def test_a_page_writes_only_with_write(pair: Pair) -> None:
         )
 
 
-def test_the_types_name_what_the_module_has() -> None:
+def test_the_js_module_matches_its_types_and_needs_no_library() -> None:
     code, types = (FOLDER / "chp.js").read_text(), (FOLDER / "chp.d.ts").read_text()
     for name in ("open", "synced", "get", "has", "entry", "keys", "watch", "set", "delete", "batch", "verify", "close"):
         assert f" {name}(" in code and f" {name}(" in types, name

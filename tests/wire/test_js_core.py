@@ -89,7 +89,7 @@ def talk(tmp_path: Path) -> Any:
         yield Talk(program)
 
 
-def test_an_acknowledgement_of_a_higher_epoch_shows_the_active(talk: Talk) -> None:
+def test_the_client_follows_the_server_that_acknowledges_in_a_higher_epoch(talk: Talk) -> None:
     talk.join()
     talk.ask("set", 10, "/r/1")
     said = talk.told(20, 1, OWN, number_of(6, 1), ACK, [[1, 1, number_of(6, 1)]], 1)
@@ -109,7 +109,7 @@ def test_a_server_of_a_lower_epoch_is_followed_a_second_after_a_vote(talk: Talk)
     assert talk.greet(6200, 1, ACTIVE, number_of(4, 2)) == [[1, 16, "0"]], "nobody rose above epoch 5"
 
 
-def test_a_server_that_can_not_be_asked_is_believed_in_the_end(talk: Talk) -> None:
+def test_a_lower_epoch_server_is_followed_in_the_end_without_a_vote(talk: Talk) -> None:
     talk.join()
     talk.receive(100, 1, COLLECTOR, b"\x00")
     for now in (5000, 20_000, 34_000):
@@ -118,7 +118,7 @@ def test_a_server_that_can_not_be_asked_is_believed_in_the_end(talk: Talk) -> No
     assert talk.greet(35_500, 1, ACTIVE, number_of(4, 2)) == [[1, 16, "0"]]
 
 
-def test_refusals_of_later_batches_do_not_hide_those_of_the_oldest_one(talk: Talk) -> None:
+def test_refusals_of_later_batches_do_not_hide_refusals_of_the_oldest_batch(talk: Talk) -> None:
     talk.join()
     for no in (1, 2, 3):
         talk.ask("set", 10, f"/r/{no}")

@@ -55,7 +55,7 @@ def frames(name: str) -> list[str]:
     return [frame.hex() for frame in VECTORS[name].frames]
 
 
-def test_every_body_of_the_page_is_read_as_is_written_beside_it_and_written_alike(tmp_path: Path) -> None:
+def test_the_js_codec_reads_and_writes_each_vector_without_floats(tmp_path: Path) -> None:
     bodies = {name: vector for name, vector in VECTORS.items() if not has_float(vector.decoded)}
     text = HELPERS + (
         "for (const [name, body] of await hear()) "
@@ -88,7 +88,7 @@ for (;;) {
 )
 
 
-def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> None:
+def test_the_js_core_goes_through_the_worked_session(tmp_path: Path) -> None:
     public = VECTORS["session-3-icanhaz-for-all"].decoded["session"]
     with Program(tmp_path, CORE) as program:
 
@@ -131,7 +131,7 @@ def test_it_goes_through_the_worked_session_as_the_page_does(tmp_path: Path) -> 
         assert sum(int(row[2]) for row in said["held"]) % (1 << 64) == kthxbai[4] and said["garbage"] == 0
 
 
-def test_what_is_none_is_counted_and_changes_nothing(tmp_path: Path) -> None:
+def test_refused_updates_change_nothing_in_the_js_core(tmp_path: Path) -> None:
     updates = {name: vector for name, vector in NONE.items() if vector.message == "UPDATE"}
     with Program(tmp_path, CORE) as program:
         program.tell([SESSION.hex(), bytes(16).hex()])
@@ -143,7 +143,7 @@ def test_what_is_none_is_counted_and_changes_nothing(tmp_path: Path) -> None:
         assert len(updates) >= 5 and said["garbage"] >= 2
 
 
-def test_the_digest_is_the_page_s(tmp_path: Path) -> None:
+def test_the_js_digest_equals_the_digest_of_the_worked_session(tmp_path: Path) -> None:
     bodies = [VECTORS["session-7-update"].frames[-1], packb(VECTORS["session-11-records"].decoded[1])]
     text = "say((await hear()).map(bytes).reduce((digest, each) => linked(digest, each), 0));\nprocess.exit();"
     with Program(tmp_path, HELPERS + text) as program:

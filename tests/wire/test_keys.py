@@ -59,7 +59,7 @@ def first_event(endpoint: str, kind: int, key: KeyPair | None, server_key: bytes
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(keyed_pair: Pair, offset: int) -> None:
+def test_a_client_without_a_known_key_is_cut_off_on_every_port(keyed_pair: Pair, offset: int) -> None:
     server = keyed_pair.primary
     assert handshake(server, offset, None) in NOT_OURS
     assert handshake(server, offset, STRANGER) == "auth"
@@ -67,14 +67,14 @@ def test_who_has_no_key_or_an_unknown_one_is_cut_on_every_port(keyed_pair: Pair,
     assert handshake(server, offset, ALICE, keys.new_pair().public) == "no detail"
 
 
-def test_a_user_is_let_in_on_the_ports_of_clients_and_the_peer_on_its_own(keyed_pair: Pair) -> None:
+def test_users_and_the_peer_are_let_in_only_at_their_own_ports(keyed_pair: Pair) -> None:
     assert [handshake(keyed_pair.primary, i, ALICE) for i in range(4)] == ["in", "in", "in", "auth"]
     text = (directory(keyed_pair.backup) / "server.secret").read_text()
     peer = keyfiles.read_secret(text)
     assert [handshake(keyed_pair.primary, i, peer) for i in range(4)] == ["auth", "auth", "auth", "in"]
 
 
-def test_strangers_are_counted(keyed_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handshakes_without_a_known_key_are_counted(keyed_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribers, "IDLE_S", 0.1)
     server = keyed_pair.primary.server
     assert server is not None
@@ -84,7 +84,7 @@ def test_strangers_are_counted(keyed_pair: Pair, monkeypatch: pytest.MonkeyPatch
     until(lambda: server.core.committer.counts["handshakes_failed"] >= 1, "the client without one too")
 
 
-def test_a_pair_whose_servers_do_not_know_each_other_never_meets(tmp_path: Path) -> None:
+def test_a_pair_with_a_wrong_peer_key_does_not_get_in_sync(tmp_path: Path) -> None:
     a, b = keys.pair_of_directories(tmp_path)
     (b / "peer.pub").write_text((b / "server.pub").read_text().replace(keys.public_of(b).decode(), stranger_text()))
     p, q = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
@@ -104,7 +104,7 @@ def stranger_text() -> str:
     return STRANGER.public.decode()
 
 
-def test_a_user_that_is_added_is_let_in_and_one_that_is_removed_is_not(keyed_pair: Pair) -> None:
+def test_an_added_user_is_let_in_and_a_removed_user_is_refused(keyed_pair: Pair) -> None:
     bob = keys.new_pair()
     assert handshake(keyed_pair.primary, 0, bob) == "auth"
     keys.admit(directory(keyed_pair.primary), "bob", bob)
@@ -114,7 +114,7 @@ def test_a_user_that_is_added_is_let_in_and_one_that_is_removed_is_not(keyed_pai
     assert handshake(keyed_pair.primary, 0, ALICE) == "in"
 
 
-def test_programs_of_rfc_12_come_by_the_plain_ports(tmp_path: Path) -> None:
+def test_clients_without_keys_connect_at_the_plain_ports(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path)
     plain = f"tcp://127.0.0.1:{free_port()}"
     with TestServer(keys=str(a), plain_bind=plain) as server:
@@ -129,7 +129,7 @@ def test_programs_of_rfc_12_come_by_the_plain_ports(tmp_path: Path) -> None:
         assert first_event(plain, zmq.DEALER, STRANGER, keys.public_of(a)) in NOT_OURS
 
 
-def test_files_beside_the_ports_want_no_key(tmp_path: Path) -> None:
+def test_an_ipc_client_needs_no_key(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path)
     folder = tmp_path / "run"
     with TestServer(keys=str(a), ipc=str(folder)) as server:

@@ -98,7 +98,7 @@ def _switched(admin: Admin, active: str) -> bool:
     return True
 
 
-def test_a_server_s_key_is_changed_under_load(tmp_path: Path) -> None:
+def test_changing_server_keys_under_load_loses_no_set(tmp_path: Path) -> None:
     """One server after the other, the passive each time: stop it, let the other one have its new key, start it."""
     pair, a, b = pair_with_keys(tmp_path)
     new = {a: keys.new_pair(), b: keys.new_pair()}
@@ -137,7 +137,7 @@ def _passive(pair: Pair, a: Path, b: Path) -> tuple[TestServer, Path, Path]:
     return (pair.backup, b, a) if pair.primary.server.core.active else (pair.primary, a, b)
 
 
-def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
+def test_changing_a_client_key_under_load_loses_no_set(tmp_path: Path) -> None:
     pair, a, b = pair_with_keys(tmp_path)
     known = keys.known(pair)
     old = keys.client_file(tmp_path / "old.toml", ALICE, known)
@@ -162,7 +162,7 @@ def test_a_client_s_key_is_changed_under_load(tmp_path: Path) -> None:
             assert load.stale_s == 0.0, "the user's other key goes on"
 
 
-def test_names_that_servers_give_are_nobody_s(tmp_path: Path) -> None:
+def test_a_key_file_with_a_reserved_name_admits_no_user(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     for name in ("local", "peer", "local.2"):
         keys.admit(a, name, keys.new_pair())
@@ -174,7 +174,7 @@ def test_names_that_servers_give_are_nobody_s(tmp_path: Path) -> None:
         Keyring(str(tmp_path / "nowhere"), has_peer=True)
 
 
-def test_contents_of_servers_with_keys_are_compared(tmp_path: Path) -> None:
+def test_reading_contents_of_a_keyed_server_needs_a_client_file(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     with TestServer(keys=str(a)) as server:
         file = keys.client_file(tmp_path / "alice.toml", ALICE, {server.address: keys.public_of(a)})
@@ -201,7 +201,7 @@ def garbage(rng: random.Random) -> bytes:
     return bytes(begin) + hello * rng.randint(0, 2) + rng.randbytes(rng.randint(0, 300))
 
 
-def test_handshakes_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
+def test_garbage_handshakes_are_counted_and_disturb_no_client(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     rng = random.Random(7)
     with TestServer(keys=str(a)) as server:
@@ -224,7 +224,7 @@ def test_handshakes_that_make_no_sense_harm_nobody(tmp_path: Path) -> None:
         assert core.committer.counts["defects"] == 0 and set(core.state.map.values) == {"/a"}
 
 
-def test_every_question_of_zap_is_answered_and_only_what_is_known_is_let_in(tmp_path: Path) -> None:
+def test_the_zap_handler_answers_each_question_and_refuses_unknown_keys(tmp_path: Path) -> None:
     a, _ = keys.pair_of_directories(tmp_path, ("alice", ALICE))
     ring, rng, known = Keyring(str(a), has_peer=True), random.Random(3), keyfiles.decode(ALICE.public.decode())
     peer = keyfiles.decode(keyfiles.read_public((a / "peer.pub").read_text()).decode())

@@ -37,13 +37,13 @@ def pod() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "StatefulSet"])
-def test_the_api_would_take_it(kind: str) -> None:
+def test_the_kubernetes_schemas_accept_each_manifest(kind: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for version in (OLDEST, validate.latest_version()):
         validate.validate(documents()[kind], version, strict=True)
 
 
-def test_its_parts_belong_together() -> None:
+def test_the_manifests_refer_to_each_other_consistently() -> None:
     found, (container,) = documents(), pod()["containers"]
     whole = found["StatefulSet"]["spec"]
     assert whole["replicas"] == 2 and whole["podManagementPolicy"] == "Parallel"
@@ -80,7 +80,7 @@ def program(folder: Path, name: str, what: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_a_pod_has_the_role_of_its_ordinal_and_its_keys_also_when_it_starts_again(tmp_path: Path) -> None:
+def test_a_pod_keeps_role_and_keys_of_its_ordinal_over_restarts(tmp_path: Path) -> None:
     (script,) = pod()["containers"][0]["args"]
     script = script.replace("/etc/chp", f"{tmp_path}/etc").replace("/run/chp", f"{tmp_path}/run")
     program(tmp_path / "bin", "chp-server", f"{sys.executable} -m chp_server --show-config")

@@ -37,7 +37,7 @@ def test_a_function_is_called_with_each_change_under_its_prefix(clone: Clone) ->
     assert told.empty()
 
 
-def test_it_may_begin_with_what_is_there_and_may_set_and_wait(clone: Clone) -> None:
+def test_a_listener_may_start_at_a_snapshot_and_wait_for_a_set(clone: Clone) -> None:
     clone.set("/in/a", b"1").wait(WAIT_S)
     done: SimpleQueue[bytes] = SimpleQueue()
 
@@ -49,7 +49,7 @@ def test_it_may_begin_with_what_is_there_and_may_set_and_wait(clone: Clone) -> N
     assert done.get(timeout=WAIT_S) == b"1"
 
 
-def test_what_it_raises_is_logged_a_bounded_number_of_times_and_it_goes_on(
+def test_errors_of_a_listener_are_logged_a_bounded_number_of_times(
     clone: Clone, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: SimpleQueue[str] = SimpleQueue()
@@ -67,7 +67,7 @@ def test_what_it_raises_is_logged_a_bounded_number_of_times_and_it_goes_on(
     assert len(found) == listeners.LOGGED and "ZeroDivisionError" in caplog.text
 
 
-def test_a_value_that_can_not_be_decoded_is_logged_with_its_key_and_hides_no_other(
+def test_an_undecodable_value_is_logged_and_hides_no_other_change(
     server: TestServer, clone: Clone, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: SimpleQueue[object] = SimpleQueue()
@@ -79,7 +79,7 @@ def test_a_value_that_can_not_be_decoded_is_logged_with_its_key_and_hides_no_oth
     assert "key '/a': the value b'{' is not JSON" in caplog.text
 
 
-def test_one_that_is_too_slow_is_told_all_that_is_held_anew(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_falls_behind_is_told_all_keys_again(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
     told: SimpleQueue[str] = SimpleQueue()
     go = threading.Event()
 
@@ -98,7 +98,7 @@ def test_one_that_is_too_slow_is_told_all_that_is_held_anew(clone: Clone, caplog
     assert "slow is told all that is held anew" in caplog.text and "changes behind" in caplog.text
 
 
-def test_what_can_not_be_called_and_what_can_not_be_watched(clone: Clone) -> None:
+def test_on_refuses_bad_arguments_and_a_closed_clone(clone: Clone) -> None:
     with pytest.raises(BadInput, match="listener"):
         clone.on("/a/")(3)  # type: ignore[type-var]
     with pytest.raises(BadInput, match="on_bad"):
@@ -108,7 +108,7 @@ def test_what_can_not_be_called_and_what_can_not_be_watched(clone: Clone) -> Non
         clone.on("/a/")(print)
 
 
-def test_a_log_that_does_not_reach_back_ends_it_with_an_error(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_ends_if_its_start_is_not_in_the_log(clone: Clone, caplog: pytest.LogCaptureFixture) -> None:
     ended = threading.Event()
     calls: list[Change] = []
 
@@ -128,7 +128,7 @@ def test_a_log_that_does_not_reach_back_ends_it_with_an_error(clone: Clone, capl
     assert not calls
 
 
-def test_the_same_with_await(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_async_clones_call_coroutine_and_plain_listeners(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         told: asyncio.Queue[str] = asyncio.Queue()
         async with AsyncClone(server.address) as clone:
@@ -156,7 +156,7 @@ def test_the_same_with_await(server: TestServer, caplog: pytest.LogCaptureFixtur
     asyncio.run(asyncio.wait_for(main(), WAIT_S))
 
 
-def test_a_coroutine_that_waits_for_ever_is_cancelled_at_the_end(
+def test_a_coroutine_listener_that_never_ends_is_cancelled_at_close(
     server: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chp_client.clone.aio.CALLBACKS_S", 0.01)

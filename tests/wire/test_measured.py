@@ -39,7 +39,7 @@ class Told:
         self.rows.append(("changes", n))
 
 
-def test_what_it_is_told(server: TestServer) -> None:
+def test_metrics_are_told_acknowledgements_refusals_states_and_changes(server: TestServer) -> None:
     told = Told()
     with Clone(server.address, metrics=told) as clone:
         clone.wait_until_synced(WAIT_S)
@@ -55,7 +55,7 @@ def test_what_it_is_told(server: TestServer) -> None:
     assert all(0 <= each < WAIT_S for each in told.seconds) and told.seconds
 
 
-def test_one_that_raises_is_logged_once_and_harms_nobody(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_errors_are_logged_once_and_stop_no_set(server: TestServer, caplog: pytest.LogCaptureFixture) -> None:
     class Wrong(Told):
         def acknowledged(self, durability: str, seconds: float) -> None:
             raise ZeroDivisionError
@@ -66,7 +66,7 @@ def test_one_that_raises_is_logged_once_and_harms_nobody(server: TestServer, cap
     assert caplog.text.count("metrics of a Clone raised") == 1
 
 
-def test_an_async_clone_has_them_too(server: TestServer) -> None:
+def test_an_async_clone_reports_to_its_metrics_too(server: TestServer) -> None:
     told = Told()
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_an_async_clone_has_them_too(server: TestServer) -> None:
     assert ("acknowledged", "applied") in told.rows
 
 
-def test_the_example_of_the_page(server: TestServer) -> None:
+def test_the_example_of_the_metrics_page_works(server: TestServer) -> None:
     prometheus = pytest.importorskip("prometheus_client")
     [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.S)
     names: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def test_the_example_of_the_page(server: TestServer) -> None:
     assert 'clone_ack_seconds_count{durability="applied"} 1.0' in shown
 
 
-def test_batches_that_are_left_when_it_is_closed_are_told_of() -> None:
+def test_batches_left_at_close_are_reported_as_refused() -> None:
     told = Told()
     with Clone("tcp://127.0.0.1:1", metrics=told) as clone:
         ticket = clone.set("/a", b"1")
@@ -98,7 +98,7 @@ def test_batches_that_are_left_when_it_is_closed_are_told_of() -> None:
     assert told.rows.count(("refused", "closed")) == 1 and ("state", "CLOSED") in told.rows
 
 
-def test_prometheus_if_it_is_installed(server: TestServer) -> None:
+def test_clones_of_one_process_share_prometheus_metrics(server: TestServer) -> None:
     client = pytest.importorskip("prometheus_client")
     # All Clones of a process share the registered metrics.
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_prometheus_if_it_is_installed(server: TestServer) -> None:
     assert 'chp_client_ack_seconds_count{durability="applied"} 2.0' in shown and "chp_client_synced 0.0" in shown
 
 
-def test_opentelemetry_itself(server: TestServer) -> None:
+def test_the_installed_opentelemetry_gets_acknowledgements(server: TestServer) -> None:
     pytest.importorskip("opentelemetry.sdk.metrics")
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
@@ -124,7 +124,7 @@ def test_opentelemetry_itself(server: TestServer) -> None:
     assert '"chp.client.ack"' in shown and '"durability": "applied"' in shown
 
 
-def test_opentelemetry_by_its_words(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fake_opentelemetry_gets_sync_state_and_acks(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own words, where it is not installed: what is made of a meter, and what is told to it."""
     rows: list[tuple[str, Any, Any]] = []
 
@@ -157,6 +157,6 @@ def test_opentelemetry_by_its_words(server: TestServer, monkeypatch: pytest.Monk
     assert any(name == "chp.client.ack" and told == {"durability": "applied"} for name, _, told in rows)
 
 
-def test_nothing_is_told_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_telemetry_is_found_without_a_metrics_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "find_spec", lambda name: None)
     assert telemetry.installed() is None

@@ -73,7 +73,7 @@ def test_headers_travel_with_their_message(pair: Pair) -> None:
         assert found == expected and headers_of(clone, "orders.billing.dead")[0] == {"n": "0"}
 
 
-def test_a_repetition_with_other_headers_is_another_request(pair: Pair) -> None:
+def test_a_repeated_idempotency_key_with_other_headers_is_refused(pair: Pair) -> None:
     with RunningGateway(pair.servers) as gateway:
         path, once = "/v1/topics/again/messages", {"Idempotency-Key": "one"}
         send = [gateway.client.post(path, content=b"1", headers={**once, "CHP-Header-A": each}) for each in "bbc"]

@@ -69,7 +69,7 @@ def fill(clone: Clone) -> dict[str, bytes]:
     return {key: key.encode() for key in KEYS}
 
 
-def test_each_key_is_at_the_pair_of_its_mount_and_all_are_one_mapping(clone: Clone, table: Mounts) -> None:
+def test_a_view_shows_the_keys_of_all_mounts_as_one_mapping(clone: Clone, table: Mounts) -> None:
     held = fill(clone)
     assert dict(clone.items()) == held == clone.snapshot() and len(clone) == 7
     assert clone["/rates/EUR/USD"] == b"/rates/EUR/USD" and clone.get("/none") is None and "/rates/GBP" in clone
@@ -85,7 +85,7 @@ def test_each_key_is_at_the_pair_of_its_mount_and_all_are_one_mapping(clone: Clo
     assert clone.history("/rates/CHF")[-1].value == b"/rates/CHF" and clone.verify(WAIT_S).ok
 
 
-def test_prefixes_are_in_order_over_the_edges_of_mounts(clone: Clone) -> None:
+def test_prefix_views_are_in_key_order_across_mounts(clone: Clone) -> None:
     held = fill(clone)
     assert list(clone.prefix("")) == list(KEYS) and list(clone.prefix("").items()) == list(held.items())
     assert list(clone.prefix("/rates/")) == list(KEYS[1:5]) and list(clone.prefix("/ra")) == list(KEYS[1:5])
@@ -94,7 +94,7 @@ def test_prefixes_are_in_order_over_the_edges_of_mounts(clone: Clone) -> None:
     assert len(clone.prefix("/rates/EUR/")) == 2
 
 
-def test_what_a_pair_has_of_another_mount_is_not_shown(clone: Clone, pairs: dict[str, Pair]) -> None:
+def test_a_view_hides_keys_that_a_pair_holds_of_another_mount(clone: Clone, pairs: dict[str, Pair]) -> None:
     held = fill(clone)
     changes, everything = clone.watch("/rates/"), clone.watch("")
     with Clone(pairs["/"].servers, None) as before, Clone(pairs["/rates/"].servers, None) as after:
@@ -111,7 +111,7 @@ def test_what_a_pair_has_of_another_mount_is_not_shown(clone: Clone, pairs: dict
     until(lambda: sorted(clone) == ["/a", "/b", "/stock/7", "/z"])
 
 
-def test_a_watch_has_the_changes_of_all_mounts_and_says_which(clone: Clone, table: Mounts) -> None:
+def test_a_watch_tells_changes_of_all_mounts_and_the_mount_of_each(clone: Clone, table: Mounts) -> None:
     fill(clone)
     with clone.watch("", "snapshot") as held, clone.watch("/rates/") as rates:
         first = [held.get(WAIT_S) for _ in KEYS]
@@ -134,7 +134,7 @@ def test_a_watch_has_the_changes_of_all_mounts_and_says_which(clone: Clone, tabl
         rates.get(WAIT_S)
 
 
-def test_a_watch_that_waits_is_woken_and_one_of_a_mount_may_begin_at_its_revision(clone: Clone) -> None:
+def test_a_change_wakes_a_watch_and_a_revision_start_needs_one_mount(clone: Clone) -> None:
     fill(clone)
     with clone.watch("/") as waiting:
         with pytest.raises(TimeoutError, match="no change under '/'"):
@@ -167,7 +167,7 @@ def test_callbacks_run_on_one_thread(clone: Clone) -> None:
     assert clone.off(note)
 
 
-def test_what_spans_two_mounts_is_refused_with_both_names_and_does_nothing(clone: Clone) -> None:
+def test_a_batch_or_transaction_over_two_mounts_is_refused_whole(clone: Clone) -> None:
     both = {"/a": b"1", "/rates/CHF": b"2"}
     acts: tuple[Callable[[], object], ...] = (
         lambda: clone.set_many(both), lambda: clone.update(both), lambda: clone.delete_many(list(both)),
@@ -185,7 +185,7 @@ def test_what_spans_two_mounts_is_refused_with_both_names_and_does_nothing(clone
     assert len(clone) == 0
 
 
-def test_what_stays_in_a_mount_is_done_in_one_step(clone: Clone) -> None:
+def test_batches_transactions_and_leases_work_within_one_mount(clone: Clone) -> None:
     clone.set_many({"/rates/a": b"1", "/rates/b": b"2"}).wait(WAIT_S)
     with clone.transaction(WAIT_S) as transaction:
         transaction.set("/stock/7", b"41", if_revision=0)
@@ -205,7 +205,7 @@ def test_what_stays_in_a_mount_is_done_in_one_step(clone: Clone) -> None:
     assert nothing.done
 
 
-def test_reading_and_writing_in_one_step(clone: Clone) -> None:
+def test_pop_setdefault_touch_and_popitem_work_over_mounts(clone: Clone) -> None:
     held = fill(clone)
     assert clone.pop("/stock/7", timeout=WAIT_S) == b"/stock/7" and clone.pop("/stock/7", None, WAIT_S) is None
     assert clone.setdefault("/rates/EUR/new", b"x", WAIT_S) == b"x" == clone.setdefault("/rates/EUR/new", b"y", WAIT_S)
@@ -218,7 +218,7 @@ def test_reading_and_writing_in_one_step(clone: Clone) -> None:
         clone.popitem(WAIT_S)
 
 
-def test_sync_shows_what_another_program_set_in_any_mount(clone: Clone, table: Mounts) -> None:
+def test_sync_shows_sets_of_another_client_in_all_mounts(clone: Clone, table: Mounts) -> None:
     with Clone(table, None) as other:
         tickets = [other.set(key, b"new") for key in KEYS]
         acks = [ticket.wait(WAIT_S) for ticket in tickets]
@@ -227,7 +227,7 @@ def test_sync_shows_what_another_program_set_in_any_mount(clone: Clone, table: M
     assert dict(clone) == dict.fromkeys(KEYS, b"new")
 
 
-def test_topics_are_where_the_table_says(clone: Clone, table: Mounts) -> None:
+def test_each_topic_is_at_the_mount_that_the_table_names(clone: Clone, table: Mounts) -> None:
     for name in ("ticks.a", "orders", "elsewhere"):
         clone.topic(name).publish(b"1").wait(WAIT_S)
     with Clone(table, "/rates/EUR/") as narrow:
@@ -258,7 +258,7 @@ def test_recipes_work_within_one_mount(clone: Clone) -> None:
             Lock(clone, path)
 
 
-def test_a_number_is_of_one_mount_and_the_rest_is_the_worst_of_all(clone: Clone, table: Mounts) -> None:
+def test_a_view_has_a_revision_only_if_it_has_one_mount(clone: Clone, table: Mounts) -> None:
     for act in (lambda: clone.revision, lambda: clone.position, lambda: clone.active, clone.pin):
         with pytest.raises(BadInput, match=r"is of one mount, and this Clone has '/', .*ask clone\.mounts\[PREFIX\]"):
             act()
@@ -362,7 +362,7 @@ def test_commands_of_an_operator_show_each_mount(chp: Callable[..., Result]) -> 
     assert "are one pair; leave --mount out" in chp("--servers", NO_SERVER, "status", "--mount", "/x/").output
 
 
-def test_clients_of_all_mounts_are_shown_and_a_mount_that_is_away_is_named(
+def test_commands_show_clients_of_all_mounts_and_name_an_unreachable_mount(
     chp: Callable[..., Result], clone: Clone, table: Mounts
 ) -> None:
     def mounts(done: Result) -> set[str]:
@@ -397,7 +397,7 @@ INHERITED = {
 
 
 @pytest.mark.parametrize(("kind", "more"), [(MountedClone, {"update"}), (MountedAsyncClone, set())])
-def test_a_view_has_its_own_answer_for_each_verb_of_a_clone(kind: type[MountedBase[Any]], more: set[str]) -> None:
+def test_a_view_inherits_only_the_listed_methods_of_a_clone(kind: type[MountedBase[Any]], more: set[str]) -> None:
     verbs = {name for name in dir(kind._kind) if not name.startswith("_")}
     own = {name for each in (kind, MountedBase) for name in vars(each) if not name.startswith("_")}
     assert verbs - own == INHERITED | more
@@ -406,7 +406,7 @@ def test_a_view_has_its_own_answer_for_each_verb_of_a_clone(kind: type[MountedBa
 # -- an AsyncClone
 
 
-def test_an_asyncclone_has_the_same_view(table: Mounts) -> None:
+def test_an_async_clone_works_over_several_mounts(table: Mounts) -> None:
     asyncio.run(_async_view(table))
 
 

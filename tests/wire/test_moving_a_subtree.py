@@ -71,7 +71,7 @@ def do(folder: Path, command: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_the_steps_that_are_tried() -> None:
+def test_the_page_on_moving_has_the_tested_steps() -> None:
     assert [(name, len(found)) for name, found in commands().items()] == [
         ("Freeze.", 1), ("Copy.", 1), ("Compare.", 2), ("Flip.", 0), ("Clean up", 1)
     ]  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_subtree_moves_while_programs_read(folder: Path) -> None:
             assert len(list(after.prefix("/rates/"))) == 21 and before["/config/a"] == b"2"
 
 
-def test_the_way_back_is_open(folder: Path) -> None:
+def test_revoking_the_freeze_lets_users_write_at_the_old_pair_again(folder: Path) -> None:
     [command] = re.findall(r"`(chp access revoke [^`]*)`", PAGE)
     do(folder, command.replace("chp access", "chp --client-file old.toml access"))
     with Clone(client_file=folder / "bob-old.toml", subtree=None) as before:

@@ -70,7 +70,7 @@ def follower(pair: Pair, **settings: Any) -> Iterator[str]:
         yield replica.address
 
 
-def test_each_metric_named_is_there(tmp_path: Path) -> None:
+def test_each_metric_of_dashboard_and_alerts_is_scraped(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     named = {name for text in [*dashboard(), *(rule["expr"] for rule in alerts())] for name in NAME.findall(text)}
     assert len(named) > 25
@@ -93,13 +93,13 @@ def test_each_metric_named_is_there(tmp_path: Path) -> None:
     assert not missing, f"no scrape has {sorted(missing)}"
 
 
-def test_each_kind_of_event_named_is_counted() -> None:
+def test_each_event_kind_in_dashboard_and_alerts_is_counted() -> None:
     for text in [*dashboard(), *(rule["expr"] for rule in alerts())]:
         for kind in re.findall(r'chp_events_total\{kind=~?"([^"]+)"', text):
             assert any(re.fullmatch(kind, known) for known in facts.COUNTS), f"no server counts {kind}"
 
 
-def test_each_alarm_of_the_page_has_its_rule() -> None:
+def test_each_alarm_of_the_monitoring_page_has_an_alert_rule() -> None:
     page = (OPS.parent / "docs" / "operations" / "monitoring.md").read_text()
     rules = {rule["name"]: rule["expr"] for rule in alerts() if not rule["name"].startswith("ChpGateway")}
     table = page.partition("| alarm | metric | means | do |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
@@ -112,7 +112,7 @@ def test_each_alarm_of_the_page_has_its_rule() -> None:
     assert found == rules.keys(), f"{rules.keys() - found} are not explained"
 
 
-def test_a_live_pair_tells_the_facts_of_the_table(tmp_path: Path) -> None:
+def test_the_status_of_a_live_pair_has_the_facts_of_the_table(tmp_path: Path) -> None:
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"), copies=3)
     with pair, follower(pair) as replica, Clone([replica]) as clone, Admin([*pair.servers, replica]) as admin:
         clone.topic("orders").subscribe("billing", "begin")
@@ -126,7 +126,7 @@ def test_a_live_pair_tells_the_facts_of_the_table(tmp_path: Path) -> None:
     assert {path for path in facts.BY_PATH.keys() - found if not path.startswith(seldom)} == set()
 
 
-def test_what_clients_wait_for_and_what_is_published_are_measured(tmp_path: Path) -> None:
+def test_a_scrape_has_wait_times_of_clients_and_published_bytes(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     address = f"127.0.0.1:{free_port()}"
     pair = Pair(store=(f"sqlite:{tmp_path}/a", f"sqlite:{tmp_path}/b"))
@@ -156,7 +156,7 @@ def test_prometheus_takes_the_alerts() -> None:
     subprocess.run(["promtool", "check", "rules", str(OPS / "alerts.yml")], check=True, timeout=60)
 
 
-def test_the_units_do_not_restart_what_needs_a_person() -> None:
+def test_units_do_not_restart_after_exit_codes_that_need_a_person() -> None:
     person = [str(int(code)) for code in MEANING if Exit.USAGE <= code <= Exit.JOURNAL_DAMAGED]
     server, replica, gateway = ((OPS / f"chp-{name}.service").read_text() for name in ("server", "replica", "gateway"))
     assert all(f"RestartPreventExitStatus={' '.join(person)}\n" in unit for unit in (server, replica))
@@ -193,7 +193,7 @@ def test_only_the_active_hands_over_before_systemd_ends_it(status: str, hands_ov
     assert (done.stdout == "switch --timeout 15s\n") is hands_over and not done.stderr
 
 
-def test_the_commands_of_image_and_units_are_programs_of_this_project() -> None:
+def test_each_flag_in_the_compose_file_and_units_is_known() -> None:
     from chp_client.gateway.main import arguments
     from chp_server.settings.flags import build_parser
 

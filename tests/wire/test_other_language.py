@@ -26,7 +26,7 @@ def foreign(pair: Pair) -> Iterator[Client]:
     client.close()
 
 
-def test_it_imports_nothing_of_ours_and_is_short() -> None:
+def test_the_foreign_client_is_short_and_imports_no_project_code() -> None:
     text = Path(other_language.__file__).read_text(encoding="utf-8")
     names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     found = {alias.name if isinstance(node, ast.Import) else str(node.module) for node in names for alias in node.names}
@@ -36,7 +36,7 @@ def test_it_imports_nothing_of_ours_and_is_short() -> None:
     assert len([line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]) < 250
 
 
-def test_it_joins_follows_and_is_acknowledged(pair: Pair, foreign: Client) -> None:
+def test_the_foreign_client_joins_follows_and_is_acknowledged(pair: Pair, foreign: Client) -> None:
     with Clone(pair.servers) as clone:
         clone.set_many(MANY)
         clone.flush(timeout=30)
@@ -55,14 +55,14 @@ def test_it_joins_follows_and_is_acknowledged(pair: Pair, foreign: Client) -> No
         assert foreign.seen.count("snapshot") == 1 and "resumed" not in foreign.seen
 
 
-def test_it_is_refused_by_its_condition(foreign: Client) -> None:
+def test_a_set_of_the_foreign_client_is_refused_by_its_condition(foreign: Client) -> None:
     foreign.wait(foreign.synced)
     no = foreign.set({"/a/x": b"1"}, c=[[0], [12345]])
     foreign.wait(lambda: no in foreign.outcome)
     assert foreign.outcome[no] == ["revision", {"/a/x": 0}]
 
 
-def test_it_resumes_after_a_gap(pair: Pair, foreign: Client) -> None:
+def test_the_foreign_client_resumes_after_a_gap(pair: Pair, foreign: Client) -> None:
     foreign.wait(foreign.synced)
     with Clone(pair.servers) as clone:
         clone.set("/a/x", b"1").wait(30)
@@ -85,7 +85,7 @@ def test_it_resumes_after_a_gap(pair: Pair, foreign: Client) -> None:
         assert foreign.seen[before:] == ["gap", "resumed"]
 
 
-def test_it_goes_over_to_the_other_server_and_loses_nothing(pair: Pair, foreign: Client) -> None:
+def test_the_foreign_client_fails_over_and_loses_no_set(pair: Pair, foreign: Client) -> None:
     foreign.wait(foreign.synced)
     for i in range(20):
         foreign.set({f"/a/{i}": b"before"})

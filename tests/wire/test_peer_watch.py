@@ -38,7 +38,7 @@ def next_changes(watch: PeerWatch) -> list[bool]:
     return list(watch.changes())
 
 
-def test_it_stands_with_the_handshake_breaks_with_the_other_end_and_stands_again(
+def test_the_peer_watch_reports_connect_disconnect_and_reconnect(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> None:
     router, ours = context.socket(zmq.ROUTER), dealer(context)
@@ -58,7 +58,7 @@ def test_it_stands_with_the_handshake_breaks_with_the_other_end_and_stands_again
     again.close(0)
 
 
-def test_a_connection_that_the_kernel_takes_is_none_without_a_handshake(
+def test_the_peer_watch_reports_no_connection_without_a_handshake(
     context: zmq.Context[zmq.Socket[bytes]],
 ) -> None:
     """A stopped process looks like that."""
@@ -116,13 +116,13 @@ def kinds(sockets: ServerSockets, looks: int) -> list[bool]:
     return found
 
 
-def test_the_kinds_of_address_take_turns_until_one_reaches_the_peer(named: tuple[ServerSockets, str]) -> None:
+def test_ipv4_and_ipv6_alternate_while_the_peer_is_not_reached(named: tuple[ServerSockets, str]) -> None:
     sockets, _ = named
     first, *others = kinds(sockets, 4)
     assert others == [not first, first, not first]
 
 
-def test_a_kind_of_address_that_reached_the_peer_is_kept(
+def test_ipv4_or_ipv6_is_kept_once_the_peer_is_reached(
     named: tuple[ServerSockets, str], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     sockets, where = named

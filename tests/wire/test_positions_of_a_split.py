@@ -66,7 +66,7 @@ def split(tmp_path: Path) -> Iterator[Split]:
     made.server.kill()
 
 
-def test_a_feed_that_was_kept(split: Split) -> None:
+def test_a_kept_feed_position_of_an_ended_history_raises_not_retained(split: Split) -> None:
     with Feed(split.address) as feed:
         assert len([record for records in feed.fetch(0) for record in records]) == 10
         number, store, opener = feed.complete, feed.store, feed.opener
@@ -78,7 +78,7 @@ def test_a_feed_that_was_kept(split: Split) -> None:
         list(feed.fetch(number, opener=opener))
 
 
-def test_a_feed_that_goes_on_in_one_program(split: Split) -> None:
+def test_a_running_feed_raises_not_retained_when_a_split_ends_its_history(split: Split) -> None:
     with Feed(split.address) as feed:
         list(feed.fetch(0))
         split.give_way()
@@ -93,7 +93,7 @@ def test_a_feed_knows_the_opener_in_the_middle_of_an_answer(split: Split) -> Non
             assert records[-1].last == facts.newest and feed.opener == facts.opener != b""
 
 
-def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> None:
+def test_a_recording_of_an_ended_history_gets_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> None:
     folder = tmp_path / "recording"
 
     def record_until(reached: Callable[[list[str]], bool]) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_recording_has_a_gap_and_a_snapshot(split: Split, tmp_path: Path) -> N
     assert len(held) == 50 and set(held.values()) == {b"other"}
 
 
-def test_the_position_of_a_quiet_subtree_has_it_too(tmp_path: Path) -> None:
+def test_the_recorded_position_of_a_quiet_subtree_keeps_the_opener(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "", 0.0001, 1 << 20)
     writer.be_of(b"s" * 16)
     writer.be_told(7, b"o" * 16)
@@ -148,7 +148,7 @@ def rows_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
     return sum(batch.num_rows for part in reader.partitions(start, end) for batch in reader.read(part))
 
 
-def test_an_offset_of_spark(split: Split) -> None:
+def test_a_spark_offset_of_an_ended_history_raises_data_loss(split: Split) -> None:
     reader = stream(split)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -166,7 +166,7 @@ def test_an_offset_of_spark(split: Split) -> None:
     reader.stop()
 
 
-def test_a_batch_of_spark_that_was_planned_before(split: Split) -> None:
+def test_a_spark_batch_of_an_ended_history_fails(split: Split) -> None:
     reader = stream(split)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())

@@ -19,7 +19,7 @@ def seen(clone: Clone, prefix: str, keys: list[str]) -> bool:
     return True
 
 
-def test_what_others_set_and_delete_is_in_the_order(server: TestServer) -> None:
+def test_a_prefix_view_shows_changes_of_other_clients_in_key_order(server: TestServer) -> None:
     with Clone(server.address) as one, Clone(server.address) as other:
         other.wait_until_synced(WAIT_S)
         assert list(other.prefix("/p/")) == []

@@ -9,7 +9,7 @@ SLOW_SETS = 3000
 ZEROS = b"\0" * 8
 
 
-def test_each_chp1_subscriber_has_room_and_the_mark_stays() -> None:
+def test_slow_chp1_subscribers_get_all_sets_without_a_change_of_sndhwm() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with TestServer() as server, context:
         host, _, port = server.address.rpartition(":")

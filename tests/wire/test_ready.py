@@ -24,7 +24,7 @@ def get(address: str, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_pair_is_ready_when_it_serves_and_when_it_follows_in_sync() -> None:
+def test_an_active_and_an_in_sync_passive_are_ready() -> None:
     one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
     pair = Pair()
     pair.primary.config = replace(pair.primary.config, metrics=one)
@@ -43,7 +43,7 @@ def test_a_pair_is_ready_when_it_serves_and_when_it_follows_in_sync() -> None:
         pair.backup.kill()
 
 
-def test_a_lone_server_raises_no_alarm_of_a_pair() -> None:
+def test_a_lone_server_shows_no_metrics_of_a_pair() -> None:
     address = f"127.0.0.1:{free_port()}"
     with TestServer(name="lone", store="memory:", solo_wait_s=0.1, metrics=address):
         until(lambda: get(address, "/ready") == (200, "active\n"))
@@ -63,7 +63,7 @@ STATUS = {"state": "passive", "in_sync": False, "peer": {"alive": True}, "waits_
         ({"in_sync": True}, 200, "passive, in sync"),
     ],
 )
-def test_it_says_why_not(changed: dict[str, object], code: int, line: str) -> None:
+def test_the_ready_page_says_why_a_server_is_not_ready(changed: dict[str, object], code: int, line: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     made = MetricsServer(address)
     try:
@@ -88,7 +88,7 @@ def test_a_server_that_makes_no_turns_is_not_healthy(monkeypatch: pytest.MonkeyP
         made.close()
 
 
-def test_it_binds_where_it_is_told() -> None:
+def test_the_metrics_server_binds_only_the_given_address() -> None:
     port = free_port()
     made = MetricsServer(f"127.0.0.2:{port}")
     try:

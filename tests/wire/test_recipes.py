@@ -61,7 +61,7 @@ class Worker(threading.Thread):
 
 
 class TestLock:
-    def test_one_holds_it_and_the_next_in_line_follows_with_a_higher_token(self, clones: list[Clone]) -> None:
+    def test_contenders_get_the_lock_in_order_with_rising_tokens(self, clones: list[Clone]) -> None:
         first, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
         assert first.acquire(WAIT_S) and first.held
         workers = []
@@ -78,12 +78,12 @@ class TestLock:
             worker.end()
         assert tokens == sorted(set(tokens))
 
-    def test_a_wait_that_is_over_leaves_the_line(self, clones: list[Clone]) -> None:
+    def test_a_contender_that_times_out_leaves_the_line(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH, "holder") as held:
             assert not Lock(clones[1], PATH, "late").acquire(0.2)
             until(lambda: held.contenders() == ["holder"])
 
-    def test_who_waits_is_not_woken_by_what_goes_on_elsewhere_in_the_line(self, clones: list[Clone]) -> None:
+    def test_a_waiter_is_not_woken_by_changes_elsewhere_in_the_line(self, clones: list[Clone]) -> None:
         held, second, third = (Lock(clone, PATH, f"w{i}") for i, clone in enumerate(clones))
         held.acquire(WAIT_S)
         looked: list[int] = []
@@ -108,7 +108,7 @@ class TestLock:
         assert last.has.wait(WAIT_S)
         last.end()
 
-    def test_a_lease_that_ends_is_a_lock_that_is_lost(self, clones: list[Clone]) -> None:
+    def test_a_lock_is_lost_when_its_lease_ends(self, clones: list[Clone]) -> None:
         lock, lost = Lock(clones[0], PATH, ttl=0.5), threading.Event()
         lock.acquire(WAIT_S)
         lock.on_lost(lost.set)
@@ -116,11 +116,11 @@ class TestLock:
         until(lambda: not lock.held)
         assert Lock(clones[1], PATH).acquire(WAIT_S)
 
-    def test_of_one_object_one_thread_holds_it(self, clones: list[Clone]) -> None:
+    def test_a_lock_object_cannot_be_acquired_twice(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH) as lock, pytest.raises(BadInput, match="by this object"):
             lock.acquire()
 
-    def test_bad_input_is_named(self, clones: list[Clone]) -> None:
+    def test_bad_paths_names_and_holder_counts_are_refused(self, clones: list[Clone]) -> None:
         for path, name in (("locks", "a"), (PATH, "a/b"), (PATH, ""), (PATH, "a:b"), ("/" + "x" * 1024, "a")):
             with pytest.raises(BadInput):
                 Lock(clones[0], path, name or "") if name else Lock(clones[0], path, ":")
@@ -178,7 +178,7 @@ def test_an_election_has_one_leader_at_a_time(clones: list[Clone]) -> None:
     until(lambda: Election(clones[0], "/leader").leader is None)
 
 
-def test_who_is_not_elected_in_time_is_told_who_leads(clones: list[Clone]) -> None:
+def test_an_election_timeout_names_the_leader(clones: list[Clone]) -> None:
     with Election(clones[0], "/leader", "boss"):
         until(lambda: Election(clones[1], "/leader").leader == "boss")
         with pytest.raises(TimeoutError, match="boss leads"):
@@ -205,14 +205,14 @@ def test_each_addition_to_a_counter_counts_once(clones: list[Clone]) -> None:
 
 
 @pytest.mark.parametrize(("codec", "value"), [("text", "1"), ("json", 1), ("msgpack", 1)])
-def test_a_counter_is_a_number_of_its_clones_codec(server: TestServer, codec: str, value: object) -> None:
+def test_a_counter_is_stored_in_the_codec_of_its_clone(server: TestServer, codec: str, value: object) -> None:
     with Clone(server.address, codec=codec) as clone:
         clone.wait_until_synced(WAIT_S)
         assert Counter(clone, f"/{codec}").add() == 1
         assert clone[f"/{codec}"] == value
 
 
-def test_a_party_knows_who_is_there(clones: list[Clone]) -> None:
+def test_a_party_lists_its_present_members(clones: list[Clone]) -> None:
     with Party(clones[0], "/workers", "a", value=b"10.0.0.1") as one:
         with Party(clones[1], "/workers", "b", value=b"10.0.0.2") as two:
             until(lambda: one.members() == {"a": b"10.0.0.1", "b": b"10.0.0.2"})
@@ -220,7 +220,7 @@ def test_a_party_knows_who_is_there(clones: list[Clone]) -> None:
         until(lambda: list(one) == ["a"])
 
 
-def test_the_same_with_await(server: TestServer) -> None:
+def test_async_recipes_work_with_await(server: TestServer) -> None:
     async def work() -> None:
         async with AsyncClone(server.address) as one, AsyncClone(server.address) as two:
             await one.wait_until_synced(WAIT_S)
@@ -250,7 +250,7 @@ def test_the_same_with_await(server: TestServer) -> None:
     asyncio.run(asyncio.wait_for(work(), WAIT_S))
 
 
-def test_who_loses_its_place_while_it_waits_is_told(clones: list[Clone]) -> None:
+def test_a_waiter_that_loses_its_place_raises_lost(clones: list[Clone]) -> None:
     holder = Lock(clones[0], PATH)
     holder.acquire(WAIT_S)
     waiting = Worker(Lock(clones[1], PATH, "waits", ttl=0.6))
@@ -305,7 +305,7 @@ class TestWhatIsInTheWay:
 
         assert len(asyncio.run(main())) == 1
 
-    def test_who_waits_is_told_that_the_clone_was_closed(self, clones: list[Clone]) -> None:
+    def test_a_waiter_raises_closed_when_its_clone_is_closed(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH):
             worker = Worker(Lock(clones[1], PATH))
             # The watch is for the contender in front of it.
@@ -315,7 +315,7 @@ class TestWhatIsInTheWay:
             join_all(worker)
             assert [type(each) for each in worker.result] == [Closed]
 
-    def test_the_same_with_await(self, server: TestServer) -> None:
+    def test_an_async_waiter_raises_closed_when_its_clone_is_closed(self, server: TestServer) -> None:
         async def main() -> None:
             other, clone = AsyncClone(server.address), AsyncClone(server.address)
             await other.wait_until_synced(WAIT_S)
@@ -330,7 +330,7 @@ class TestWhatIsInTheWay:
 
         asyncio.run(main())
 
-    def test_other_keys_below_its_path_are_not_in_the_way(self, clones: list[Clone]) -> None:
+    def test_other_keys_below_the_path_do_not_block_a_lock(self, clones: list[Clone]) -> None:
         clones[0].set_many({"/locks/note": b"1", f"{PATH}/note:1": b"2"}).wait(WAIT_S)
         with Lock(clones[0], PATH), Party(clones[0], f"{PATH}/watchmen", "w"):
             assert within(lambda: Lock(clones[1], "/locks").acquire(WAIT_S)) is True
@@ -347,14 +347,14 @@ class TestWhatIsInTheWay:
             Counter(None, PATH)
 
     @pytest.mark.parametrize("value", [1.5, True])
-    def test_what_is_no_whole_number_is_no_counter(self, server: TestServer, value: object) -> None:
+    def test_a_counter_refuses_a_value_that_is_no_whole_number(self, server: TestServer, value: object) -> None:
         with Clone(server.address, codec="json") as clone:
             clone.wait_until_synced(WAIT_S)
             clone.set("/visits", value).wait(WAIT_S)
             with pytest.raises(BadValue, match="no counter"):
                 Counter(clone, "/visits").add()
 
-    def test_a_child_of_a_fork_holds_nothing(self, clones: list[Clone]) -> None:
+    def test_a_forked_child_does_not_hold_the_lock(self, clones: list[Clone]) -> None:
         with Lock(clones[0], PATH) as lock:
             child = os.fork()
             if child == 0:

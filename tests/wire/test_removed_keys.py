@@ -134,7 +134,7 @@ def test_a_removed_key_is_refused_on_each_port_and_the_users_other_key_goes_on(
     assert "/after/0" not in root
 
 
-def test_what_was_asked_for_before_does_not_go_on(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
+def test_a_removed_key_ends_the_reading_of_a_topic(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
     """A reader of a topic says nothing once it has room."""
     root.topic("t").publish(b"first").wait(WAIT_S)
     one = Open(ending, keyed_server, ALICE, 1)
@@ -150,7 +150,7 @@ def test_what_was_asked_for_before_does_not_go_on(ending: ExitStack, keyed_serve
     assert b"first" in said and b"second" not in said
 
 
-def test_a_user_whose_key_is_given_to_another_name_is_refused(
+def test_an_old_connection_is_refused_after_its_key_moves_to_another_name(
     ending: ExitStack, keyed_server: TestServer, root: Clone
 ) -> None:
     one = Open(ending, keyed_server, ALICE, 1)
@@ -164,9 +164,7 @@ def test_a_user_whose_key_is_given_to_another_name_is_refused(
     assert "/after/0" not in root
 
 
-def test_a_file_that_is_written_anew_in_its_place_removes_the_key_before(
-    ending: ExitStack, keyed_server: TestServer, root: Clone
-) -> None:
+def test_overwriting_a_key_file_removes_the_old_key(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
     one = Open(ending, keyed_server, ALICE, 1)
     assert one.is_answered() and keyed_server.server is not None
     (clients(keyed_server) / "alice.pub").write_text(keyfiles.public_text("alice", keys.new_pair().public))
@@ -174,7 +172,7 @@ def test_a_file_that_is_written_anew_in_its_place_removes_the_key_before(
     assert not one.is_answered()
 
 
-def test_it_is_counted(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
+def test_messages_by_a_removed_key_are_counted(ending: ExitStack, keyed_server: TestServer, root: Clone) -> None:
     one = Open(ending, keyed_server, ALICE, 1)
     assert one.is_answered() and keyed_server.server is not None
     core = keyed_server.server.core

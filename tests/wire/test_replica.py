@@ -26,7 +26,7 @@ def replica(pair: Pair) -> Iterator[TestServer]:
         yield made
 
 
-def test_many_clones_cost_the_pair_one_snapshot(pair: Pair, replica: TestServer) -> None:
+def test_clones_of_a_replica_cost_the_pair_no_snapshot(pair: Pair, replica: TestServer) -> None:
     assert pair.active is not None and pair.active.server is not None
     with synced(pair.servers) as direct:
         direct.set("/a", b"1").wait(WAIT_S)
@@ -69,7 +69,7 @@ def slow_link(to: int) -> int:
     return port
 
 
-def test_a_replica_that_follows_a_name_takes_a_state_that_comes_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_follows_a_host_name_gets_a_slow_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries another kind of address only while nothing comes."""
     monkeypatch.setattr(shell, "LOOK_AGAIN_S", 1.0)
     with TestServer(store="memory:") as lone, synced([lone.address]) as clone:
@@ -105,7 +105,7 @@ def test_a_consumer_at_a_replica_goes_on_over_a_failover(pair: Pair, replica: Te
             assert [message.value for message in next(batches)] == [b"1"]
 
 
-def test_a_replica_and_its_server_tell_of_each_other(pair: Pair, replica: TestServer) -> None:
+def test_replica_and_active_report_each_other_in_their_status(pair: Pair, replica: TestServer) -> None:
     assert pair.active is not None
     active = pair.active.address
     with synced([replica.address]), Admin([replica.address, active]) as admin:
@@ -114,7 +114,7 @@ def test_a_replica_and_its_server_tell_of_each_other(pair: Pair, replica: TestSe
         until(lambda: admin.ask(active, "status").facts["replicas"][0]["readers"] == 1)
 
 
-def test_more_writers_than_one_connection_has_topics_hear_their_answers(
+def test_a_replica_serves_more_writers_than_one_connection_has_topics(
     pair: Pair, replica: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chp_server.ports.upstream.TOPICS_MAX", 2)

@@ -46,7 +46,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def test_clients_of_a_replica_are_judged_by_their_own_users(tmp_path: Path, pair: Pair) -> None:
+def test_clients_of_a_replica_have_the_rights_of_their_own_user(tmp_path: Path, pair: Pair) -> None:
     keyed = Keyed(tmp_path, pair, RULES)
     with (
         keyed.replica,

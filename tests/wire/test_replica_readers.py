@@ -24,7 +24,7 @@ def replicas(pair: Pair, *names: str) -> list[TestServer]:
     return [TestServer(replica=True, upstream=",".join(pair.servers), name=name) for name in names]
 
 
-def test_a_clone_leaves_dead_replicas_one_after_the_other_by_resumes(pair: Pair) -> None:
+def test_a_clone_leaves_each_dead_replica_with_a_resume(pair: Pair) -> None:
     found = replicas(pair, "r1", "r2")
     with ExitStack() as stack:
         for each in found:
@@ -42,7 +42,7 @@ def test_a_clone_leaves_dead_replicas_one_after_the_other_by_resumes(pair: Pair)
             assert clone.staleness_s < WAIT_S
 
 
-def test_clones_spread_over_replicas_and_move_without_a_snapshot(pair: Pair) -> None:
+def test_a_clone_moves_to_another_replica_without_a_snapshot(pair: Pair) -> None:
     found = replicas(pair, "r1", "r2")
     with ExitStack() as stack:
         for each in found:

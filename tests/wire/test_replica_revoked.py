@@ -164,7 +164,7 @@ def ask(socket: zmq.Socket[bytes], subject: bytes = b"", no: int = 1, **options:
 # -- what a user may not read
 
 
-def test_a_replica_tells_a_user_nothing_that_it_may_not_read(site: Site) -> None:
+def test_a_replica_tells_a_user_nothing_that_the_user_may_not_read(site: Site) -> None:
     dealer = site.socket(zmq.DEALER, 0, KEYS["bob"])
     subs = [site.socket(zmq.SUB, 1, KEYS["bob"]) for _ in test_access.TOPICS]
     for sub, topic in zip(subs, test_access.TOPICS, strict=True):
@@ -187,7 +187,7 @@ def test_a_replica_tells_a_user_nothing_that_it_may_not_read(site: Site) -> None
         test_access.tells_nothing(test_access.heard(socket, 0))
 
 
-def test_a_client_of_a_replica_speaks_for_nobody_else(site: Site) -> None:
+def test_a_client_of_a_replica_cannot_speak_for_another_user(site: Site) -> None:
     dealer, pub = site.socket(zmq.DEALER, 0, KEYS["bob"]), site.socket(zmq.PUB, 2, KEYS["bob"])
     speaker, before = site.speaker("bob"), site.core.committer.counts["garbage_collector"]
     body = Segment(["/secret/forged"], [b"x"], None).encode()
@@ -229,7 +229,7 @@ def test_a_right_that_is_taken_away_at_the_pair_ends_at_the_replica(site: Site) 
     assert dealer.ask(b"/pub/", **COPY) == dealer.ask(**OF_TOPIC) == ""
 
 
-def test_a_key_that_is_taken_away_ends_at_the_replica(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_key_is_refused_by_the_replica(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactor, "HOUSEKEEPING_S", 0.1)
     monkeypatch.setattr(keyring, "AGAIN_S", 0.5)
     monkeypatch.setattr(subscribers, "IDLE_S", 0.1)
@@ -256,7 +256,7 @@ def test_a_key_that_is_taken_away_ends_at_the_replica(site: Site, monkeypatch: p
     assert not test_access.heard(dealer, 0) and "/pub/x" not in site.core.state.map.values
 
 
-def test_a_replica_whose_own_right_is_taken_away_serves_no_more(site: Site, tmp_path: Path) -> None:
+def test_a_replica_serves_only_while_it_has_the_right_to_vouch(site: Site, tmp_path: Path) -> None:
     with Clone(subtree="/pub/", client_file=site.client_file(tmp_path, "bob")) as bob:
         bob.wait_until_synced(WAIT_S)
         site.give({name: entry for name, entry in USERS.items() if name != "r1"})

@@ -60,7 +60,7 @@ def test_the_journal_keeps_more_than_memory_also_over_a_restart(make: Callable[.
         assert read(server) == (0, SETS)
 
 
-def test_a_reader_begins_where_the_journal_does(make: Callable[..., TestServer]) -> None:
+def test_a_feed_reads_from_the_oldest_record_that_retain_bytes_keeps(make: Callable[..., TestServer]) -> None:
     with make(retain_bytes=20_000) as server:
         write(server)
         until(lambda: stats(server)["rows"] < SETS - 50, "rows to be deleted")
@@ -68,7 +68,7 @@ def test_a_reader_begins_where_the_journal_does(make: Callable[..., TestServer])
         assert oldest > 0 and 20 < sets < SETS - 50
 
 
-def test_a_short_disk_costs_the_past_and_no_set_is_refused(
+def test_the_journal_deletes_old_records_on_a_short_disk_and_takes_sets(
     tmp_path: Path, make: Callable[..., TestServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make() as server:

@@ -37,7 +37,7 @@ def test_a_message_is_published_later_with_its_key_and_headers(clone: Clone[byte
     assert topic.scheduled() == []
 
 
-def test_names_are_unique_and_what_is_cancelled_is_gone(clone: Clone[bytes]) -> None:
+def test_scheduled_messages_have_unique_names_and_can_be_cancelled(clone: Clone[bytes]) -> None:
     topic = clone.topic("t")
     at = datetime.now(UTC) + timedelta(hours=1)
     topic.schedule(b"1", at=at, every_s=timedelta(days=1), name="daily", unless_changed="/k").wait(WAIT_S)
@@ -67,7 +67,7 @@ def test_a_transaction_schedules_unless_a_key_changes(clone: Clone[bytes]) -> No
     assert refused.value.code == "name" and clone["/orders/7"] == b"paid"
 
 
-def test_a_transaction_raises_the_errors_of_the_methods_outside_of_it(clone: Clone[bytes]) -> None:
+def test_a_transaction_raises_the_errors_of_schedule_and_cancel(clone: Clone[bytes]) -> None:
     clone.topic("t").schedule(b"1", delay_s=FAR_S, name="taken").wait(WAIT_S)
     with pytest.raises(AlreadyThere, match="taken already"), clone.transaction() as t:
         t.schedule("t", b"2", delay_s=FAR_S, name="taken")
@@ -78,7 +78,7 @@ def test_a_transaction_raises_the_errors_of_the_methods_outside_of_it(clone: Clo
     assert [each.name for each in clone.topic("t").scheduled()] == ["taken"]
 
 
-def test_a_transaction_moves_a_message_and_names_no_message_twice(clone: Clone[bytes]) -> None:
+def test_a_transaction_can_move_a_scheduled_message_but_names_each_once(clone: Clone[bytes]) -> None:
     topic = clone.topic("t")
     topic.schedule(b"1", delay_s=FAR_S, name="rep").wait(WAIT_S)
     with clone.transaction() as t:
@@ -115,12 +115,12 @@ def test_a_transaction_moves_a_message_and_names_no_message_twice(clone: Clone[b
         ({"delay_s": 1, "headers": {"A": "b"}}, "header's name"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_sent(clone: Clone[bytes], when: dict[str, Any], says: str) -> None:
+def test_schedule_refuses_bad_arguments(clone: Clone[bytes], when: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         clone.topic("t").schedule(b"x", **when)
 
 
-def test_tasks_schedule_too(server: TestServer) -> None:
+def test_an_async_clone_schedules_lists_and_cancels(server: TestServer) -> None:
     async def main() -> None:
         async with AsyncClone(server.address) as clone:
             topic = clone.topic("t")

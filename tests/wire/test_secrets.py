@@ -47,7 +47,7 @@ def none_in(secrets: list[str], *texts: object) -> None:
         assert not [each for each in secrets if each in str(text)], str(text)[:200]
 
 
-def test_what_a_client_shows(
+def test_no_output_of_a_client_shows_a_secret_key(
     folder: Path, tmp_path: Path, secrets: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -69,7 +69,7 @@ def test_what_a_client_shows(
 
 
 @pytest.mark.parametrize("wrong", ["secret = 'short'", 'secret = "%s', "secret = 7", "what = 1"])
-def test_errors_quote_nothing_of_a_file(tmp_path: Path, secrets: list[str], wrong: str) -> None:
+def test_errors_of_a_client_file_quote_no_secret(tmp_path: Path, secrets: list[str], wrong: str) -> None:
     path = tmp_path / "alice.toml"
     path.touch(mode=0o600)
     text = wrong % ALICE.secret.decode() if "%s" in wrong else f'{wrong}\nother = "{ALICE.secret.decode()}"'
@@ -79,7 +79,7 @@ def test_errors_quote_nothing_of_a_file(tmp_path: Path, secrets: list[str], wron
     none_in(secrets, error.value, repr(error.value.__cause__), repr(error.value.__context__))
 
 
-def test_what_a_server_shows(folder: Path, tmp_path: Path, secrets: list[str]) -> None:
+def test_no_output_of_a_server_shows_a_secret_key(folder: Path, tmp_path: Path, secrets: list[str]) -> None:
     loaded = sources.load(["--keys", str(folder)], {})
     none_in(secrets, sources.show(loaded), repr(loaded.config), loaded.config.describe())
     address = f"tcp://127.0.0.1:{free_port()}"

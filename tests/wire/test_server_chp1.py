@@ -40,7 +40,7 @@ def next_update(feed: zmq.Socket[bytes]) -> list[bytes]:
     return frames
 
 
-def test_a_snapshot_has_every_key_with_its_own_number_and_ends_with_the_current_one(hand: Hand) -> None:
+def test_a_snapshot_has_every_key_and_ends_with_the_current_number(hand: Hand) -> None:
     feed = hand.listen(b"")
     for i in range(3):
         hand.set(b"/k%d" % i, b"%d" % i)
@@ -85,7 +85,7 @@ def test_an_empty_value_deletes(hand: Hand) -> None:
     assert hand.snapshot()[0] == {}
 
 
-def test_a_ttl_is_relative_in_kvpub_a_moment_in_kvsync_and_ends_in_a_delete(hand: Hand) -> None:
+def test_a_ttl_is_relative_in_kvpub_and_absolute_in_kvsync(hand: Hand) -> None:
     feed = hand.listen(b"")
     uuid = hand.set(b"/long", b"1", b"ttl=1000\n")
     assert next_update(feed)[2:] == [uuid, b"ttl=1000\n", b"1"]
@@ -102,7 +102,7 @@ def test_a_ttl_is_relative_in_kvpub_a_moment_in_kvsync_and_ends_in_a_delete(hand
     assert hand.snapshot()[0] == {b"/long": b"1"}
 
 
-def test_only_the_keys_with_a_ttl_end(hand: Hand) -> None:
+def test_only_keys_with_a_ttl_expire(hand: Hand) -> None:
     """chp1-facts line 1: an uninitialised ttl deleted 28 of 50 permanent keys when 5 others expired."""
     for i in range(50):
         hand.set(b"/permanent/%d" % i, b"v", b"ttl=0\n" if i % 2 else b"")
@@ -124,7 +124,7 @@ def test_a_new_set_replaces_the_ttl(hand: Hand) -> None:
     assert hand.snapshot()[0] == {b"/kept": b"2", b"/longer": b"2"}
 
 
-def test_hugz_comes_every_second_under_traffic_too(hand: Hand) -> None:
+def test_the_server_sends_hugz_also_under_traffic(hand: Hand) -> None:
     feed = hand.listen()
     hand.collector()
     began, seen, last = time.monotonic(), 0, 0
@@ -139,7 +139,7 @@ def test_hugz_comes_every_second_under_traffic_too(hand: Hand) -> None:
         assert time.monotonic() - began < 20, "a HUGZ each second"
 
 
-def test_a_uuid_is_applied_once_and_none_each_time(hand: Hand) -> None:
+def test_a_repeated_uuid_is_applied_once_and_a_set_without_uuid_always(hand: Hand) -> None:
     """chp1-facts line 20 too: a set without a uuid is legal."""
     feed = hand.listen(b"")
     uuid = hand.set(b"/a", b"1")
@@ -151,7 +151,7 @@ def test_a_uuid_is_applied_once_and_none_each_time(hand: Hand) -> None:
     assert [(f[0], f[4]) for f in seen] == [(b"/a", b"1"), (b"/a", b"2"), (b"/b", b"3"), (b"/b", b"3")]
 
 
-def test_20000_keys_to_a_reader_that_pauses_all_arrive_with_the_end_mark(server: TestServer, hand: Hand) -> None:
+def test_a_pausing_reader_gets_all_20000_keys_and_kthxbai(server: TestServer, hand: Hand) -> None:
     """chp1-facts line 2: of 5,000 keys 1,214 arrived, and then KTHXBAI."""
     session = hand.session()
     for start in range(0, 20_000, 5000):
@@ -169,7 +169,7 @@ def test_20000_keys_to_a_reader_that_pauses_all_arrive_with_the_end_mark(server:
     assert hand.snapshot()[0] == found, "another reader is served meanwhile and afterwards"
 
 
-def test_a_reader_that_asks_twice_gets_both_snapshots_whole(hand: Hand) -> None:
+def test_a_reader_that_asks_several_times_gets_each_snapshot_whole(hand: Hand) -> None:
     """SPEC.md: a client may ask again at any time and gets a whole snapshot each time."""
     session = hand.session()
     session.put({f"/{part}/{i}": b"v" for part in "ab" for i in range(1000)})
@@ -197,7 +197,7 @@ def test_reserved_words_as_keys_are_refused(server: TestServer, hand: Hand) -> N
     assert hand.status()["counts"]["garbage_collector"] == 6
 
 
-def test_keys_and_values_of_exactly_the_maximum_and_one_more(server: TestServer, hand: Hand) -> None:
+def test_keys_and_values_are_taken_up_to_the_maximum_size(server: TestServer, hand: Hand) -> None:
     big = os.urandom(16 << 20)
     hand.set(b"k" * 1024, b"fits")
     hand.set(b"k" * 1025, b"too long")
@@ -214,14 +214,14 @@ def test_keys_and_values_of_exactly_the_maximum_and_one_more(server: TestServer,
 @pytest.mark.parametrize(
     "properties", [b"ttl=-1\n", b"ttl=nan\n", b"ttl=inf\n", b"ttl=1e300\n", b"ttl=abc\n", b"x\n", b"\xff=1\n"]
 )
-def test_a_bad_ttl_or_property_is_refused_whole(server: TestServer, hand: Hand, properties: bytes) -> None:
+def test_a_set_with_a_bad_ttl_or_property_is_refused(server: TestServer, hand: Hand, properties: bytes) -> None:
     hand.set(b"/bad", b"v", properties)
     hand.set(b"/good", b"v")
     until(lambda: held(server) == {"/good": b"v"}, "the good one only")
     assert hand.status()["counts"]["garbage_collector"] == 1
 
 
-def test_properties_are_whole_also_after_a_duplicate(hand: Hand) -> None:
+def test_properties_are_published_whole_despite_a_duplicate_set(hand: Hand) -> None:
     """chp1-facts line 6: a duplicated message lost its properties; one over 64 bytes stopped the backup."""
     feed = hand.listen(b"")
     long = b"note=" + b"x" * 200 + b"\nttl=1000\n"
@@ -232,7 +232,7 @@ def test_properties_are_whole_also_after_a_duplicate(hand: Hand) -> None:
     assert next_update(feed)[0] == b"/b"
 
 
-def test_the_set_that_meets_the_end_of_its_keys_ttl_is_kept(hand: Hand) -> None:
+def test_a_set_at_the_moment_its_key_expires_is_kept(hand: Hand) -> None:
     """chp1-facts line 4: an expired ttl deleted the newer value. Many rounds, as the two have to meet in one turn."""
     feed = hand.listen(b"")
     for round_ in range(60):
@@ -249,7 +249,7 @@ def test_the_set_that_meets_the_end_of_its_keys_ttl_is_kept(hand: Hand) -> None:
         assert next_update(feed)[::4] == [b"/mark", b"v"], "nothing deleted the newer value"
 
 
-def test_a_subscriber_to_everything_drops_what_is_chp2_by_its_number(hand: Hand) -> None:
+def test_a_chp1_subscriber_to_everything_can_drop_chp2_messages_by_number(hand: Hand) -> None:
     """RFC 12 obliges it to drop what is not strictly greater; so reserved keys never reach its map."""
     feed = hand.listen(b"")
     at = number_in(hand.snapshot()[1][1])
@@ -280,7 +280,7 @@ def test_a_subscriber_to_everything_drops_what_is_chp2_by_its_number(hand: Hand)
     assert reserved > 3
 
 
-def test_both_kinds_of_subscriber_see_the_same_updates_in_the_same_order(hand: Hand) -> None:
+def test_chp1_and_chp2_subscribers_see_all_updates_in_one_order(hand: Hand) -> None:
     feed = hand.listen(b"/")
     replica = hand.follow("")
     session = hand.session()
@@ -313,7 +313,7 @@ def test_a_large_batch_reaches_a_chp1_subscriber_whole(hand: Hand) -> None:
     session.acked(no)
 
 
-def test_a_passive_server_is_silent_to_chp1_and_takes_over_at_once_when_it_should(pair: Pair) -> None:
+def test_a_passive_sends_chp1_clients_nothing_until_it_takes_over(pair: Pair) -> None:
     """chp1-facts lines 15 and 16: no HUGZ from a server that does not serve, so that its clients leave it."""
     with Hand(pair.primary.address) as one, Hand(pair.backup.address) as two:
         until(lambda: one.status()["in_sync"], "a pair in sync")

@@ -52,7 +52,7 @@ def test_every_new_subscription_of_a_channel_is_greeted(hand: Hand) -> None:
         assert (len(server), type(name), replica, len(store)) == (16, str, None, 16)
 
 
-def test_what_is_no_channel_is_not_greeted(hand: Hand) -> None:
+def test_a_subscription_to_an_invalid_channel_is_not_greeted(hand: Hand) -> None:
     topics = [b"\x02a\x03", b"\x02/a\x03", b"\x02\xff\x03", b"\x02", b"\x02\x02\x03", b"\x02@short\x03", b"\x02/a/"]
     strange = hand.subscriber(*topics)
     replica = hand.follow("")
@@ -61,7 +61,7 @@ def test_what_is_no_channel_is_not_greeted(hand: Hand) -> None:
     assert list(hand.status()["channels"]) == [""]
 
 
-def test_channels_go_with_their_last_subscriber(hand: Hand) -> None:
+def test_a_channel_ends_with_its_last_subscriber(hand: Hand) -> None:
     with Hand(hand.address) as other:
         kept = [other.follow("/a/"), other.follow("/a/"), hand.follow("/a/")]
         assert hand.status()["channels"] == {"/a/": 3}
@@ -70,7 +70,7 @@ def test_channels_go_with_their_last_subscriber(hand: Hand) -> None:
     until(lambda: hand.status()["channels"] == {}, "the last one is gone")
 
 
-def test_one_batch_a_channel_a_turn_chained_within_the_channel(hand: Hand) -> None:
+def test_each_channel_chains_one_batch_per_turn(hand: Hand) -> None:
     replicas = [hand.follow(subtree) for subtree in ("", "/a/", "/a/b/", "/c/")]
     session = hand.session()
     session.put({"/a/1": b"1", "/a/b/1": b"2", "/c/1": b"3"})
@@ -175,7 +175,7 @@ def test_snapshot_chunks_never_exceed_the_credit(hand: Hand) -> None:
     assert header[0] == END and header[3] == 100_000
 
 
-def test_a_resume_brings_exactly_what_was_missed(hand: Hand) -> None:
+def test_a_resume_brings_exactly_the_missed_records(hand: Hand) -> None:
     session = hand.session()
     session.put({"/a/1": b"1", "/b/1": b"1"})
     replica = hand.follow("/a/")
@@ -202,7 +202,7 @@ def test_a_resume_brings_exactly_what_was_missed(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("after", [5, EPOCH_1 + 10_000, (2 << 48) + 2, (1 << 63) - 1, 1 << 63, -1])
-def test_a_resume_from_what_is_not_history_becomes_a_snapshot(hand: Hand, after: int) -> None:
+def test_a_resume_from_an_unknown_number_becomes_a_snapshot(hand: Hand, after: int) -> None:
     hand.session().put({"/a": b"1"})
     *chunks, end = hand.sync("", **{"from": after})
     assert end[0][6] is False and [header[0] for header, *_ in chunks] == [SYNC]
@@ -230,7 +230,7 @@ def test_a_duplicate_is_acknowledged_again_and_not_applied(hand: Hand) -> None:
     assert hand.snapshot()[0] == {b"/a": b"2"}
 
 
-def test_a_hole_is_told_with_the_number_wanted_and_nothing_is_applied(hand: Hand) -> None:
+def test_a_batch_after_a_hole_is_refused_with_the_expected_number(hand: Hand) -> None:
     session = hand.session()
     session.put({"/a": b"1"})
     for no in (3, 4, 5):
@@ -244,7 +244,7 @@ def test_a_hole_is_told_with_the_number_wanted_and_nothing_is_applied(hand: Hand
     assert hand.snapshot()[0] == {b"/a": b"5"}
 
 
-def test_a_burst_with_a_hole_is_told_once(server: TestServer, hand: Hand) -> None:
+def test_a_burst_of_batches_after_a_hole_is_refused_once(server: TestServer, hand: Hand) -> None:
     session = hand.session()
     session.put({"/a": b"1"})
     assert server.server is not None
@@ -258,13 +258,13 @@ def test_a_burst_with_a_hole_is_told_once(server: TestServer, hand: Hand) -> Non
     assert session.refusals == [(9, "expected", 2)]
 
 
-def test_an_unknown_session_has_to_begin_with_1(hand: Hand) -> None:
+def test_an_unknown_session_must_begin_with_batch_1(hand: Hand) -> None:
     session = hand.session()
     session.send(["/a"], [b"1"], no=7)
     assert session.refused(7) == ("session", 1)
 
 
-def test_the_number_0_is_garbage(hand: Hand) -> None:
+def test_a_batch_with_the_number_0_is_garbage(hand: Hand) -> None:
     session = hand.session()
     session.send(["/a"], [b"1"], no=0)
     session.put({"/b": b"1"})
@@ -319,7 +319,7 @@ def test_a_refused_batch_that_comes_again_is_refused_again(hand: Hand) -> None:
 # -- leases
 
 
-def test_a_lease_keeps_its_keys_while_refreshed_and_they_go_together(hand: Hand) -> None:
+def test_the_keys_of_a_lease_stay_while_refreshed_and_expire_together(hand: Hand) -> None:
     session, lease = hand.session(), os.urandom(16)
     replica = hand.follow("")
     session.put({f"/l/{i}": b"v" for i in range(1000)}, l=lease, lease=[lease, 600])
@@ -346,7 +346,7 @@ def test_an_unlease_deletes_the_keys(hand: Hand) -> None:
     assert hand.status()["leases"] == 0 and hand.snapshot()[0] == {b"/l/other": b"v"}
 
 
-def test_a_lease_of_more_keys_than_a_batch_ends_in_batches_that_can_be_read(hand: Hand) -> None:
+def test_the_deletes_of_a_large_lease_fit_into_segments_of_legal_size(hand: Hand) -> None:
     session, lease = hand.session(), os.urandom(16)
     replica = hand.follow("")
     for start in (0, 60_000):
@@ -362,7 +362,7 @@ def test_a_lease_of_more_keys_than_a_batch_ends_in_batches_that_can_be_read(hand
 # -- limits
 
 
-def test_values_and_batches_of_exactly_the_maximum_and_one_more(hand: Hand) -> None:
+def test_values_and_batches_are_taken_up_to_the_maximum_size(hand: Hand) -> None:
     session = hand.session()
     big = os.urandom(16 << 20)
     replica = hand.follow("/")
@@ -474,7 +474,7 @@ def hands(pair: Pair) -> Iterator[tuple[Hand, Hand]]:
         yield one, two
 
 
-def test_acknowledgements_say_what_they_are_worth(pair: Pair, hands: tuple[Hand, Hand], tmp_path: Path) -> None:
+def test_acknowledgements_tell_the_durability_of_a_batch(pair: Pair, hands: tuple[Hand, Hand], tmp_path: Path) -> None:
     one, _ = hands
     session = one.session()
     assert session.acked(session.send(["/a"], [b"1"]))[1] == 2, "replicated"
@@ -485,7 +485,7 @@ def test_acknowledgements_say_what_they_are_worth(pair: Pair, hands: tuple[Hand,
         assert session.acked(session.send(["/a"], [b"1"]))[1] == 1, "journaled"
 
 
-def test_a_passive_refuses_greets_as_such_and_sends_no_heartbeats(hands: tuple[Hand, Hand]) -> None:
+def test_a_passive_greets_as_passive_refuses_syncs_and_sends_no_heartbeats(hands: tuple[Hand, Hand]) -> None:
     one, two = hands
     passive = two.subscriber(topic(""))
     assert parts_of(receive(passive))[0][:3] == [GREETING, VERSION, PASSIVE]
@@ -498,7 +498,7 @@ def test_a_passive_refuses_greets_as_such_and_sends_no_heartbeats(hands: tuple[H
     assert not list(arrived(passive))
 
 
-def test_pending_batches_are_known_by_session_and_uuid(pair: Pair, hands: tuple[Hand, Hand]) -> None:
+def test_pending_sets_are_matched_to_published_ones_by_session_and_uuid(pair: Pair, hands: tuple[Hand, Hand]) -> None:
     one, two = hands
     session = one.session()
     uuid = os.urandom(16)
@@ -527,7 +527,7 @@ def take_over(hand: Hand) -> None:
     until(lambda: hand.sync("")[-1][0][0] == END, "a takeover")
 
 
-def test_a_takeover_publishes_what_was_pending_once(pair: Pair, hands: tuple[Hand, Hand]) -> None:
+def test_a_takeover_publishes_each_pending_set_once(pair: Pair, hands: tuple[Hand, Hand]) -> None:
     """chp1-facts lines 5, 7 and 8."""
     one, two = hands
     session = Session(two, os.urandom(16))

@@ -24,7 +24,7 @@ def fill(hand: Hand, keys: int, value: bytes) -> None:
     session.acked(session.no)
 
 
-def test_15_readers_of_100000_keys_while_heartbeats_go_on(server: TestServer, hand: Hand) -> None:
+def test_heartbeats_go_on_while_15_readers_get_100000_keys(server: TestServer, hand: Hand) -> None:
     """chp1-facts line 23: no HUGZ for 3.8 s."""
     fill(hand, 100_000, b"x" * 100)
     beats = Replica(hand, "/none/")
@@ -96,7 +96,7 @@ def test_a_snapshot_taken_under_load_agrees_with_the_feed(hand: Hand) -> None:
     assert all(r.values == replicas[0].values for r in replicas if not r.subtree)
 
 
-def test_a_reader_that_leaves_in_the_middle_is_forgotten(server: TestServer, hand: Hand) -> None:
+def test_the_server_forgets_a_reader_that_leaves_during_a_snapshot(server: TestServer, hand: Hand) -> None:
     fill(hand, 100_000, b"x" * 100)
     with Hand(server.address) as other:
         slow = [other.dealer(RCVHWM=1, RCVBUF=4096) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_a_reader_that_leaves_in_the_middle_is_forgotten(server: TestServer, han
     assert len(hand.snapshot()[0]) == 100_000
 
 
-def test_chunks_are_exact_in_bytes_and_a_large_value_is_a_chunk_of_its_own(hand: Hand) -> None:
+def test_snapshot_chunks_stay_within_the_byte_limit_unless_one_value_is_larger(hand: Hand) -> None:
     session = hand.session()
     big = os.urandom(16 << 20)
     session.put({f"/a/{i:04}": b"x" * 1000 for i in range(3000)})
@@ -127,7 +127,7 @@ def test_chunks_are_exact_in_bytes_and_a_large_value_is_a_chunk_of_its_own(hand:
     assert all(a + b > DEFAULT.sync_chunk_bytes for a, b in pairwise(sizes)), "none is too small"
 
 
-def test_the_ttl_left_is_in_the_chunks(hand: Hand) -> None:
+def test_snapshot_chunks_have_the_remaining_ttl(hand: Hand) -> None:
     session = hand.session()
     session.put({"/a": b"1", "/b": b"2"}, t=[[1], [60_000]])
     ((_, (keys, _, extras)), _) = hand.sync("")
@@ -149,7 +149,7 @@ def test_requests_beyond_the_limits_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["classic", "chp2"])
-def test_deleted_and_new_keys_during_a_slow_snapshot_do_not_show_in_it(hand: Hand, kind: str) -> None:
+def test_a_slow_snapshot_does_not_show_later_changes(hand: Hand, kind: str) -> None:
     """The image is of one number; what comes after it is in the feed."""
     fill(hand, 30_000, b"old")
     dealer = hand.dealer(RCVHWM=10, RCVBUF=4096)

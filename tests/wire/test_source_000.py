@@ -14,7 +14,7 @@ from chp_server.testing import Pair, TestServer
 from tests.talk import until
 
 
-def test_subscribe_get_and_unsubscribe_answer_as_they_should() -> None:
+def test_a_subscriber_gets_only_messages_since_its_subscription() -> None:
     with TestServer() as server, Clone([server.address], subtree=None, codec="text") as clone:
         news = clone.topic("news")
         news.subscribe("alice")
@@ -37,7 +37,7 @@ def test_subscribe_get_and_unsubscribe_answer_as_they_should() -> None:
             assert alice.get(0.1) is None, "what was pending is lost"
 
 
-def test_get_of_a_subscriber_that_is_not_subscribed_is_an_error_of_its_own(clone: Clone[bytes]) -> None:
+def test_get_raises_an_error_without_a_subscription(clone: Clone[bytes]) -> None:
     news = clone.topic("news")
     with pytest.raises(NoSuchTopic):
         news.consumer("alice", create=False)
@@ -52,7 +52,7 @@ def test_get_of_a_subscriber_that_is_not_subscribed_is_an_error_of_its_own(clone
             until(lambda: bob.get(0.1), "the group to be missed")
 
 
-def test_what_a_subscriber_has_not_had_stays_and_then_goes() -> None:
+def test_messages_are_kept_until_each_subscriber_has_them_or_unsubscribes() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         news = clone.topic("news")
         news.create("acknowledged")
@@ -68,7 +68,7 @@ def test_what_a_subscriber_has_not_had_stays_and_then_goes() -> None:
         until(lambda: news.facts()["first"] == 3)
 
 
-def test_a_publisher_that_comes_back_with_its_count_publishes_each_once() -> None:
+def test_a_publisher_that_repeats_its_count_publishes_each_message_once() -> None:
     with TestServer() as server:
         # The producer does not know whether the last one was taken.
         for sent in (range(1, 4), range(3, 6), range(5, 7)):
@@ -87,7 +87,7 @@ def test_a_publisher_that_comes_back_with_its_count_publishes_each_once() -> Non
 
 
 @pytest.mark.slow
-def test_intermittent_subscribers_get_each_once_while_both_servers_are_killed_in_turn(tmp_path: Path) -> None:
+def test_intermittent_subscribers_get_each_message_once_over_failovers(tmp_path: Path) -> None:
     stores = f"sqlite:{tmp_path}/a.sqlite", f"sqlite:{tmp_path}/b.sqlite"
     taken: dict[str, list[int]] = {"alice": [], "bob": []}
     with Pair(store=stores) as pair, Clone(pair.servers, subtree=None, codec="json") as publisher:

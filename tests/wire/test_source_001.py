@@ -19,7 +19,7 @@ LINES = 20
 
 
 @pytest.mark.slow
-def test_systemtest1(tmp_path: Path) -> None:
+def test_systemtest1_consumers_get_all_lines_in_order_over_a_failover(tmp_path: Path) -> None:
     stores = f"sqlite:{tmp_path}/a.sqlite", f"sqlite:{tmp_path}/b.sqlite"
     half, killed = Barrier(len(PRODUCERS) + 1), Barrier(len(PRODUCERS) + 1)
     with Pair(store=stores) as pair, Clone(pair.servers, subtree=None, codec="text") as clone:
@@ -65,7 +65,7 @@ def test_systemtest1(tmp_path: Path) -> None:
                 assert found == [f"{producer} {n}" for n in range(LINES)], (name, topic)
 
 
-def test_systemtest2() -> None:
+def test_systemtest2_a_consumer_gets_the_lines_of_a_producer_in_order() -> None:
     with TestServer() as server, Clone([server.address], subtree=None, codec="text") as clone:
         producer, consumer = MyProducer(clone), MyConsumer(clone)
         producer.CreateTopic("DS")
@@ -80,7 +80,7 @@ def test_systemtest2() -> None:
         consumer.close()
 
 
-def test_what_goes_wrong_is_an_error_of_the_library() -> None:
+def test_misuse_raises_an_error_of_the_queue_library() -> None:
     with TestServer() as server, Clone([server.address], subtree=None, codec="text") as clone:
         producer, consumer = MyProducer(clone), MyConsumer(clone)
         with pytest.raises(myConsumerError):

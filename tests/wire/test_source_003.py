@@ -50,7 +50,7 @@ def offset_of(message: Message | None) -> int:
     return message.offset
 
 
-def test_t1_1_ten_are_published_before_anybody_subscribes() -> None:
+def test_t1_1_a_late_subscriber_gets_ten_earlier_messages() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         clone.topic("t").publish_many([b"%d" % i for i in range(10)]).wait(10)
         assert len(drained(joined(clone, "t", 1), 10)[0]) == 10
@@ -75,7 +75,7 @@ def test_t1_3_a_partition_goes_whole_to_one_of_two_subscribers() -> None:
     assert all(message.time > 1e9 for part in parts for message in part), "and each has its time, of the wall"
 
 
-def test_t1_4_ten_thousand_into_a_queue_of_one_thousand() -> None:
+def test_t1_4_a_topic_of_1000_refuses_9000_of_10000_messages() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         clone.topic("t").create("acknowledged", max_messages=1000)
         clone.topic("t").subscribe("g", "begin")
@@ -100,7 +100,7 @@ def test_t2_1_two_channels_are_shown_and_then_three() -> None:
 
 
 @pytest.mark.parametrize(("each", "n"), [(10, 2), (1, 5)], ids=["t3_1", "t3_2"])
-def test_t3_1_and_t3_2_publishers_and_subscribers_share(each: int, n: int) -> None:
+def test_t3_1_and_t3_2_each_publisher_goes_whole_to_one_subscriber(each: int, n: int) -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         for publisher in range(n):
             clone.topic("t").publish_many([b""] * each, [f"{publisher}"] * each).wait(10)
@@ -109,7 +109,7 @@ def test_t3_1_and_t3_2_publishers_and_subscribers_share(each: int, n: int) -> No
             assert sorted(sum(message.key == f"{publisher}" for message in part) for part in parts)[-1] == each
 
 
-def test_t3_3_two_channels_at_once() -> None:
+def test_t3_3_two_channels_deliver_their_own_messages_in_order() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         for i in range(10):
             clone.topic("a").publish(b"a%d" % i)
@@ -119,7 +119,7 @@ def test_t3_3_two_channels_at_once() -> None:
             assert [message.value.decode() for message in found] == [f"{name}{i}" for i in range(10)]
 
 
-def test_t4_1_a_delay_is_to_be_seen_and_nothing_is_taken_for_it() -> None:
+def test_t4_1_a_slow_consumer_shows_lag_and_keeps_its_message() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.subscribe("g", ack_timeout_s=60)
@@ -134,7 +134,7 @@ def test_t4_1_a_delay_is_to_be_seen_and_nothing_is_taken_for_it() -> None:
             assert consumer.fenced == 0
 
 
-def test_t4_2_what_one_of_two_leaves_is_done_by_the_other() -> None:
+def test_t4_2_the_other_consumer_gets_messages_that_one_left_undone() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         clone.topic("t").subscribe("g")
         one, two = joined(clone, "t", 2)
@@ -146,7 +146,7 @@ def test_t4_2_what_one_of_two_leaves_is_done_by_the_other() -> None:
 
 
 @pytest.mark.parametrize("processed", [False, True], ids=["t5_1", "t5_2"])
-def test_t5_1_and_t5_2_the_active_is_killed_at_the_fifth_of_ten(processed: bool) -> None:
+def test_t5_1_and_t5_2_all_ten_messages_arrive_over_a_failover(processed: bool) -> None:
     with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
         topic = clone.topic("t")
         topic.subscribe("g", timeout=20)
@@ -163,7 +163,7 @@ def test_t5_1_and_t5_2_the_active_is_killed_at_the_fifth_of_ten(processed: bool)
             assert found == list(range(10)) and consumer.get(0.1) is None and consumer.fenced == 0
 
 
-def test_t6_1_a_consumer_dies_with_the_fourth_of_five() -> None:
+def test_t6_1_another_consumer_goes_on_where_a_dead_consumer_stopped() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone, Clone([server.address], None) as dying:
         clone.topic("t").publish_many([b"%d" % i for i in range(5)], ["k"] * 5).wait(10)
         one = dying.topic("t").consumer("g", ttl=1.0)
@@ -174,7 +174,7 @@ def test_t6_1_a_consumer_dies_with_the_fourth_of_five() -> None:
             assert [offset_of(two.get(60)), offset_of(two.get(60))] == [3, 4], "in order, from what was not done on"
 
 
-def test_t7_1_and_t8_1_who_acknowledges_nothing_loses_the_rest_and_is_a_member_still() -> None:
+def test_t7_1_and_t8_1_a_silent_member_stays_but_loses_messages() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.subscribe("g", "begin", ack_timeout_s=1)
@@ -187,7 +187,7 @@ def test_t7_1_and_t8_1_who_acknowledges_nothing_loses_the_rest_and_is_a_member_s
         slow.close()
 
 
-def test_t9_1_in_order() -> None:
+def test_t9_1_messages_of_one_key_stay_in_order() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         keys = [f"k{i % 13}" for i in range(2600)]
         clone.topic("t").publish_many([b""] * len(keys), keys).wait(10)
@@ -197,7 +197,7 @@ def test_t9_1_in_order() -> None:
                 assert order == sorted(order) and len(order) in (0, 200)
 
 
-def test_t10_1_and_t10_2_what_was_published_before_is_not_again_and_what_is_new_is() -> None:
+def test_t10_1_and_t10_2_a_restarted_publisher_publishes_only_new_messages() -> None:
     with TestServer() as server:
         for last in (10, 10, 11):
             with Clone([server.address], subtree=None) as clone:
@@ -210,7 +210,7 @@ def test_t10_1_and_t10_2_what_was_published_before_is_not_again_and_what_is_new_
             assert [message.value for message in found] == [b"%d" % n for n in range(1, 12)]
 
 
-def test_t10_3_after_all_have_unsubscribed_what_was_done_is_not_again() -> None:
+def test_t10_3_a_new_subscription_does_not_repeat_acknowledged_messages() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")
         topic.create("acknowledged")

@@ -40,7 +40,7 @@ def test_a_commit_may_replace_a_subtree(hand: Hand, session: Session) -> None:
     assert hand.follow().values == replica.values
 
 
-def test_only_if_newer_is_decided_at_the_commit(hand: Hand, session: Session) -> None:
+def test_the_only_if_newer_condition_is_decided_at_the_commit(hand: Hand, session: Session) -> None:
     old = session.put({"/a": b"1", "/b": b"1"})
     tx = os.urandom(16)
     session.put({"/a": b"2", "/b": b"2"}, n=[[0, 1], [old, old]], stage=[tx, "0.0"])
@@ -74,7 +74,7 @@ def test_a_commit_without_an_application_is_not_remembered(hand: Hand, session: 
     assert hand.follow().values == {"/a": b"3"}
 
 
-def test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is(hand: Hand, session: Session) -> None:
+def test_a_commit_with_a_missing_batch_is_refused_with_the_staged_counts(hand: Hand, session: Session) -> None:
     tx = os.urandom(16)
     session.put({"/a": b"1"}, stage=[tx, "0.0"])
     parts: list[list[object]] = [["0.0", 2], ["1.0", 1]]
@@ -87,7 +87,7 @@ def test_a_commit_of_what_is_not_all_here_is_refused_and_told_what_is(hand: Hand
     assert hand.follow().values == {"/a": b"1", "/b": b"2", "/c": b"3"}
 
 
-def test_what_was_staged_for_a_version_that_is_done_is_dropped(hand: Hand, session: Session) -> None:
+def test_batches_staged_for_a_committed_version_are_dropped(hand: Hand, session: Session) -> None:
     """A micro-batch that runs again, in a transaction of its own."""
     revisions = set()
     for value in (b"1", b"2"):
@@ -99,7 +99,7 @@ def test_what_was_staged_for_a_version_that_is_done_is_dropped(hand: Hand, sessi
     assert hand.follow().values == {"/a": b"1"} and len(revisions) == 1
 
 
-def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
+def test_a_batch_staged_after_the_commit_is_not_kept(hand: Hand, session: Session) -> None:
     """The slower of two attempts would never be committed, and would stay for an hour."""
     tx = os.urandom(16)
     session.put({"/a": b"1"}, stage=[tx, "0.0"])
@@ -113,7 +113,7 @@ def test_what_is_staged_after_the_commit_is_not_kept(hand: Hand, session: Sessio
     assert hand.follow().values == {"/a": b"1"}
 
 
-def test_no_room_is_refused_by_the_limit_s_name() -> None:
+def test_a_staged_batch_without_room_is_refused_with_the_limit_name() -> None:
     limits = Limits(staged_bytes_max=1000, staged_commits_max=2)
     with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand:
         session, tx = hand.session(), os.urandom(16)
@@ -156,6 +156,6 @@ def test_a_commit_whose_messages_have_no_room_is_refused_whole(hand: Hand, sessi
     assert hand.sync()[-1][0][3] == 1
 
 
-def test_a_topic_is_not_made_by_what_is_staged(hand: Hand, session: Session) -> None:
+def test_a_staged_batch_cannot_make_a_topic(hand: Hand, session: Session) -> None:
     code, said = session.refused(session.send([], [], {"topic": ["t", {}], "stage": [os.urandom(16), "0.0"]}))
     assert code == "bad" and "send two" in said

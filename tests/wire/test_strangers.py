@@ -73,7 +73,7 @@ def handled(stranger: Hand) -> None:
     stranger.session().put({"/strangers/own": b""})
 
 
-def test_who_reads_a_session_from_the_wire_can_not_set_in_its_place(hand: Hand, stranger: Hand) -> None:
+def test_a_stranger_cannot_set_in_the_name_of_an_overheard_session(hand: Hand, stranger: Hand) -> None:
     """The five sets that followed were duplicates once: acknowledged, and on no server."""
     victim = hand.session()
     found = overheard(stranger, victim)
@@ -88,7 +88,7 @@ def test_who_reads_a_session_from_the_wire_can_not_set_in_its_place(hand: Hand, 
     assert replica.revisions == {f"/mine/{i}": revision for i, revision in acked.items()}
 
 
-def test_who_counts_up_a_session_read_from_the_wire_does_not_silence_it(hand: Hand, stranger: Hand) -> None:
+def test_a_stranger_cannot_replace_an_overheard_session_by_a_later_one(hand: Hand, stranger: Hand) -> None:
     """A later session of the same client takes the place of the one before: only the client can open it."""
     victim = hand.session()
     for session in overheard(stranger, victim):
@@ -126,14 +126,14 @@ def everything(stranger: Hand) -> Iterator[list[bytes]]:
         yield receive(dealer)
 
 
-def test_a_session_of_the_last_count_is_heard_and_served(hand: Hand) -> None:
+def test_a_session_with_the_highest_count_is_served(hand: Hand) -> None:
     """Its client has to be another one after that; until then nothing is special about it."""
     victim = hand.session(b"an end of it" + b"\xff" * 4)
     assert victim.put({"/last": b"1"}) > 0
     assert victim.put({"/last": b"2"}) > 0 and not victim.refusals
 
 
-def test_a_lease_is_its_clients_alone(hand: Hand, stranger: Hand) -> None:
+def test_a_client_cannot_use_or_end_the_lease_of_another_client(hand: Hand, stranger: Hand) -> None:
     """Its name stands beside its keys for all to read; a stranger's `unlease` of it deleted them once."""
     lease = b"a lease's name.."
     holder, other = hand.session(b"twelve bytes" + bytes(4)), stranger.session()
@@ -150,7 +150,7 @@ def test_a_lease_is_its_clients_alone(hand: Hand, stranger: Hand) -> None:
     assert hand.follow("").values == {} and not later.refusals
 
 
-def test_nobody_names_the_owner_of_a_lease_itself(hand: Hand, stranger: Hand) -> None:
+def test_a_client_cannot_name_the_owner_of_a_lease(hand: Hand, stranger: Hand) -> None:
     lease = b"a lease's name.."
     victim, other = hand.session(), stranger.session()
     victim.put({"/held": b"1"}, lease=[lease, 60_000], l=lease)
@@ -160,7 +160,7 @@ def test_nobody_names_the_owner_of_a_lease_itself(hand: Hand, stranger: Hand) ->
     assert len(listed(hand)) == 1
 
 
-def test_a_lease_stays_its_clients_on_the_other_server(pair: Pair) -> None:
+def test_a_lease_keeps_its_owner_over_a_failover(pair: Pair) -> None:
     """Records and states have owners, so the new active knows the owner of the lease."""
     lease = b"a lease's name.."
     with Hand(pair.primary.address) as before, Hand(pair.backup.address) as after:
@@ -212,7 +212,7 @@ class Liar:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
+def test_cancelling_a_missing_subscription_harms_no_reader(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Such a cancel once ended the channel: its reader was STALE for 20 s, and a CHP/1 reader heard nothing more."""
@@ -230,9 +230,7 @@ def test_a_cancel_of_what_was_never_subscribed_to_harms_no_reader(
     liar.close()
 
 
-def test_readers_that_come_and_go_take_nothing_with_them_but_their_own(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_that_leave_end_only_their_own_subscriptions(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Descriptors are used again at once: the end of one connection is not taken for that of the next."""
     monkeypatch.setattr(listeners, "LINGER_S", 0.0)
     reader, others = hand.follow("/a/"), [Liar(hand.address)]
@@ -259,7 +257,7 @@ def listed(hand: Hand, **options: object) -> list[dict[str, Any]]:
     return list(header[2]["leases"])
 
 
-def test_nobody_switches_again_and_again(pair: Pair) -> None:
+def test_a_second_switch_soon_after_the_first_is_refused(pair: Pair) -> None:
     """Each hand-over is a gap for all clients, and repeated requests once made 37 of them in 15 s."""
     with Hand(pair.primary.address) as one, Hand(pair.backup.address) as two:
         until(lambda: one.status()["in_sync"], "a pair in sync")
@@ -278,7 +276,7 @@ def admin(hand: Hand, command: str, **options: object) -> list[Any]:
     return header
 
 
-def test_one_client_does_not_take_the_transactions_of_all() -> None:
+def test_one_client_cannot_take_all_staged_commits() -> None:
     limits = replace(DEFAULT, staged_commits_max=3, staged_commits_of_one_max=2)
     with TestServer(limits) as server, Hand(server.address) as hand:
         one, two = hand.session(), hand.session()
@@ -291,7 +289,7 @@ def test_one_client_does_not_take_the_transactions_of_all() -> None:
         one.put({"/a": b"x"}, stage=[b"4" * 16, "part"])
 
 
-def test_one_connection_does_not_take_the_snapshots_of_all() -> None:
+def test_one_connection_cannot_take_all_snapshots() -> None:
     limits = replace(DEFAULT, syncs_max=3, syncs_of_one_max=2)
     with TestServer(limits) as server, Hand(server.address) as hand:
         hand.session().put({f"/{i}": b"x" * 1000 for i in range(5000)})  # several chunks

@@ -9,7 +9,7 @@ from chp_server.testing import Pair
 from tests.talk import WAIT_S
 
 
-def test_what_one_was_acknowledged_another_reads_after_a_sync() -> None:
+def test_a_clone_reads_acknowledged_sets_of_another_after_a_sync() -> None:
     with Pair(heartbeat_s=0.05) as pair, Clone(pair.servers) as one, Clone(pair.servers, subtree="/n/") as other:
         one.wait_until_synced(WAIT_S)
         other.wait_until_synced(WAIT_S)

@@ -22,7 +22,7 @@ from chp_server.testing import Pair, TestServer
 from tests.talk import join_all, until
 
 
-def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
+def test_a_topic_reader_misses_no_message_over_a_failover() -> None:
     with Pair() as pair, Clone(pair.servers, subtree=None) as clone:
         ticks = clone.topic("ticks")
         ticks.publish_many([b"%d" % i for i in range(10)]).wait(10)
@@ -43,7 +43,7 @@ def test_who_reads_goes_on_over_a_failover_and_misses_nothing() -> None:
         assert next(iter(next(ticks.read(29)))).key == "k29"
 
 
-def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_questions_go_first_to_the_server_that_the_client_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Noting(QuestionPort):
@@ -67,7 +67,7 @@ def test_after_a_failover_who_is_followed_is_asked_first(monkeypatch: pytest.Mon
         assert asked == [pair.primary.address] + [pair.backup.address] * 4
 
 
-def test_messages_are_in_the_journal_and_there_after_a_restart(tmp_path: Path) -> None:
+def test_messages_survive_a_restart_in_the_journal(tmp_path: Path) -> None:
     store = f"sqlite:{tmp_path}/j.sqlite"
     with TestServer(store=store) as server, Clone([server.address], subtree=None, codec="json") as clone:
         topic = clone.topic("t")
@@ -96,7 +96,7 @@ def test_a_message_that_was_changed_on_disk_is_not_delivered(tmp_path: Path) -> 
         clone.topic("t").publish(b"on").wait(10)
 
 
-def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
+def test_a_full_topic_refuses_messages_unless_it_keeps_by_size() -> None:
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         few = clone.topic("few")
         few.create(max_messages=3)
@@ -116,7 +116,7 @@ def test_bounds_are_answered_and_what_is_kept_by_size_goes_by_itself() -> None:
         assert [facts["name"] for facts in clone.topics()] == ["few", "last"]
 
 
-def test_the_same_for_tasks(server: TestServer) -> None:
+def test_an_async_clone_publishes_and_reads_a_topic(server: TestServer) -> None:
     async def run(address: str) -> None:
         async with AsyncClone([address], subtree=None) as clone:
             topic = clone.topic("t")
@@ -143,7 +143,7 @@ def test_the_same_for_tasks(server: TestServer) -> None:
     asyncio.run(run(server.address))
 
 
-def test_a_reader_that_has_all_is_not_forgotten() -> None:
+def test_the_server_does_not_drop_a_waiting_topic_reader() -> None:
     """A waiting reader is told that there are no messages, so the server does not drop it as one that takes nothing."""
     with TestServer() as server, Clone([server.address], subtree=None) as clone:
         topic = clone.topic("t")

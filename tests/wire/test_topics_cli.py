@@ -29,7 +29,7 @@ def lag_of(clone: Clone) -> int:
     return int(clone.topic("orders").groups()[0]["lag"])
 
 
-def test_what_a_group_printed_is_not_printed_again(run: Run, clone: Clone) -> None:
+def test_a_message_printed_for_a_group_is_not_printed_again(run: Run, clone: Clone) -> None:
     assert run("topic", "subscribe", "orders", "billing").exit_code == 0
     clone.topic("orders").publish_many([b"one", b"two", b"three"], ["a", "b", "a"]).wait(10)
     first = run("sub", "orders", "--group", "billing", "--count", "2")
@@ -78,7 +78,7 @@ def test_a_message_is_acknowledged_before_the_next_command_begins(run: Run, clon
     assert lag_of(clone) == 3, "two, of a batch of five"
 
 
-def test_who_was_reset_meanwhile_says_so_and_goes_on_there(run: Run, clone: Clone, server: TestServer) -> None:
+def test_a_consumer_of_a_reset_group_goes_on_at_the_new_position(run: Run, clone: Clone, server: TestServer) -> None:
     clone.topic("orders").publish_many([b"%d" % i for i in range(3)]).wait(10)
     reset = f"{sys.executable} -m chp_client topic reset orders billing --to 2 --yes --servers {server.address}"
     command = f'test "$CHP_OFFSET" = 2 || {reset}'
@@ -129,7 +129,7 @@ def test_settings_of_groups_and_scheduled_messages_are_shown(run: Run, clone: Cl
     assert gone == {"removed": "jobs", "scheduled": 2}
 
 
-def test_a_topic_that_a_message_makes_is_told_of_or_refused(run: Run, clone: Clone) -> None:
+def test_pub_makes_and_reports_a_missing_topic_unless_no_create_is_given(run: Run, clone: Clone) -> None:
     refused = run("pub", "TYPO", "hello", "--no-create")
     assert refused.exit_code == 1 and "there is no topic 'TYPO'" in refused.stderr
     assert clone.topics() == []
@@ -140,7 +140,7 @@ def test_a_topic_that_a_message_makes_is_told_of_or_refused(run: Run, clone: Clo
     assert clone.topics()[0]["next"] == 2
 
 
-def test_a_group_that_a_consumer_makes_is_told_of_or_refused(run: Run, clone: Clone) -> None:
+def test_sub_makes_and_reports_a_missing_group_unless_no_create_is_given(run: Run, clone: Clone) -> None:
     words = "sub", "ordesr", "--group", "billing", "--no-wait"
     refused = run(*words, "--no-create")
     assert refused.exit_code == 1 and "there is no topic 'ordesr'; make it with" in refused.stderr
@@ -166,7 +166,7 @@ def test_a_group_that_is_removed_ends_its_consumer(run: Run, clone: Clone, serve
     assert "group 'billing' of topic 'orders' was removed; make it again with `chp topic subscribe orders" in last
 
 
-def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone) -> None:
+def test_errors_print_one_line_and_set_the_exit_code(run: Run, clone: Clone) -> None:
     clone.topic("orders").publish(b"1").wait(10)
     for words, code, text in (
         (("sub", "orders", "--exec", "true"), 2, "--exec needs --group"),
@@ -188,7 +188,7 @@ def test_what_is_wrong_has_its_own_exit_code_and_one_line(run: Run, clone: Clone
     assert nobody.exit_code == 3, nobody.stderr
 
 
-def test_metrics_tell_of_groups_and_of_a_bounded_number(server: TestServer, clone: Clone) -> None:
+def test_metrics_tell_of_at_most_100_groups(server: TestServer, clone: Clone) -> None:
     pytest.importorskip("prometheus_client")
     orders = clone.topic("orders")
     orders.subscribe("billing", "begin")

@@ -61,7 +61,7 @@ def test_a_slow_reader_of_large_values_gets_all_of_them() -> None:
         assert found == values
 
 
-def test_one_connection_can_t_have_all_that_may_be_under_way() -> None:
+def test_one_connection_cannot_have_more_snapshots_than_its_limit() -> None:
     with TestServer(LIMITS, heartbeat_s=0.1) as server, Hand(server.address) as hand:
         session = hand.session()
         session.put({"/a": os.urandom(2 * MIB), "/b": os.urandom(2 * MIB)})
@@ -76,7 +76,7 @@ def test_one_connection_can_t_have_all_that_may_be_under_way() -> None:
         assert hand.sync()[-1][0][3] == 2
 
 
-def test_many_unread_connections_share_a_bounded_amount_and_are_cut_off() -> None:
+def test_many_unread_connections_share_bounded_memory_and_are_cut_off() -> None:
     """Each connection gets less the more there are, and one that takes nothing is cut off sooner under pressure."""
     limits = replace(LIMITS, readers_bytes_max=24 * MIB, reader_pressed_s_max=1.0)
     with TestServer(limits, heartbeat_s=0.1) as server, Hand(server.address) as hand, Hand(server.address) as other:

@@ -35,7 +35,7 @@ def kind(upstream: UpstreamSockets) -> bool:
     return kinds.pop()
 
 
-def test_the_kinds_of_address_take_turns_until_one_reaches_the_server(upstream: tuple[UpstreamSockets, int]) -> None:
+def test_ipv4_and_ipv6_alternate_while_the_server_is_not_reached(upstream: tuple[UpstreamSockets, int]) -> None:
     sockets, _ = upstream
     found = [kind(sockets)]
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_the_kinds_of_address_take_turns_until_one_reaches_the_server(upstream: 
     assert found[1] is not found[0] and found[2:] == found[:2]
 
 
-def test_a_kind_of_address_that_reached_the_server_is_kept(upstream: tuple[UpstreamSockets, int]) -> None:
+def test_ipv4_or_ipv6_is_kept_once_the_server_is_reached(upstream: tuple[UpstreamSockets, int]) -> None:
     sockets, port = upstream
     with zmq.Context() as context, context.socket(zmq.XPUB) as updates:
         updates.bind(f"tcp://127.0.0.1:{port + 1}")
