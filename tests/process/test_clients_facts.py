@@ -1,6 +1,6 @@
-"""Tests of the Guide's defects that concern a client: one for each such line of chp1-facts, which it names.
+"""Tests that clients do not have the defects of the Guide's clients, which docs/sources.md lists as G-05 to G-24.
 
-Lines 9 to 12 and 14 to 16 are also in test_clients_load.py and test_clients_failover.py, under load.
+test_clients_load.py and test_clients_failover.py test G-09 to G-12 and G-14 to G-16 under load.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .cluster import ProcessPair, ServerProcess
 
 
 @pytest.mark.slow
-def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp_path: Path) -> None:
-    """Such sets once waited in clients' sockets until the server returned, and were replayed at the next failover."""
+def test_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp_path: Path) -> None:
+    """G-05: such sets waited in clients' sockets until the server returned, and were replayed at the next failover."""
     with ProcessPair(tmp_path, "--store", "memory:") as pair, Clone(pair.servers) as one, Clone(pair.servers) as two:
         passive = pair.backup if pair.active() is pair.primary else pair.primary
         passive.kill()
@@ -41,7 +41,7 @@ def test_line_5_sets_made_while_a_server_was_down_never_overwrite_newer_ones(tmp
             pair.wait_in_sync()
 
 
-def test_line_13_a_client_refuses_a_key_outside_its_subtree(server: TestServer) -> None:
+def test_a_client_refuses_a_key_outside_its_subtree(server: TestServer) -> None:
     """The Guide's client kept such a key locally, and never updated it again."""
     with Clone(server.address, subtree="/a/") as clone, Clone(server.address) as whole:
         with pytest.raises(BadKey, match="outside"):
@@ -54,7 +54,7 @@ def test_line_13_a_client_refuses_a_key_outside_its_subtree(server: TestServer) 
 
 
 @pytest.mark.slow
-def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Path) -> None:
+def test_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Path) -> None:
     """The Guide's primary needed a vote, while its HUGZ kept clients from voting, so no update came for ever."""
     address, nobody = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     flags = ("--heartbeat-s", "0.1", "--peer-timeout-s", "1", "--solo-wait-s", "1", "--store", "memory:", "--bootstrap")
@@ -71,7 +71,7 @@ def test_line_16_a_lone_primary_that_restarts_serves_without_a_vote(tmp_path: Pa
         server.kill()
 
 
-def test_line_17_clients_follow_a_server_whose_numbers_restart(server: TestServer) -> None:
+def test_clients_follow_a_server_whose_numbers_restart(server: TestServer) -> None:
     """The Guide's clients discarded all updates until the server had passed their number."""
     with Clone(server.address) as reader, Clone(server.address, subtree=None) as writer:
         reader.wait_until_synced(WAIT_S)
@@ -83,7 +83,7 @@ def test_line_17_clients_follow_a_server_whose_numbers_restart(server: TestServe
         until(lambda: dict(reader) == {"/new": b"1"}, "the reader to follow")
 
 
-def test_line_21_a_client_refuses_words_of_the_protocol_as_keys(server: TestServer) -> None:
+def test_a_client_refuses_words_of_the_protocol_as_keys(server: TestServer) -> None:
     """A key named KTHXBAI cut every later snapshot short; one named HUGZ was ignored by clients."""
     with Clone(server.address) as clone:
         for word in ("KTHXBAI", "HUGZ", "ICANHAZ?"):
@@ -98,7 +98,7 @@ def test_line_21_a_client_refuses_words_of_the_protocol_as_keys(server: TestServ
             assert set(fresh) == set(like)
 
 
-def test_line_23_clock_steps_cause_no_failover_or_expiry(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_steps_cause_no_failover_or_expiry(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the Guide's programs a step caused failover or mass expiry."""
     real, step = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + step[0])
@@ -117,7 +117,7 @@ def test_line_23_clock_steps_cause_no_failover_or_expiry(server: TestServer, mon
             assert careful.stats.get("lags", 0) <= 1
 
 
-def test_line_24_a_client_works_on_after_requests_for_missing_keys(server: TestServer) -> None:
+def test_a_client_works_on_after_requests_for_missing_keys(server: TestServer) -> None:
     """A get of a missing key killed the agent."""
     with Clone(server.address) as clone:
         clone.wait_until_synced(WAIT_S)

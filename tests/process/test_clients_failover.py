@@ -1,7 +1,7 @@
 """Tests of what an application sees of a failover by its listener, watches and flush, also with asyncio.
 
 The active is killed with SIGKILL under a stream of sets. No call raises, no change comes twice, and flush returns when
-the successor has everything. Classic clients were silent for ever after two requests (chp1-facts line 14).
+the successor has everything. Classic clients were silent for ever after two requests (G-14 of docs/sources.md).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_an_async_clone_works_over_a_failover(process_pair: ProcessPair) -> None
 
 
 def test_ten_clients_go_on_after_three_failovers(process_pair: ProcessPair) -> None:
-    """chp1-facts lines 14, 15 and 16: clients that were asked twice, or heard the wrong one's HUGZ, were frozen."""
+    """G-14 to G-16: clients that had asked twice, or heard the HUGZ of a passive, were frozen."""
     clones = [Clone(process_pair.servers, subtree=f"/many/{i}/" if i % 2 else "/many/") for i in range(10)]
     try:
         for clone in clones:

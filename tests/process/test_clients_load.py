@@ -1,7 +1,7 @@
 """Clients in processes of their own under full load: stopped, joining, away, watching; each ends equal to the server.
 
-What a copy must hold at a number is known by arithmetic (puppets.py). The classic programs fail each of these without a
-word: chp1-facts lines 9, 10, 11 and 12.
+What a copy must hold at a number is known by arithmetic (puppets.py). The classic programs fail each of these
+without a word: G-09 to G-12 of docs/sources.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def test_a_client_stopped_for_10_s_under_load_ends_with_all_updates(server: ServerProcess) -> None:
-    """By chp1-facts line 10 the Guide's client applied about 19,000 of 30,000 updates, without a warning."""
+    """G-10: the Guide's client applied about 19,000 of 30,000 updates, without a warning."""
     with Puppet(server.address) as reader, Puppet(server.address, subtree=None, window_bytes=100_000) as writer:
         base = writer.ask("write", pad=200)
         before = records(server)
@@ -62,7 +62,7 @@ def records(server: ServerProcess) -> int:
 
 
 def test_hundreds_of_clients_join_under_full_load_and_miss_nothing(server: ServerProcess) -> None:
-    """By chp1-facts line 9 updates between subscription and snapshot were lost for good."""
+    """G-09: updates between subscription and snapshot were lost for good."""
     with ExitStack() as stack:
         writer = stack.enter_context(Puppet(server.address, subtree=None, window_bytes=200_000))
         joiners = [stack.enter_context(Puppet(server.address, subtree=None)) for _ in range(2)]
@@ -77,7 +77,7 @@ def test_hundreds_of_clients_join_under_full_load_and_miss_nothing(server: Serve
 
 @pytest.mark.parametrize("retained", ["1073741824", "65536"], ids=["resumed", "by-snapshot"])
 def test_keys_deleted_while_a_client_was_away_are_gone(tmp_path: Path, retained: str) -> None:
-    """By chp1-facts line 11 the Guide's client did not clear its map on a resync, so deleted keys lived on."""
+    """G-11: the Guide's client did not clear its map on a resync, so deleted keys lived on."""
     server = server_in(tmp_path, "sqlite:" + str(tmp_path / "store"), "--retain-memory-bytes", retained).start()
     try:
         with Clone(server.address) as other, Puppet(server.address) as reader:
@@ -128,9 +128,9 @@ def test_20_watchers_with_default_settings_see_all_of_a_burst(server: ServerProc
 
 
 def test_sets_made_right_after_connecting_arrive(tmp_path: Path) -> None:
-    """By chp1-facts line 12 all five such sets were lost, while a local get showed them.
+    """G-12: all five such sets were lost, while a local get showed them.
 
-    Here no server need be there yet.
+    Here no server needs to run yet.
     """
     server = server_in(tmp_path)
     early = [Clone(server.address, subtree=None if i % 2 else "") for i in range(10)]

@@ -1,4 +1,4 @@
-"""covers: groups that count deliveries: what counts, who is given what failed, when it waits, and where it ends."""
+"""covers: groups that count deliveries: failures, redelivery to another member, delays and dead letters."""
 
 from __future__ import annotations
 

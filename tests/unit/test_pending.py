@@ -1,4 +1,4 @@
-"""The pending list: bounded in number, bytes and age; in order; each entry once (chp1-facts lines 4, 7 and 24)."""
+"""Tests of the pending list: bounds, order, and each entry once (G-04, G-07 and G-24 of docs/sources.md)."""
 
 from dataclasses import replace
 

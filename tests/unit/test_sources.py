@@ -1,4 +1,4 @@
-"""covers: docs/sources.md: each demand of the five sources has its row, and the tests that it names are there."""
+"""covers: docs/sources.md: each demand of the sources has its row, and the tests that it names are there."""
 
 import re
 from pathlib import Path
@@ -23,6 +23,7 @@ DEMANDS = [
     *(f"T{n}.{i}" for n, last in enumerate(TESTS, 1) for i in range(1, last + 1)),
     *("W1", "W2", "W3"),
     *(f"004-{n:02}" for n in range(1, 15)),
+    *(f"G-{n:02}" for n in range(1, 25)),
 ]
 
 

@@ -1,4 +1,7 @@
-"""Garbage on every port is counted, and nothing else: after each kind the server serves, publishes and heartbeats."""
+"""Tests that garbage on every port is counted, and that the server then serves, publishes and sends heartbeats.
+
+G-19 is a row of docs/sources.md.
+"""
 
 import os
 import random
@@ -158,7 +161,7 @@ PEER: list[Frames] = [
 
 @pytest.mark.parametrize("frames", REQUESTS, ids=lambda f: repr(f)[:60])
 def test_a_malformed_request_is_counted(server: TestServer, hand: Hand, frames: Frames) -> None:
-    """chp1-facts line 19: one bad ICANHAZ hung the C server and stopped the Python one."""
+    """G-19: one bad ICANHAZ hung the C server and stopped the Python one."""
     dealer = hand.dealer()
     dealer.send_multipart(frames)
     until(lambda: garbage(server, "snapshot") == 1, "counted")
@@ -169,7 +172,7 @@ def test_a_malformed_request_is_counted(server: TestServer, hand: Hand, frames: 
 def test_a_malformed_set_is_counted_and_later_sets_are_published(
     server: TestServer, hand: Hand, frames: Frames
 ) -> None:
-    """chp1-facts line 19: one bad KVSET left the Python server deaf while HUGZ went on."""
+    """G-19: one bad KVSET left the Python server deaf while HUGZ went on."""
     hand.collector().send_multipart(frames)
     until(lambda: garbage(server, "collector") == 1, "counted")
     still_serves(hand)

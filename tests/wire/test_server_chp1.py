@@ -1,4 +1,7 @@
-"""A server as a client of RFC 12 sees it: every frame by hand, every command, and what must never be lost."""
+"""Tests of a server by a client of RFC 12 that makes frames by hand: all commands, and updates that must not be lost.
+
+G-01 to G-24 are rows of docs/sources.md.
+"""
 
 import os
 import struct
@@ -103,7 +106,7 @@ def test_a_ttl_is_relative_in_kvpub_and_absolute_in_kvsync(hand: Hand) -> None:
 
 
 def test_only_keys_with_a_ttl_expire(hand: Hand) -> None:
-    """chp1-facts line 1: an uninitialised ttl deleted 28 of 50 permanent keys when 5 others expired."""
+    """G-01: an uninitialised ttl deleted 28 of 50 permanent keys when 5 others expired."""
     for i in range(50):
         hand.set(b"/permanent/%d" % i, b"v", b"ttl=0\n" if i % 2 else b"")
     for i in range(5):
@@ -140,7 +143,7 @@ def test_the_server_sends_hugz_also_under_traffic(hand: Hand) -> None:
 
 
 def test_a_repeated_uuid_is_applied_once_and_a_set_without_uuid_always(hand: Hand) -> None:
-    """chp1-facts line 20 too: a set without a uuid is legal."""
+    """G-20: a set without a uuid is legal."""
     feed = hand.listen(b"")
     uuid = hand.set(b"/a", b"1")
     hand.set(b"/a", b"2")
@@ -152,7 +155,7 @@ def test_a_repeated_uuid_is_applied_once_and_a_set_without_uuid_always(hand: Han
 
 
 def test_a_pausing_reader_gets_all_20000_keys_and_kthxbai(server: TestServer, hand: Hand) -> None:
-    """chp1-facts line 2: of 5,000 keys 1,214 arrived, and then KTHXBAI."""
+    """G-02: of 5,000 keys 1,214 arrived, and then KTHXBAI."""
     session = hand.session()
     for start in range(0, 20_000, 5000):
         session.put({f"/k/{i}": b"%0100d" % i for i in range(start, start + 5000)})
@@ -189,7 +192,7 @@ def test_an_empty_value_of_chp2_is_left_out_of_a_chp1_snapshot(hand: Hand) -> No
 
 
 def test_reserved_words_as_keys_are_refused(server: TestServer, hand: Hand) -> None:
-    """chp1-facts line 21: a key named KTHXBAI cut every later snapshot short; one named HUGZ is ignored."""
+    """G-21: a key named KTHXBAI cut every later snapshot short; one named HUGZ is ignored."""
     for key in (b"KTHXBAI", b"HUGZ", b"ICANHAZ?", b"\x02x\x03", RESERVED, b""):
         hand.set(key, b"v")
     hand.set(b"KTHXBAI2", b"v")
@@ -222,7 +225,7 @@ def test_a_set_with_a_bad_ttl_or_property_is_refused(server: TestServer, hand: H
 
 
 def test_properties_are_published_whole_despite_a_duplicate_set(hand: Hand) -> None:
-    """chp1-facts line 6: a duplicated message lost its properties; one over 64 bytes stopped the backup."""
+    """G-06: a duplicated message lost its properties; a property over 64 bytes stopped the backup."""
     feed = hand.listen(b"")
     long = b"note=" + b"x" * 200 + b"\nttl=1000\n"
     uuid = hand.set(b"/a", b"1", long)
@@ -233,7 +236,7 @@ def test_properties_are_published_whole_despite_a_duplicate_set(hand: Hand) -> N
 
 
 def test_a_set_at_the_moment_its_key_expires_is_kept(hand: Hand) -> None:
-    """chp1-facts line 4: an expired ttl deleted the newer value. Many rounds, as the two have to meet in one turn."""
+    """G-04: an expired ttl deleted the newer value. Many rounds, as the two have to meet in one turn."""
     feed = hand.listen(b"")
     for round_ in range(60):
         hand.set(b"/k", b"old", b"ttl=0.01\n")
@@ -314,7 +317,7 @@ def test_a_large_batch_reaches_a_chp1_subscriber_whole(hand: Hand) -> None:
 
 
 def test_a_passive_sends_chp1_clients_nothing_until_it_takes_over(pair: Pair) -> None:
-    """chp1-facts lines 15 and 16: no HUGZ from a server that does not serve, so that its clients leave it."""
+    """G-15 and G-16: a passive sends no HUGZ, so that its clients leave it."""
     with Hand(pair.primary.address) as one, Hand(pair.backup.address) as two:
         until(lambda: one.status()["in_sync"], "a pair in sync")
         feed = two.subscriber(b"")

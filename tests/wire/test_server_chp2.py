@@ -528,7 +528,7 @@ def take_over(hand: Hand) -> None:
 
 
 def test_a_takeover_publishes_each_pending_set_once(pair: Pair, hands: tuple[Hand, Hand]) -> None:
-    """chp1-facts lines 5, 7 and 8."""
+    """A takeover once repeated, lost or expired pending sets (G-05, G-07 and G-08 of docs/sources.md)."""
     one, two = hands
     session = Session(two, os.urandom(16))
     both = [one.collector(), two.collector()]
@@ -584,7 +584,7 @@ def test_a_refused_batch_is_refused_by_the_successor_too(pair: Pair, hands: tupl
 
 
 def test_ttls_and_leases_survive_a_takeover(pair: Pair, hands: tuple[Hand, Hand]) -> None:
-    """chp1-facts line 3: of 18 keys 1 survived on the backup."""
+    """G-03 of docs/sources.md: of 18 keys 1 survived on the backup."""
     one, two = hands
     session, lease = one.session(), os.urandom(16)
     session.put({f"/p/{i}": b"v" for i in range(18)})

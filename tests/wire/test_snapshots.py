@@ -25,7 +25,7 @@ def fill(hand: Hand, keys: int, value: bytes) -> None:
 
 
 def test_heartbeats_go_on_while_15_readers_get_100000_keys(server: TestServer, hand: Hand) -> None:
-    """chp1-facts line 23: no HUGZ for 3.8 s."""
+    """G-23 of docs/sources.md: the classic server sent no HUGZ for 3.8 s."""
     fill(hand, 100_000, b"x" * 100)
     beats = Replica(hand, "/none/")
     beats.join()
@@ -66,7 +66,7 @@ def test_heartbeats_go_on_while_15_readers_get_100000_keys(server: TestServer, h
 
 
 def test_a_snapshot_taken_under_load_agrees_with_the_feed(hand: Hand) -> None:
-    """chp1-facts line 9: what came between subscription and snapshot was lost. Joins in a stream of sets."""
+    """G-09 of docs/sources.md: updates between subscription and snapshot were lost. Clients join among sets."""
     fill(hand, 20_000, b"v")
     stop = threading.Event()
     with Hand(hand.address) as other:
