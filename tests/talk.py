@@ -15,6 +15,7 @@ long, since a busy machine may be slow; a wait ends as soon as its condition hol
 
 from __future__ import annotations
 
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from chp_client import Clone
 from chp_client.cli.app import chp
 
 WAIT_S = 60.0
+# Bounds of memory are multiplied by this: each object of Python without the GIL has 16 bytes more.
+LARGER = 1.6 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.0
 TICK_S = 0.01
 # A port that no server has
 NO_SERVER = "tcp://127.0.0.1:9"
