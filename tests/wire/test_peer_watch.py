@@ -108,6 +108,7 @@ def named(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[ServerSocke
 def kinds(sockets: ServerSockets, looks: int) -> list[bool]:
     """Return whether the socket uses IPv6 after each of some looks for a peer that does not hear us."""
     found = []
+    sockets.look_for_peer(0.0, unheard=True, met=False)
     for n in range(1, looks + 1):
         assert sockets.look_for_peer(n * (LOOK_AGAIN_S + 1), unheard=True, met=False)
         dealer = sockets.peer_dealer(1)
@@ -120,6 +121,36 @@ def test_ipv4_and_ipv6_alternate_while_the_peer_is_not_reached(named: tuple[Serv
     sockets, _ = named
     first, *others = kinds(sockets, 4)
     assert others == [not first, first, not first]
+
+
+def test_the_first_connection_has_time_to_reach_the_peer(named: tuple[ServerSockets, str]) -> None:
+    sockets, _ = named
+    assert not sockets.look_for_peer(7.0, unheard=True, met=False)
+    assert not sockets.look_for_peer(7.0 + LOOK_AGAIN_S - 0.1, unheard=True, met=False)
+    assert sockets.look_for_peer(7.0 + LOOK_AGAIN_S, unheard=True, met=False)
+
+
+def test_ipv4_or_ipv6_without_a_connection_is_changed_though_the_peer_hears_us(
+    named: tuple[ServerSockets, str], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """The peer had heard the connection before, and both servers waited for each other for ever."""
+    sockets, where = named
+    sockets.look_for_peer(0.0, unheard=False, met=True)
+    assert sockets.look_for_peer(LOOK_AGAIN_S, unheard=False, met=True)
+    with context.socket(zmq.ROUTER) as peer:
+        peer.bind(where)
+        now = LOOK_AGAIN_S
+
+        def reached() -> bool:
+            nonlocal now
+            if True in sockets.look_at_peer(sockets.waiting.wait(10)):
+                return True
+            now += 0.05
+            sockets.look_for_peer(now, unheard=False, met=True)
+            return False
+
+        until(reached, "a connection to the peer")
+        assert not sockets.look_for_peer(now + 2 * LOOK_AGAIN_S, unheard=False, met=True)
 
 
 def test_ipv4_or_ipv6_is_kept_once_the_peer_is_reached(

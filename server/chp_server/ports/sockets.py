@@ -246,8 +246,9 @@ class ServerSockets:
     ) -> None:
         self._context, self._config, self._limits = context, config, limits
         self.zap_handler = None if keyring is None else ZapHandler(context, keyring)
-        # For a peer that does not hear us.
-        self._look_again_at, self._tries = float("-inf"), 0
+        # For a peer that does not hear us. The time is None until the first look.
+        self._look_again_at: float | None = None
+        self._tries = 0
         self._files: list[Path] = []
         self.snapshot = _make(context, zmq.ROUTER, limits.question_bytes_max)
         self.snapshot.set(zmq.ROUTER_MANDATORY, 1)
@@ -314,14 +315,17 @@ class ServerSockets:
 
         Return True if it connects anew. If the peer does not know our key, libzmq gives the connection up for ever; of
         a name it tries one kind of address. A kind that reached the peer is kept: if both servers changed it in turn,
-        the connection of one could stand only while that of the other did not.
+        the connection of one could stand only while that of the other did not. A kind that has not reached the peer is
+        changed, even if the peer says that it hears us: it may have heard only the connection before this one.
         """
         peer = self._config.peer_endpoint(3)
         if peer is None:
             return False
         named = addresses.is_name(peer)
         if self.zap_handler is None or not self.zap_handler.peer_has_another_key():
-            if not ((named and not met) or (self.zap_handler is not None and unheard)):
+            wanted = (named and not (met and self._peer_reached)) or (self.zap_handler is not None and unheard)
+            # Each connection has this time to come to stand, also the first one.
+            if self._look_again_at is None or not wanted:
                 self._look_again_at = now + LOOK_AGAIN_S
             if now < self._look_again_at:
                 return False
