@@ -81,4 +81,9 @@ def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(MANY))
 def test_many_rounds_of_cuts_are_linearizable(net: Net, tmp_path: Path, seed: int) -> None:
     history = recorded(net, tmp_path, 3, seed=200 + seed)
-    assert not history.wrong(), history.outcomes
+    wrong = history.wrong()
+    if wrong:
+        calls = [(call.called, key, call) for key, calls in history.calls.items() for call in calls]
+        lines = [f"{key} {call}\n" for _, key, call in sorted(calls, key=lambda each: each[0])]
+        (tmp_path / "history.txt").write_text("".join(lines))
+    assert not wrong, (wrong, history.outcomes)
