@@ -82,6 +82,7 @@ def test_a_round_of_cuts_is_linearizable(net: Net, tmp_path: Path) -> None:
 def test_many_rounds_of_cuts_are_linearizable(net: Net, tmp_path: Path, seed: int) -> None:
     history = recorded(net, tmp_path, 3, seed=200 + seed)
     wrong = history.wrong()
+    # A failed round cannot be repeated, so a file keeps all its calls.
     if wrong:
         calls = [(call.called, key, call) for key, calls in history.calls.items() for call in calls]
         lines = [f"{key} {call}\n" for _, key, call in sorted(calls, key=lambda each: each[0])]

@@ -56,7 +56,7 @@ class Running:
 def ports() -> tuple[int, int]:
     """Return a port for the pair, with the backup's ten above, and one for the console.
 
-    Those of the pair lie below the ports of `free_port`, so that no test beside this one takes the backup's.
+    The ports of the pair lie below those that `free_port` returns, so no test beside this one takes them.
     """
     while True:
         port = random.randrange(12_000, 20_000, 20)

@@ -152,7 +152,7 @@ sys.exit(long.main())
 SLEEPS = "{python} -c 'import time; time.sleep(600)'"
 
 
-# It takes a second to end, and notes at the end that it did.
+# The command of a part that takes a second to end after an interrupt, and then makes a file.
 ENDS_SLOWLY = (
     "{python} -c 'import pathlib, time\n"
     'try: pathlib.Path("{state}/began").touch(); time.sleep(600)\n'
