@@ -85,6 +85,6 @@ def test_many_rounds_of_cuts_are_linearizable(net: Net, tmp_path: Path, seed: in
     # A failed round cannot be repeated, so a file keeps all its calls.
     if wrong:
         calls = [(call.called, key, call) for key, calls in history.calls.items() for call in calls]
-        lines = [f"{key} {call}\n" for _, key, call in sorted(calls, key=lambda each: each[0])]
+        lines = [f"{key} {call!r}\n" for _, key, call in sorted(calls, key=lambda each: each[0])]
         (tmp_path / "history.txt").write_text("".join(lines))
     assert not wrong, (wrong, history.outcomes)
