@@ -9,7 +9,7 @@ A process prints a line for each call and for each answer, by a clock that all p
 one call after the other, so at its end only the last call can lack an answer. A conditional set names the value that
 its process has seen. A read follows a `clone.sync()`. At the end a new Clone reads each key. A call that both servers
 acknowledged was done. One that a lone server acknowledged may be discarded after a split, so its outcome is unknown
-here (tests/sim/accounts.py checks such calls).
+here (tests/sim/accounts.py checks such calls). So is one that was refused as `parted`.
 """
 
 from __future__ import annotations
@@ -189,11 +189,16 @@ def _one_call(clone: Clone, rng: random.Random, value: str) -> None:
         ticket = clone.set(key, value.encode(), if_revision=revision if count else None)
         ack = ticket.wait(WAIT_S)
         _say("answer", time.monotonic(), ack.durability, int(ack.revision))
-    except Conflict:
-        _say("answer", time.monotonic(), "conflict", None)
-    # The batch was discarded after a split, or its outcome is unknown.
-    except (Refused, TimeoutError):
-        _say("answer", time.monotonic(), "unknown", None)
+    except (Refused, TimeoutError) as error:
+        _say("answer", time.monotonic(), outcome_of(error), None)
+
+
+def outcome_of(error: Exception) -> str:
+    """Return "conflict" for the error of a set that will never be done, or "unknown".
+
+    A conditional set that is refused as `parted` may still be done, when the other server hands over its suffix.
+    """
+    return "conflict" if isinstance(error, Conflict) and error.code != "parted" else "unknown"
 
 
 def _one_read(clone: Clone, rng: random.Random) -> None:

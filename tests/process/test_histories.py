@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from chp_client.errors import refusal
+
 from .cluster import ProcessPair
 from .faults import SERVER_FAULTS
-from .histories import History, Recorders
-from .linearizable import CAS, READ
+from .histories import History, Recorders, outcome_of
+from .linearizable import CAS, READ, SET
 
 pytestmark = pytest.mark.slow
 ROUNDS, MANY = 2, 30
@@ -48,6 +50,18 @@ def test_two_rounds_of_kills_stops_and_switches_are_linearizable(tmp_path: Path)
     assert history.outcomes["replicated"] > 100 and history.outcomes["conflict"], history.outcomes
     assert history.outcomes["read"] > 20, history.outcomes
     assert all(each.wrong() for each in spoiled(history)), "a history with an error in it is taken for right"
+
+
+def test_a_set_refused_as_parted_may_be_done_after_its_answer() -> None:
+    sets = [
+        ["call", 1.0, SET, "/h/1", "p1.1", 0, None],
+        ["answer", 2.0, "replicated", 7],
+        ["call", 3.0, CAS, "/h/1", "p1.2", 7, "p1.1"],
+    ]
+    read = [["call", 5.0, READ, "/h/1", None, 0, None], ["read", 6.0, "p1.2"]]
+    for code, wrong in ("parted", False), ("revision", True):
+        answer = ["answer", 4.0, outcome_of(refusal(code, {"/h/1": 7})), None]
+        assert bool(History.of({"p1": [*sets, answer], "p2": read}).wrong()) == wrong, code
 
 
 @pytest.mark.long
