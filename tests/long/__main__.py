@@ -5,7 +5,7 @@ differed from it, the result, how many rounds went well, and the names of those 
 that went well at a further try.
 
     green     All rounds went well, or were skipped because a program that they need is missing.
-    red       A round failed. artifacts/long/PART.log has the output.
+    red       A round failed, and failed again if the part repeats such rounds. artifacts/long/PART.log has the output.
     stopped   The time was over, or the run was interrupted. The next run of the part goes on where this one was.
     skipped   All rounds were skipped, or there was none.
 
@@ -121,10 +121,11 @@ def _line(part: Part, ran: Tree, code: int | None, done: Path, log: Path) -> dic
     if not failed and code not in (0, None):
         failed = {"the command": f"exit code {code}: {_end_of(log)}"}
     well = sum(said == OK for said in rounds.values())
+    stopped = code is None and (part.retries or not failed)
     line: dict[str, Any] = {
         "part": part.name, "commit": ran.commit, "dirty": ran.dirty,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "result": "red" if failed else "stopped" if code is None else "green" if well else "skipped",
+        "result": "stopped" if stopped else "red" if failed else "green" if well else "skipped",
         "rounds": well, "skipped": sum(said == SKIPPED for said in rounds.values()), "seconds": 0,
     }  # fmt: skip
     if more := again(done):

@@ -39,6 +39,8 @@ class Part:
     again: str = ""
     # The beginnings of the paths that the part never loads. A change there takes nothing from its proof.
     spares: tuple[str, ...] = ()
+    # True if the command runs a round that failed again, after all others.
+    retries: bool = False
 
     @property
     def notes_rounds(self) -> bool:
@@ -88,14 +90,14 @@ PARTS = (
     Part("gateway", "many readers of events, and generated requests", f"{NOTED} tests/wire"),
     *(
         Part(f"python-{version}", f"unit, scenario, wire and process tests on Python {version}, if it is installed",
-             f"{{python}} -m tests.interpreters {version} --done {{state}}/done")
+             f"{{python}} -m tests.interpreters {version} --done {{state}}/done", retries=True)
         for version in ("3.12", "3.13", "3.14", "3.14t")
     ),
     Part("spark", "a cluster of Spark, its secrets, and kills of a query with foreach", f"{NOTED} tests/spark"),
     *(
         Part(
             f"spark-{version}", f"batches, streams and topics on PySpark {version}",
-            f"{{python}} -m tests.spark.versions {version} -- -p tests.long.noted --done {{state}}/done",
+            f"{{python}} -m tests.spark.versions {version} -- -p tests.long.noted --done {{state}}/done", retries=True,
         )
         for version in ("4.0", "4.1", "4.2")
     ),

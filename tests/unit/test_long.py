@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,13 @@ def test_a_part_stopped_by_its_time_limit_goes_on_later(runner: long.Runner) -> 
     assert [line["rounds"] for line in lines(runner)] == [1, 2]
 
 
+@pytest.mark.parametrize(("retries", "result"), [(True, "stopped"), (False, "red")])
+def test_a_stopped_part_that_repeats_failures_is_not_red_yet(tmp_path: Path, retries: bool, result: str) -> None:
+    note(tmp_path / "done", "1", "busy")
+    line = long._line(replace(part(""), retries=retries), NOW, None, tmp_path / "done", tmp_path / "log")
+    assert (line["result"], line["failures"]) == (result, 1)
+
+
 def test_the_shared_directory_of_parts_is_kept_unless_a_part_fails(runner: long.Runner) -> None:
     kept = part("import sys; open(sys.argv[1], 'a').write('1\\tok\\n')", shares="both")
     assert runner.run(kept)["result"] == "green" and (runner._place / "both/done").exists()
@@ -138,6 +146,7 @@ def test_a_failed_part_prints_the_command_that_shows_a_failed_seed(
 
 PROGRAM = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from tests.long import __main__ as long
 from tests.long.parts import Part
