@@ -192,7 +192,7 @@ def _relay_sockets(port: int) -> tuple[Any, Any]:
 
 
 def relay_helpers(pipe: Pipe, port: int) -> None:
-    """The relay one writes first."""
+    """Relay sets as a first, simple program does: one message at a time."""
     collector, updates = _relay_sockets(port)
     pipe.say(up=True)
     while True:
@@ -200,7 +200,7 @@ def relay_helpers(pipe: Pipe, port: int) -> None:
 
 
 def relay_frames(pipe: Pipe, port: int) -> None:
-    """The relay one writes when the first is too slow."""
+    """Relay sets as a program does whose author found the simple relay too slow: frame by frame, without waiting."""
     collector, updates = _relay_sockets(port)
     recv, send, more = collector.recv, updates.send, collector.getsockopt
     pipe.say(up=True)

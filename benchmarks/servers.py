@@ -63,7 +63,7 @@ class ChpPair:
 
     @property
     def addresses(self) -> list[str]:
-        """Both, the primary's first."""
+        """The addresses of both servers, the primary's first."""
         return [f"tcp://127.0.0.1:{port}" for port in self.ports]
 
     def start(self, i: int) -> ChpServer:

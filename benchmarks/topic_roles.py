@@ -159,7 +159,7 @@ class Topics:
         self.batch.done().on_settled(self._settled)
 
     def step(self) -> None:
-        """The last of it is done, and what was made of it set and published, in one record."""
+        """Acknowledge the batch, set its last result and publish all results, in one record."""
         out = self.batch.values
         ack = self.batch.commit({"/steps/last": out[-1]}, publish={"out": out}, timeout=60)
         assert ack.durability == "replicated", ack
@@ -230,7 +230,7 @@ class Streams:
         self.last = time.monotonic()
 
     def step(self) -> None:
-        """The last of it is done, and what was made of it set and published, in one transaction."""
+        """Acknowledge the batch, set its last result and publish all results, in one transaction."""
         pipeline = self.client.pipeline(transaction=True)
         pipeline.xack(self.topic, self.group, *self.ids)
         pipeline.set("/steps/last", self.values[-1])
@@ -240,7 +240,7 @@ class Streams:
         self.last = time.monotonic()
 
     def leave(self) -> float:
-        """End; when the last acknowledgement came."""
+        """Return the time when the last acknowledgement came."""
         return self.last
 
 

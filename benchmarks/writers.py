@@ -93,7 +93,7 @@ def redis_keys(address: str) -> Callable[[Batches, bytes], None]:
 
 
 def redis_packed(address: str) -> Callable[[Batches, bytes], None]:
-    """See the module."""
+    """Return a writer that sends MSET, and packs each thousand by hand for one PUBLISH."""
     import msgpack
 
     client = _redis(address)

@@ -66,7 +66,7 @@ def keep(clone: Clone, frames: list[bytes]) -> None:
     try:
         topic, value = frames
         clone.set(SUBTREE + topic.decode(), value)
-    # The message has not two frames, or its topic is not UTF-8 or is too long.
+    # The message does not have two frames, or its topic is not UTF-8 or is too long.
     except (ValueError, ChpError) as error:
         print(f"not kept: {frames!r:.80}: {error}", file=sys.stderr)
 

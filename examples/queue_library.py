@@ -1,9 +1,9 @@
-"""A queue's library over topics: a producer's and a consumer's names that other programs may be written for already.
+"""A queue library over topics. Its producer and consumer have names that existing programs may already use.
 
     python -m examples.queue_library
 
-Each consumer has every message of its topics, from when it registered for them on, at a position of its own, which
-outlives its process: a group with one member. A message is done when the next one is asked for.
+Each consumer is a group with one member. So it gets every message of its topics from its registration on, and its
+position outlives its process. A message is done when the consumer asks for the next one.
 """
 
 from contextlib import suppress

@@ -63,7 +63,7 @@ ASSIGN: Final = "assign"
 NACK: Final = "nack"
 # Members ended, or lost slots, with messages in hand: the messages of these slots below an offset have failed.
 FAILED: Final = "failed"
-# A message that failed too often is put aside: its slots go on behind it.
+# A message that failed too often is put aside: its slots continue with the messages after it.
 ASIDE: Final = "aside"
 # Messages that their topics hold back until their time, and those that are cancelled.
 SCHEDULE: Final = "schedule"

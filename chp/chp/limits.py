@@ -203,7 +203,7 @@ class Limits:
     applications_max: int = 10_000
     # The version of an application that commits nothing for so long is forgotten: no job runs again so late.
     application_idle_s_max: float = 30 * 86_400.0
-    # A message carries so many headers: they are notes for programs on its way, and no second value.
+    # The headers of one message. They are notes for the programs that pass it on, and do not replace its value.
     message_headers_max: int = 32
     # The names and values of the headers of one message, in UTF-8: an HTTP proxy passes 8 KiB of headers at least.
     message_headers_bytes_max: int = 4096

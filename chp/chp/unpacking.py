@@ -28,7 +28,7 @@ import msgpack
 from .errors import BadFrame
 from .limits import DEFAULT, MIB
 
-# So few bytes can't be many objects.
+# A body of at most this many bytes can't hold many objects.
 LIGHT = 4096
 # The weight of a container beside its entries: it takes ten times as long as a number.
 CONTAINER = 16

@@ -1,8 +1,9 @@
 """The report of the long proofs: what was proved for this commit, and for each package as it is now.
 
-A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one, but
-for files that the part never loads. For "this commit", all files but the lines are the same. Of several lines the last
-one counts that is green or red and not dirty. The report says "dirty" of a line whose tree differed from its commit.
+A line of tests/long.jsonl proves something for a package if the package is the same in its commit and in this one. The
+comments, the docstrings and the files that the part never loads may differ. For "this commit", all files but the lines
+are the same. Of several lines the last one counts that is green or red and not dirty. The report says "dirty" of a line
+whose tree differed from its commit.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
 from .parts import Part
-from .tree import ALL
+from .tree import ALL, code_of
 
 PACKAGES = ("chp", "server", "client")
 COLUMNS = ("this commit", *PACKAGES)
@@ -29,7 +31,8 @@ def report(lines: Path, parts: Sequence[Part], git: Git) -> tuple[str, list[str]
     """Return the report as a table, with a row for each part, and what is wrong with the lines."""
     told, wrong = read(lines)
     spares = {part.name: part.spares for part in parts}
-    changed = {commit: _changed(commit, git) for commit in {line["commit"] for line in told}}
+    code = cache(lambda blob: code_of(git("cat-file", "blob", blob)))
+    changed = {commit: _changed(commit, git, code) for commit in {line["commit"] for line in told}}
     shown: dict[tuple[str, str], Line] = {}
     for line in sorted(told, key=lambda line: (_rank(line), line["at"])):
         names = changed[line["commit"]]
@@ -65,17 +68,27 @@ def read(lines: Path) -> tuple[list[Line], list[str]]:
     return told, wrong
 
 
-def _changed(commit: str, git: Git) -> list[str] | None:
-    """Return the files that differ between a commit and this one, or None if this clone does not have it."""
+def _changed(commit: str, git: Git, code: Callable[[str], str]) -> dict[str, bool] | None:
+    """Return the files that differ between a commit and this one, each with True if its code differs.
+
+    Returns None if this clone does not have the commit. `code` returns the code of a blob.
+    """
     try:
-        return list(git("diff", "--name-only", "--no-renames", commit, "HEAD", *ALL).splitlines())
+        told = git("diff", "--raw", "--no-abbrev", "--no-renames", commit, "HEAD", *ALL).splitlines()
     except CalledProcessError:
         return None
+    files = [(name, *about.split()[2:]) for about, name in (line.split("\t") for line in told)]
+    return {name: not _by_words(name, how) or code(old) != code(new) for name, old, new, how in files}
 
 
-def _proved(changed: list[str], spares: tuple[str, ...]) -> list[str]:
+def _by_words(name: str, how: str) -> bool:
+    """Return True if a file may differ in comments and docstrings alone."""
+    return how == "M" and name.startswith(PACKAGES) and name.endswith(".py")
+
+
+def _proved(changed: dict[str, bool], spares: tuple[str, ...]) -> list[str]:
     """Return the columns for which a line proves something, by the files that changed since."""
-    touched = {name.partition("/")[0] for name in changed if not name.startswith(spares)}
+    touched = {name.partition("/")[0] for name, code in changed.items() if code and not name.startswith(spares)}
     return [*([] if changed else ["this commit"]), *(package for package in PACKAGES if package not in touched)]
 
 

@@ -35,7 +35,7 @@ def chp(servers: Sequence[str], *args: str) -> list[dict[str, Any]]:
 
 
 def wait_switched(pair: ProcessPair, was: ServerProcess) -> ServerProcess:
-    """Wait until the other one serves, and this one follows it in sync."""
+    """Wait until the server other than `was` is active, and `was` follows it in sync."""
     now = other(pair, was)
     wait_active(now)
     pair.wait_in_sync()

@@ -168,7 +168,7 @@ def once_or_not(history: History) -> Iterator[str]:
 
 
 def refused_is_absent(history: History) -> Iterator[str]:
-    """A refused call is not there. After a split, the side that gave way may have refused what the other side did."""
+    """No effect of a refused call is there. After a split the losing server may have refused what the other one did."""
     for write in history.writes:
         there = any(history.of(write)) or any(history.keys.get(key) == value for key, value in write.sets.items())
         if write.outcome == REFUSED and there:

@@ -129,7 +129,7 @@ class Worker:
                 self.notes.answer(name, ticket)
 
     def _step(self, chance: random.Random) -> None:
-        """Replace the value of a key that all processes replace, if nobody else does, and publish the step."""
+        """Replace the value of a key that all processes use, unless another one was faster, and publish the step."""
         while self._more(chance):
             held = self.clone.entry(STEP_KEY)
             if held is not None and int(held.revision) <= 1:

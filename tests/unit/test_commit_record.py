@@ -336,7 +336,7 @@ class Lone:
 
 
 def test_a_channel_gets_a_commit_in_shares_and_later_updates_behind_it() -> None:
-    # The map has all of it long before the channel.
+    # The map has the whole commit long before the channel has published it.
     limits = replace(SMALL, deferred_slice_items=100)
     lone, topic, other = Lone("/r/", "/other/", limits=limits), channel_topic("/r/"), channel_topic("/other/")
     first = lone.core.state.number + 1

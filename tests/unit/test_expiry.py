@@ -1,4 +1,4 @@
-"""covers: expiry by ttls and leases: a server that was stopped listens first, and an expiry is no suffix."""
+"""covers: expiry by ttls and leases: a server that was stopped listens first, and a suffix has no expiries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""covers: core.py, message_pages.py: what a turn reads of the journal is an effect of it, and an input to the next."""
+"""covers: core.py, message_pages.py: a journal read is an effect of one turn, and an input to the next turn."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_a_state_is_written_again_after_the_disk_was_full(tmp_path: Path, monkey
 
 
 def test_a_second_state_in_one_turn_does_not_change_the_common_number(tmp_path: Path) -> None:
-    """Until the first state has replaced it, the journal has the messages that the passive placed as an active."""
+    """The journal has the messages that this server placed while it was active, until the first state replaces it."""
     pair = Pair(tmp_path)
     pair.until_taken_over()
     core = pair.passive.core

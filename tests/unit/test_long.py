@@ -293,12 +293,20 @@ def test_the_simulator_loads_no_file_that_its_parts_spare() -> None:
     assert all((ROOT / path).exists() for path in SHELLS)
 
 
-A, B, C, GONE = "aaa0000", "bbb0000", "ccc0000", "ddd0000"
-CHANGED = {A: "client/x.py\nREADME.md", B: "server/ports/x.py\nclient/x.py", C: ""}
+A, B, C, WORDS, GONE = "aaa0000", "bbb0000", "ccc0000", "eee0000", "ddd0000"
+CHANGED = {
+    A: ":100644 100644 old new M\tclient/x.py\n:100644 100644 a b M\tREADME.md",
+    B: ":100644 100644 old new M\tserver/ports/x.py\n:100644 000000 old 0 D\tclient/x.py",
+    C: "",
+    WORDS: ":100644 100644 old told M\tclient/x.py",
+}
+BLOBS = {"old": "x = 1", "new": "x = 2", "told": '"""About x."""\n# One.\nx = 1'}
 
 
 def git_of(*words: str) -> str:
-    """Stand in for `git diff --name-only COMMIT HEAD`."""
+    """Stand in for `git diff --raw COMMIT HEAD` and `git cat-file blob`."""
+    if words[0] == "cat-file":
+        return BLOBS[words[-1]]
     commit = words[words.index("HEAD") - 1]
     if commit not in CHANGED:
         raise subprocess.CalledProcessError(128, "git")
@@ -329,6 +337,18 @@ def test_the_report_shows_the_valid_result_for_each_package(tmp_path: Path) -> N
     assert rows[0] == ["part", "this commit", "chp", "server", "client"] and not wrong
     assert rows[1] == ["some", "-", "red 5 2030-01-02", "green 5 2030-01-01", "-"]
     assert rows[2] == ["sim-1", "-", *["green 5 2030-01-03"] * 2, "-"], "the part never loads what changed"
+
+
+def test_a_change_of_comments_and_docstrings_takes_nothing_from_a_proof(tmp_path: Path) -> None:
+    rows, _ = told(tmp_path / "lines", row("some", WORDS, "green", 1))
+    assert rows[1] == ["some", "-", *["green 5 2030-01-01"] * 3]
+
+
+def test_the_code_of_a_file_has_each_string_but_docstrings() -> None:
+    words = 'class A:\n    """One."""\n\n    def f(self):\n        """Two."""\n        return "x"\n'
+    assert tree.code_of(words) == tree.code_of(words.replace("One", "1").replace("Two", "2") + "# more")
+    assert tree.code_of(words) != tree.code_of(words.replace('"x"', '"y"'))
+    assert tree.code_of(words) != tree.code_of(words.replace("self", "this"))
 
 
 @pytest.mark.parametrize(

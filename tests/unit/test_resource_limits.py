@@ -189,7 +189,7 @@ def test_a_removed_journal_file_makes_the_server_read_only(tmp_path: Path) -> No
 
 
 class Disk(Gauge):
-    """A gauge of which a test says how much of the disk is free."""
+    """A gauge for which the test sets how much of the disk is free."""
 
     free = 0
 

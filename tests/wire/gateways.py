@@ -32,7 +32,7 @@ class RunningGateway:
         self.gateway: Gateway = self.server.config.app.gateway  # type: ignore[union-attr]
         self._thread = threading.Thread(target=self.server.run, args=([self._listener],), daemon=True)
         self._thread.start()
-        # A client reads the certificates of all authorities in 20 ms, unless it verifies none. There is no TLS here.
+        # With `verify` a client would take 20 ms to read all certificates, and there is no TLS here.
         self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False, verify=False)
         self._wait_ready()
 

@@ -27,7 +27,7 @@ GENEROUS_MS = 30_000
 STRANGER = keys.new_pair()
 KINDS = (zmq.DEALER, zmq.SUB, zmq.XPUB, zmq.DEALER)  # at P, P+1, P+2, P+3
 DONE = {zmq.EVENT_HANDSHAKE_SUCCEEDED: "in"}
-# With another mechanism libzmq sees either that or the end of the connection first.
+# If the other end uses another mechanism, libzmq reports that, or the end of the connection if it sees the end first.
 NOT_OURS = {"protocol", "no detail"}
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 

@@ -47,7 +47,7 @@ class Change(NamedTuple, Generic[V]):
 
 @lru_cache(maxsize=DEFAULT.mounts_max)
 def change_of_mount(mount: str) -> Callable[[Iterable[Any]], Change]:
-    """Return what makes the changes of one mount. They have a class of their own, so a change carries no more."""
+    """Return a function that makes the changes of a mount. Their class has the mount, so a change carries no more."""
     kind = type("Change", (Change,), {"__slots__": (), "mount": mount, "__reduce__": _reduced})
     return partial(tuple.__new__, kind)
 

@@ -64,7 +64,8 @@ class Pin(NamedTuple):
     values: dict[str, Any]
     # The values are complete up to this revision.
     revision: Revision
-    # The number of snapshots before: a server that lost everything may reach an old revision with other values.
+    # The number of snapshots that the Clone has taken. It tells apart two states of one revision, because a server that
+    # lost everything may reach an old revision again with other values.
     resyncs: int
 
 

@@ -121,9 +121,10 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def pop(self, key: str, default: Any = NOTHING, timeout: float | None = None) -> Any:
         """Delete a key and return the value it had; `default`, or KeyError, if there is none.
 
-        Of all programs that take a key one gets it: the servers delete it if it is as this one saw it, and this waits
-        until they have. Where the copy has no such key this waits for a `sync`, which sets nothing, and looks again.
-        Raises what `set`, its ticket and `sync` do; after a `TimeoutError` it may be done, now or later.
+        Only one of the programs that take a key gets it. The servers delete the key if it is still as this Clone saw
+        it, and the call waits until they have. If the copy has no such key, the call waits for a `sync`, which sets
+        nothing, and looks again. Raises what `set`, its ticket and `sync` raise. After a `TimeoutError` the servers may
+        delete the key now or later.
         """
         return at_once(self._atomic(timeout).pop(key, default))
 
@@ -151,8 +152,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
     def setdefault(self, key: str, default: Any = None, timeout: float | None = None) -> Any:
         """Return the value of a key; if there is none, set it to `default` first.
 
-        One value is everybody's: another program's, if that is faster. Where the copy has the key this waits for a
-        `sync`, which sets nothing, and looks again. Raises what `pop` does.
+        All programs get the same value: that of another program, if that program is faster. If the copy has the key,
+        the call waits for a `sync`, which sets nothing, and looks again. Raises what `pop` raises.
         """
         return at_once(self._atomic(timeout).setdefault(key, default))
 

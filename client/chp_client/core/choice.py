@@ -28,8 +28,8 @@ from .timing import NEVER, Chance
 
 # Once a server that may be followed has answered, the others have this long to answer too.
 CHOOSE_S = 0.25
-# A look ends after this time, whoever has answered. While the client has no server, the next one follows at once, and
-# lasts longer each time.
+# A look ends after this time, even if some servers have not answered. While the client has no server, it begins the
+# next look at once. Each look then lasts longer than the one before.
 LOOK_S, LOOK_S_MAX = 0.5, 4.0
 # A client that follows a server of the pair looks for replicas about once in this time.
 HOME_S = 10.0

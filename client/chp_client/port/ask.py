@@ -161,7 +161,7 @@ class QuestionPort:
     def _choose(self) -> Connection:
         """Return the connection whose server publishes that it is active, or the one whose turn it is."""
         for connection in self.heard(0):
-            # No record is lost: what is passed over here is asked for.
+            # A reader asks the server for the records that are skipped here, so none is lost.
             for _ in connection.published():
                 pass
         active = [connection for connection in self.connections if connection.state == State.ACTIVE]

@@ -46,7 +46,7 @@ class _Queue:
         return self._place.token
 
     def contenders(self) -> list[str]:
-        """The names of those who hold it or wait for it, in their order."""
+        """Return the names of the contenders that hold it or wait for it, in their order."""
         return [name_of(key) for key in self._place.contenders()]
 
     @property

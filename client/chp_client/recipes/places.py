@@ -3,11 +3,11 @@
     <path>/<name>:<token>          a contender, in the order of revisions; its value is the contender's
     <path>/<name>:<token>:held     written once it is among the first; its revision is the fencing token
 
-Both keys live by one lease, so they go together, and nobody else can end them. Who is among the first `limit` has the
-place: its own copy has all that was set before its key, so nobody can come in front of it any more. The second key is
-accepted by the servers only while the lease lives, and its revision is above that of all who held the place before.
+Both keys belong to one lease, so they expire together, and no other client can end them. A contender among the first
+`limit` has the place. Its copy has every set that came before its key, so no other contender can get in front of it.
+The servers accept the second key only while the lease lives. Its revision is above those of all earlier holders.
 
-Who waits looks at whoever is in front of it, and at nothing else: one holder that goes wakes one who waits.
+A waiting contender watches only the contender in front of it. So a holder that leaves wakes one contender.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ def folder(path: str) -> str:
 
 
 def of_kind(clone: Any, kind: type[BaseClone[Any]], path: str) -> Any:
-    """Return a recipe's Clone, if it is of the kind that the recipe waits for; of several mounts, that of its keys.
+    """Return the Clone that a recipe uses; raise `BadInput` if it is not of the kind that the recipe waits for.
 
-    `path` is a key, or the folder of all keys.
-
-    Raises `BadInput`.
+    For a Clone of several mounts that is the Clone of the mount with the recipe's keys. `path` is a key, or the folder
+    of all keys.
     """
     if isinstance(clone, kind):
         return within(clone, path)
@@ -64,7 +63,7 @@ class Lost(ChpError):
 
 
 def contender_key(path: str, name: str) -> str:
-    """A key of one's own below `path`; raises BadInput."""
+    """Return a new key for one contender below `path`; raise `BadInput` for a bad path or name."""
     if not isinstance(name, str) or not name or "/" in name or ":" in name:
         raise BadInput(f"a name is text without '/' and ':', not {name!r:.60}")
     if not isinstance(path, str) or not path.startswith("/"):
@@ -85,7 +84,7 @@ def is_contender(key: str, path: str) -> bool:
 
 
 def nothing(clone: Any) -> Any:
-    """A value that says nothing, for the codec of a Clone."""
+    """Return an empty value for the codec of a Clone."""
     return b"" if clone.codec is None else ""
 
 
@@ -110,12 +109,12 @@ class QueuePlace:
         """True if the place is held as far as this copy knows: the own key is there, and the copy is current."""
         lease = self._lease
         there = self.token is not None and self.key in self._clone and lease is not None and not lease.lost
-        # closed, as a Clone is in a child of a fork: nothing tells any more whether it is lost
+        # A closed Clone, such as that in the child of a fork, does not learn whether its lease is lost.
         known = there and self._clone.state is not State.CLOSED
         return known and self._clone.staleness_s < self._ttl / 2
 
     def contenders(self) -> list[str]:
-        """The keys of all who hold it or wait for it, in their order."""
+        """Return the keys of all contenders that hold the place or wait for it, in their order."""
         found = [(self._revision(key), key) for key in self._clone.prefix(self.path) if is_contender(key, self.path)]
         return [key for _, key in sorted(found)]
 

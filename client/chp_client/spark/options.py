@@ -353,7 +353,7 @@ def check_topic_options(options: Mapping[str, Any], *, stream: bool = False, rea
 
 
 def reads_changes(options: Mapping[str, Any], *, stream: bool = False) -> bool:
-    """Return True if a read is one of changes, as a stream's is.
+    """Return True if a read asks for changes. A stream always does.
 
     Raises `BadOption` for options that exclude each other, or need another one.
     """

@@ -36,22 +36,22 @@ class AsyncBatch:
 
     @property
     def keys(self) -> list[str | None]:
-        """One for each message."""
+        """The keys, one for each message; None for a message without a key."""
         return self.batch.keys
 
     @property
     def values(self) -> list[Any]:
-        """One for each message."""
+        """The values, one for each message."""
         return self.batch.values
 
     @property
     def times(self) -> list[float]:
-        """One for each message."""
+        """The times, one for each message."""
         return self.batch.times
 
     @property
     def revisions(self) -> list[Revision]:
-        """One for each message."""
+        """The revisions, one for each message."""
         return self.batch.revisions
 
     @property

@@ -202,7 +202,7 @@ class GroupWatch:
     # -- the search for the offsets
 
     def _search(self, waits: Iterable[GroupWait], facts: dict[str, Any]) -> None:
-        """Note which slots have to reach which offsets. A wait whose topic is another one by now gets its error."""
+        """Note which slots have to reach which offsets. A wait fails if its topic was removed and made again."""
         first, end = facts["first"], facts["next"]
         with closing(_Walk(self._read, first, end)) as walk:
             for revision, of_one in groupby(sorted(waits, key=_revision), _revision):

@@ -1,8 +1,8 @@
 """Reading a topic: from an offset on, over failovers, from whichever server serves.
 
-A reading is a question to P that is never answered to its end: messages come as far as there is room for them, and
-once a second a word that there are none. A server that is silent for `SILENCE_S`, goes away or serves no more is left,
-and the next one is asked for what comes after the last message that was read.
+A reader asks one question on P, and the answer has no end. The server sends messages while the reader has room for
+them, and once a second it says that there are none. The reader leaves a server that is silent for `SILENCE_S`, goes
+away or no longer serves. Then it asks the next server for the messages after the last one that it read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chp.topics import NO_HEADERS, Headers, unpack_with_headers
 from ..errors import NoSuchTopic, Refused
 from ..port.ask import LATER, Interrupted, QuestionPort
 
-# A reader waits so long for a server that serves.
+# A reader waits this long for an active server.
 PATIENCE_S = 30.0
 SILENCE_S = 4.0
 CREDIT = 8

@@ -1,9 +1,10 @@
-"""Members of a group that come by: each step may be another Clone's, in another process, as those of gateways are.
+"""Members of a group that belong to no process: each step may come from another Clone, as with the gateways.
 
-A visitor is a name. The lease that makes it a member is anybody's of its user, refreshed by each step and by nothing
-else. The lease's name is made with a secret of the pair: each of its gateways can compute it, and no other user.
-Nothing is kept between the steps: the servers know what is not acknowledged, and give it again to a visitor that asks
-again. A receipt says what an acknowledgement would move; whether it still may is the pair's to say.
+A stateless member is a name. Any client of its user may use the lease that makes it a member. Each step refreshes the
+lease, and nothing else does. The lease's name is made with a secret of the pair. So every gateway of the pair can
+compute it, and no other user can. No state is kept between the steps. The servers know which messages are not
+acknowledged, and give them again to a member that asks again. A receipt says what an acknowledgement would move. The
+pair decides whether it still may.
 """
 
 from __future__ import annotations

@@ -298,11 +298,11 @@ class Topic(metaclass=PublicNames):
         name: str | None = None,
         create: bool = True,
     ) -> Consumer:
-        """Become a member of a group, which is made if it is not there; each message goes to one of its members.
+        """Become a member of a group; each message goes to one of its members. Make the group if it is not there.
 
-        The group is made at most once, now. If it is removed later, the consumer raises `NoSuchGroup`.
+        This call alone makes the group. If the group is removed later, the consumer raises `NoSuchGroup`.
 
-        start     where a group begins that is made by this: "begin", "end", or the first offset wanted
+        start     where the group begins if this call makes it: "begin", "end", or the first offset wanted
         ttl       seconds (or a timedelta) for which its process may be stopped or gone before its messages go to others
         ack       "after" the messages were handed out: at least once, and exactly once by `Batch.commit`; or "before":
                   at most once. A refused acknowledgement does not end the loop in either mode
@@ -331,20 +331,20 @@ class Topic(metaclass=PublicNames):
         expire_after_s: int | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Make a group, and wait until it is there: what comes from `start` on is kept for it as the topic keeps it.
+        """Make a group, and wait until it is there. The group gets the messages from `start` on that the topic retains.
 
-        ack_timeout_s   a member that acknowledges nothing for so long of what it has loses it to others; None: it may
-                        take as long as it lives
-        max_deliveries  how often a message is given that no consumer does: then the pair puts it aside, in the topic
-                        TOPIC.GROUP.dead; None: for ever
-        retry_after_s   so long is a message held back that failed, and twice as long each time, up to an hour; None:
-                        it is given again at once
-        lag_alarm_s     the log of the active says when the oldest message of the group is older than this, and when it
-                        is no more; the metrics show it; None: no alarm
+        ack_timeout_s   after this time without an acknowledgement a member loses its messages to other members; None:
+                        it keeps them as long as it lives
+        max_deliveries  how often the group gives a message that fails. Then the pair puts the message aside, in the
+                        topic TOPIC.GROUP.dead; None: without limit
+        retry_after_s   how long the group holds back a message that failed, and twice as long each time, up to an hour;
+                        None: the group gives it again at once
+        lag_alarm_s     the log of the active says when the oldest message of the group becomes older than this, and
+                        when it no longer is; the metrics show it; None: no alarm
         expire_after_s  the pair removes the group, and says so in its log, when it had no consumer for so many seconds;
                         None: it stays until `unsubscribe`
 
-        `AlreadyThere` if it was. A topic that is not there is made.
+        Raises `AlreadyThere` if the group is there already. Makes the topic if it is not there.
         """
         settings = {
             "max_deliveries": max_deliveries, "retry_after_s": retry_after_s, "ack_timeout_s": ack_timeout_s,

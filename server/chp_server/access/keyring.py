@@ -32,7 +32,8 @@ from ..exits import CannotStart, Exit
 log = logs.get_log(__name__)
 # At most this many files are read at once, in the turn of a handshake.
 USERS_MAX = 10_000
-# A file may have changed though its directory did not; it is not read more often, as strangers can make us look.
+# A file may change although its directory does not. So files are read again after this time, and not more often,
+# because strangers can cause these reads.
 AGAIN_S = 5.0
 RESERVED = {"local": "who comes without a key from this host", "peer": "the other server"}
 _USER = re.compile(r"([A-Za-z0-9_-]{1,64})(\.[A-Za-z0-9_.-]{1,64})?\.pub\Z")

@@ -55,7 +55,7 @@ def user_of(frame: zmq.Frame) -> str:
 
 
 def signed(frames: Frames, frame: zmq.Frame) -> Signed:
-    """Return a message with its user, by any frame of it."""
+    """Return a message with its user. Any frame of the message tells the user of the connection."""
     return Signed(frames, user_of(frame))
 
 

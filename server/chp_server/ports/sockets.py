@@ -275,7 +275,8 @@ class ServerSockets:
         # Both are None until the ports are taken, and for a server without a peer.
         self._peer_out: zmq.Socket[bytes] | None = None
         self._peer_watch: PeerWatch | None = None
-        # Another socket connects in place of the one before, which had a connection or had none.
+        # `_peer_anew` is True if a new socket has replaced the one before, and no turn was told of it yet.
+        # `_peer_reached` is True once the current socket has had a connection.
         self._peer_anew = self._peer_reached = False
         questions = 16 * limits.question_bytes_max
         bound = [self.unfinished.watch(socket, questions) for socket in (self.snapshot, self.updates)]

@@ -26,7 +26,7 @@ from chp.errors import ChpError
 from ..settings.flags import program_version
 from .turn_clock import Told, WaitTimes
 
-# No turn may take longer: see what an operator does about long ones.
+# The server counts as unhealthy after this time without a report from its turns.
 HEALTHY_S = 10.0
 # A client that connects and says nothing is given up after this long.
 REQUEST_S = 5.0

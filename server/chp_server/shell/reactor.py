@@ -185,7 +185,7 @@ class Server:
         self._due = 0.0
         self._has_peer = config.peer is not None
         self._clock = TurnClock()
-        # It is called at the end of a turn; chp-server sets it to that of cycles.py.
+        # The reactor calls this at the end of each turn. chp-server sets it to the `step` of cycles.py.
         self.tidy: Callable[[bool], None] = lambda gathering: None
         # chp-server sets it to systemd, if that asks; a server inside of a program has none.
         self.supervisor = Supervisor({})

@@ -75,7 +75,7 @@ class MemoryStore(Journal):
         self._rows: deque[tuple[int, LoggedRow]] = deque()
         self._bytes = 0
         self._last = 0
-        # A snapshot ended here: no record has a part before it.
+        # The number at which the last snapshot ended. No record has parts on both sides of it.
         self._floor = 0
         self._meta: dict[str, bytes] = {}
         self._building: int | None = None

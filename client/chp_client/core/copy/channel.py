@@ -66,7 +66,7 @@ class ChannelSync:
     wait_s: float = NEVER
     # The session whose last batch number KTHXBAI will tell.
     session: bytes = b""
-    # Keys whose shown own set was answered, but is not in the copy yet.
+    # The keys of own sets that are shown and answered, but are not in the copy yet.
     answered: set[str] = field(default_factory=set)
     # The part of the snapshot that has come.
     fresh: Hashmap = field(default_factory=partial(Hashmap, ordered=False))

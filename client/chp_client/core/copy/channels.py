@@ -160,8 +160,8 @@ class CopyChannels:
     def vote(self, server: ServerView) -> None:
         """Ask this server for a channel. A passive takes the request as a vote.
 
-        Of the channels that the server has not forbidden, it is the one with the highest number. A server takes no
-        vote from a client that may not read the channel, and its next epoch is above that number.
+        The request names the channel with the highest number among those that the server has not forbidden. A server
+        takes no vote from a client that may not read the channel. Its next epoch is above the number in the vote.
         """
         channel = max(self.all, key=lambda each: (each.topic not in server.forbidden, each.at))
         self._requests.pop(self._votes.get(server.index, 0), None)

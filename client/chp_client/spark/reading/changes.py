@@ -60,7 +60,7 @@ def offset_of(at: ChangePosition, store: str) -> Offset:
 
 
 def place_of(offset: Offset) -> ChangePosition:
-    """Return an offset as a position; a user's offset, and one of an older checkpoint, has no opener."""
+    """Return an offset as a position. An offset that a user wrote, or that an older version saved, has no opener."""
     return ChangePosition(number(offset["epoch"], offset["sequence"]), bytes.fromhex(offset.get("opener", "")))
 
 

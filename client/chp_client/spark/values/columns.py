@@ -129,7 +129,7 @@ VALUE_ONLY: Makers = {"value": _MAKE["value"]}
 
 
 class DeliveredRows(Protocol):
-    """The rows that a layout gets."""
+    """The rows that a `Layout` turns into a record batch."""
 
     @property
     def keys(self) -> Sequence[str | None] | pa.Array:

@@ -143,7 +143,7 @@ class PairState:
         self.arbitration = Arbitration(config.has_arbiter, "primary" if config.primary else "backup", now)
         # The time when a stranger on P+3 last said that it has our store: see `note_possible_successor`.
         self.possible_successor_at = LONG_AGO
-        # The number up to which readers of topics might see messages the last time when that was known.
+        # The last known number up to which readers of topics may see messages.
         self.safe = 0
         # On the active: the passive.
         self.follower: Follower | None = None

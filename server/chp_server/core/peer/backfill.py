@@ -26,7 +26,7 @@ class Backfill:
     def __init__(self, committed: Committed, wait_s: float) -> None:
         self._committed, self._wait_s = committed, wait_s
         self._missing = MissingMessages()
-        # The last turn that had an answer.
+        # The last turn in which missing messages came from the peer.
         self._filled: Turn | None = None
         # The reads for the peer, each with the offset behind the last message that the peer lacks there.
         self._asked: dict[ReadMessages, int] = {}
@@ -42,7 +42,7 @@ class Backfill:
 
     def begin(self, spans: Spans) -> dict[int, int]:
         """Note what the journal has at the start; return, by topic, the offsets below which it need keep nothing."""
-        # The records that were read back trimmed topics too. What is returned here covers that.
+        # Reading the records back has trimmed topics too. The offsets that this method returns cover these trims.
         self._committed.state.topics.take_trimmed()
         return self._begin(spans)
 

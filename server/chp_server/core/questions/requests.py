@@ -409,7 +409,7 @@ class Requests:
         yield from snapshot_parts(image, request_id, end, committer.limits, lambda: self._turn.now, indices=indices)
 
     def _no_resume(self, request_id: int) -> headers.Refused:
-        """Return the refusal for a reader that wants no snapshot in place of a resume."""
+        """Return the refusal for a reader that cannot resume and wants no snapshot."""
         committed = self._committed
         return headers.Refused(request_id, "retained", committed.log.oldest or committed.state.number)
 

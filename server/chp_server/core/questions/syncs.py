@@ -85,7 +85,7 @@ class SyncStream:
         try:
             return next(self.parts, None)
         except BadInput as error:
-            # The records that it reads are gone.
+            # The log no longer has the records that this answer reads.
             self.parts = iter(())
             return [reply(pack(0), encode(headers.Refused(self.request_id, "retained", str(error))))]
 

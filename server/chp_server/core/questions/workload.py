@@ -34,7 +34,7 @@ class Workload:
     messages: float
     # The number of its slots.
     slots: int
-    # Slots that may move, each a set of one, with the messages that wait in it.
+    # The slots that may move, each as a bit set of one slot, with the number of messages that wait in it.
     movable: dict[int, float] = field(default_factory=dict)
     # True if the member may be given slots.
     takes: bool = True

@@ -18,7 +18,7 @@ from ..updates.channels import greeting, is_session_topic
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn
 
-# So many answers may wait for their records, which nearly always come within milliseconds.
+# At most this many answers wait for their records. Nearly all records come within milliseconds.
 ANSWERS_MAX = 10_000
 ANOTHER_PAIR = "it holds the store {0}, and this replica the store {1}: give --upstream the servers of one pair"
 

@@ -204,8 +204,8 @@ class Group:
     def fail(self, slots: int, upto: int, why: str, *, named: bool = False) -> None:
         """Count a failure of the messages that these slots have below an offset.
 
-        The last of them is judged if it was given back by name (`named`), or if it was given alone, which a message is
-        that failed before.
+        The last of these messages is judged if the member blamed it (`named`), or if the group gave it alone. The group
+        gives a message alone if the message failed before.
         """
         if self.max_deliveries is None:
             return
@@ -254,7 +254,7 @@ class Group:
                     del self.dead[offset]
 
     def give_back(self, member: bytes, back: list[Any]) -> None:
-        """Take messages back from a member, which gets them again; with a reason, the last one failed by name."""
+        """Take messages back from a member, which gets them again. With a reason, the member blames the last one."""
         slots, after, upto, why = back
         mine = 0
         for offset, some in self.places.get(member, {}).items():

@@ -55,7 +55,7 @@ class Member:
     is_paced: bool = False
     # The messages of its slots for each offset of the last page, by which the length of the next one is estimated.
     dense: float = 0.0
-    # The number of looks in a row at which it had work for a while.
+    # How many looks of the coordinator in a row found that the member had too much work.
     behind: int = 0
     # Slots of which it gets nothing for now, as their next message failed before.
     barred: int = 0

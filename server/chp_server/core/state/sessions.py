@@ -56,7 +56,7 @@ class SessionRecord:
         return any(first <= no <= last for first, last in self.skipped)
 
     def fill(self, no: int, most: int) -> None:
-        """Note that a skipped batch is done: it came with the suffix of another server. It may part a run in two."""
+        """Note that a skipped batch is done: the suffix of another server brought it. This may split a run in two."""
         runs = [[(first, min(last, no - 1)), (max(first, no + 1), last)] for first, last in self.skipped]
         left = [(first, last) for both in runs for first, last in dict.fromkeys(both) if first <= last]
         self.skipped = tuple(left[-most:])

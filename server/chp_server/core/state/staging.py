@@ -74,7 +74,7 @@ class StagedBatch:
 
     @staticmethod
     def of(segment: Segment, number: int = 0) -> StagedBatch:
-        """Return a segment as the record `number` stages it."""
+        """Return a segment as a staged batch of the record with this number; 0 if there is no such record."""
         low, high = segment.bounds if segment.keys else ("", "")
         plain = bool(segment.keys) and not (segment.extras and segment.extras.keys() - PLAIN)
         return StagedBatch(segment.encode(), len(segment.keys), segment.weight, low, high, plain, number)
@@ -277,9 +277,10 @@ class Staging:
         return [] if transaction is None else [batch for name, _ in parts for batch in transaction.parts.get(name, ())]
 
     def names(self, transaction_id: bytes, parts: list[list[Any]]) -> list[list[Any]] | None:
-        """Return the parts of a commit as a COMMIT names them.
+        """Return the names, checksums and record numbers by which a COMMIT names the parts of a commit.
 
-        Return None if that can't be: a batch has to be looked at, or the journals may lack the record of a batch.
+        Return None if a COMMIT can't name them: the server has to look into a batch, or the journals may lack the
+        record of a batch.
         """
         transaction, named = self.transactions.get(transaction_id), []
         if transaction is None or transaction.messages:

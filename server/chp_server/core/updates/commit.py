@@ -313,7 +313,7 @@ class Committer:
         now_ms = round(turn.wall_s * 1000)
         fired = [[*place, message.next_due(now_ms)] for place, message in due]
         fired += [[*place, 0] for place in dropped]
-        # The mark of what time does: a record that another server replays has none of it.
+        # `ENDED` marks the effects of time. Another server leaves these out when it replays a suffix.
         extras: dict[str, Any] = {columns.FIRED: fired, columns.ENDED: True}
         if due:
             extras[columns.PUBLISH] = [[topic, 1, message.body] for (topic, _), message in due]

@@ -140,10 +140,11 @@ class Listeners:
 
 
 class HeartbeatInterval:
-    """The interval of HEARTBEATs on each channel: one with each beat of the server while few listen, then fewer.
+    """The interval of HEARTBEATs on each channel. It grows with the number of listeners.
 
-    A round is one HEARTBEAT of each channel, in equal shares over several beats. A round tells its listeners how long
-    the next round will take, because they count silence by that. A shorter round may begin at once.
+    With few listeners each channel has a HEARTBEAT with each beat of the server. A round is one HEARTBEAT of each
+    channel, in equal shares over several beats. The HEARTBEATs of a round tell the listeners how long the next round
+    will take, because the listeners count silence by that. A round that is shorter than the one told may begin at once.
     """
 
     def __init__(self, heartbeat_s: float) -> None:

@@ -70,7 +70,7 @@ def _sparse(extras: dict[str, Any], name: str, place: int, value: object) -> Non
 HEADER_BYTES_MAX = 1 << 16
 # The bytes of messages in one row; one batch may have more, as readers get whole batches.
 ROW_BYTES = 1 << 19
-# Stands for the batch of a segment of CHP/1, or of the server.
+# The batch id of a segment that belongs to no session: CHP/1 or the server itself made it.
 NOBODYS = (b"", 0)
 
 
