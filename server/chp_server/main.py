@@ -130,7 +130,7 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
     try:
         if config.store != "memory:":
             os.makedirs(config.data, exist_ok=True)
-        journal = journal_of(config, beside=config.data)
+        journal = _journal_of(config)
     except OSError as error:
         text = f"data directory {config.data} can't be used: {error.strerror or error}; give another --data"
         raise CannotStart(Exit.DATA_NOT_WRITABLE, text) from error
@@ -140,6 +140,18 @@ def _opened_journal(config: Config) -> Iterator[Journal]:
         yield journal
     finally:
         journal.close()
+
+
+def _journal_of(config: Config) -> Journal:
+    """Open the journal. On a full disk, delete the reserve that the last run left, and try once more."""
+    from .shell.resources import DiskReserve, Gauge
+
+    try:
+        return journal_of(config, beside=config.data)
+    except JournalFull:
+        if not DiskReserve(Gauge(0, 0, config.store).directory, 0).let_go():
+            raise
+        return journal_of(config, beside=config.data)
 
 
 def _exit_of(error: JournalError) -> Exit:

@@ -84,8 +84,8 @@ def full(server: ServerProcess) -> str:
     return status["room"]["why"] if status else ""
 
 
-# This is less than the reserve of 64 MiB, and enough for deletes and refusals.
-LITTLE = MIB
+# This is less than the reserve of a disk of 64 MiB, and enough for deletes and refusals.
+LITTLE = 2 * MIB
 
 
 def test_an_active_hands_over_while_its_disk_has_little_room(tmp_path: Path, tmpfs: Mount) -> None:
@@ -507,6 +507,42 @@ def test_a_start_and_a_check_report_a_full_disk(tmp_path: Path, tmpfs: Mount) ->
     with Clone(server.address) as clone:
         clone.wait_until_synced(WAIT_S)
         assert clone["/a"] == bytes(100_000)
+    server.kill()
+
+
+def test_a_server_starts_on_a_full_disk_by_the_reserve_of_its_last_run(tmp_path: Path, tmpfs: Mount) -> None:
+    server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None)
+    disk, reserve = Disk(tmpfs, server.data), server.data / "reserve"
+    server.start()
+    with Clone(server.address) as clone:
+        clone.set("/a", b"1").wait(WAIT_S)
+        clone.set("/b", b"1").wait(WAIT_S)
+    until(reserve.exists, "the reserve")
+    server.signal(signal.SIGTERM)
+    assert server.process is not None and server.process.wait(WAIT_S) == 0
+    disk.fill(0)
+    server.start()
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(WAIT_S)
+        assert dict(clone) == {"/a": b"1", "/b": b"1"} and not reserve.exists()
+        clone.delete("/b").wait(WAIT_S)
+    server.kill()
+
+
+def test_deletes_go_on_after_a_flood_has_filled_a_small_disk(tmp_path: Path, tmpfs: Mount) -> None:
+    server = ServerProcess(tmp_path, "primary", f"tcp://127.0.0.1:{free_port()}", None)
+    tmpfs(server.data, "32m")
+    server.start()
+    with Clone(server.address) as clone:
+        tickets = [clone.set(f"/{i}", os.urandom(100_000)) for i in range(300)]
+        until(lambda: all(ticket.done for ticket in tickets), "the answers")
+        assert tickets[0].error is None and isinstance(tickets[-1].error, Refused)
+        clone.delete("/0").wait(WAIT_S)
+    server.kill()
+    server.start()
+    with Clone(server.address) as clone:
+        clone.wait_until_synced(WAIT_S)
+        assert list(clone) == [f"/{i}" for i, ticket in enumerate(tickets) if i and ticket.error is None]
     server.kill()
 
 

@@ -153,8 +153,16 @@ def test_default_bounds_are_shares_of_memory_and_disk(tmp_path: object, monkeypa
     gauge = Gauge(None, None, f"sqlite:{tmp_path}")
     seen = gauge.measure(journal_full=False)
     assert seen.memory_max == 400 * MIB and 0 < seen.memory < 64 << 30
-    disk = os.statvfs(str(tmp_path))
-    assert gauge.disk_free_min == min(64 * MIB, disk.f_blocks * disk.f_frsize // 16) and seen.disk_free
+    assert seen.disk_free
+
+
+@pytest.mark.parametrize(("size", "kept"), [(24, 9.5), (320, 28), (896, 64), (100_000, 64)])
+def test_the_default_reserve_of_a_disk_has_room_for_a_checkpoint_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, kept: float
+) -> None:
+    disk = SimpleNamespace(f_blocks=size * 256, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    assert Gauge(None, None, f"sqlite:{tmp_path}").disk_free_min == kept * MIB
 
 
 def test_zero_is_no_bound_and_a_memory_store_measures_no_disk() -> None:

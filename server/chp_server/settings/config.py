@@ -169,7 +169,7 @@ class Config:
     max_keys: int = _setting(_TIME, "N", 0, read.count, "keys that the map may have", "no bound")
     min_free_disk: int | None = _setting(_TIME, "BYTES", None, read.size(0),
         "bytes that stay free on the journal's disk: with less, sets are refused, while deletes and reads go on",
-        "64MiB, or a sixteenth of a small disk")
+        "64MiB, or less on a small disk")
 
     metrics: str | None = _setting(_LOOK, "[HOST:]PORT", None, read.metrics,
         "serve Prometheus metrics there; a bare port is on loopback", "none")

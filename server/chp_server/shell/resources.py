@@ -6,7 +6,8 @@
 
 The bound on memory, if the operator gives none, is MEMORY_SHARE of the least of what the control group, the limit on
 address space and the machine let a process have. Address space is no measure of memory, as libraries reserve more than
-they use; so if it is bounded, what is left of it is told too. Of the disk SHARE_KEPT is kept, or KEPT if that is less.
+they use; so if it is bounded, what is left of it is told too. On the disk KEPT stays free. On a small disk it is the room for
+the log and a share of the disk, SHARE_KEPT.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from .. import logs
 from ..core.core import ServerCore
 from ..core.state.journal import JournalError, JournalFull
 from ..core.updates.resource_limits import MIB, RETAIN_TIMES, ResourceUsage
+from ..store.sql.sqlite import LOG_BYTES
 from ..store.sql.sqlite_files import database_path
 
 log = logs.get_log(__name__)
 MEMORY_SHARE = 0.8
 ADDRESS_SHARE = 0.9
-# A journal writes ahead, and its clean-up needs room; of a small disk a sixteenth is kept.
+# A checkpoint writes the log into the journal, which may grow by the size of the log. A clean-up needs room too.
 KEPT, SHARE_KEPT = 64 * MIB, 16
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -75,7 +76,7 @@ class Gauge:
         if self.directory is None:
             return 0
         disk = os.statvfs(self.directory)
-        return min(KEPT, disk.f_blocks * disk.f_frsize // SHARE_KEPT)
+        return min(KEPT, LOG_BYTES + disk.f_blocks * disk.f_frsize // SHARE_KEPT)
 
     def measure(self, *, journal_full: bool, read_only: bool = False) -> ResourceUsage:
         """Measure what is used and what is left."""
@@ -232,11 +233,14 @@ class DiskReserve:
 
     def let_go(self) -> bool:
         """Delete the file; return True if it was there."""
-        was, self._there = self._there, False
-        if self._path is not None:
-            with suppress(OSError):
-                self._path.unlink()
-        return was
+        self._there = False
+        if self._path is None:
+            return False
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
 
 
 # The time between two looks; what sets take between them is added up.
