@@ -683,7 +683,8 @@ class Checks:
         self._reads_true()
         self._leased_keys_went()
         ops = [op for client in self.world.clients for op in client.ops]
-        promised = 1 if self.world.gentle and not self.discarded else 2
+        sure = self.world.gentle and not self.discarded and not self.world.disks_lost
+        promised = 1 if sure else 2
         linear.check(self.oracle, end, ops, promised, self.saved | self.replayed)
 
     def _replicas_equal(self) -> None:

@@ -17,6 +17,8 @@ from chp.messages import ICANHAZ
 from chp.versions import VERSION
 from chp_server.core.performing import Step, steps
 from chp_server.core.replica.age import Age
+from chp_server.core.replica.own_channels import header_in
+from chp_server.core.replica.passed_reads import PassedRead, PassedReads
 from chp_server.core.replica.upstream import CREDIT, SETS, UPDATES
 from chp_server.core.updates.authorizer import VOUCHED, Signed
 from chp_server.core.updates.turn import Frames
@@ -211,6 +213,31 @@ def test_a_replica_passes_on_a_set_and_its_acknowledgement() -> None:
     pair.run(1.0)
     acks = [frames for frames in pair.published["R"] if frames[0] == topic][len(greeted) :]
     assert len(acks) == 1 and pair.r.state.map.values == {"/k": b"1"}
+
+
+def test_a_replica_passes_on_a_refusal_that_names_many_keys() -> None:
+    pair = WithReplica()
+    topic = session_topic(public_session(SESSIONS[0]))
+    pair.r.subscription([b"c", b"\x01" + topic])
+    pair.run(0.3)
+    keys = [f"/{i}/{'k' * 50}" for i in range(300)]
+    body = Segment(keys, [b""] * len(keys), {"c": [list(range(300)), [n(7)] * 300]}).encode()
+    pair.r.collect([RESERVED_KEY, (1).to_bytes(8), SESSIONS[0], b"", body])
+    pair.run(1.0)
+    [refused] = [decode(frames[4])[0] for frames in pair.published["R"] if frames[0] == topic][1:]
+    assert isinstance(refused, Refused) and len(packb(refused.detail)) > 4096
+
+
+def test_a_replica_takes_a_page_of_messages_of_any_length() -> None:
+    facts = {"fill": bytes(1 << 20)}
+    assert header_in(encode(Reply(7, facts))) == Reply(7, facts)
+
+
+def test_a_replica_forgets_a_read_with_its_answer_of_any_length() -> None:
+    reads = PassedReads()
+    for no in range(3):
+        assert reads.begin(b"c", no, PassedRead("", 0.0), 2)
+        reads.heard(b"c", [b"", b"", b"", b"", encode(Reply(no, {"rows": bytes(10_000)}))])
 
 
 def test_a_server_of_another_pair_gets_no_sets() -> None:

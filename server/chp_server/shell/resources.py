@@ -6,8 +6,8 @@
 
 The bound on memory, if the operator gives none, is MEMORY_SHARE of the least of what the control group, the limit on
 address space and the machine let a process have. Address space is no measure of memory, as libraries reserve more than
-they use; so if it is bounded, what is left of it is told too. On the disk KEPT stays free. On a small disk it is the room for
-the log and a share of the disk, SHARE_KEPT.
+they use; so if it is bounded, what is left of it is told too. On the disk KEPT stays free. On a small disk it is the
+room for the log and a share of the disk, SHARE_KEPT.
 """
 
 from __future__ import annotations

@@ -23,6 +23,15 @@ ANSWERS_MAX = 10_000
 ANOTHER_PAIR = "it holds the store {0}, and this replica the store {1}: give --upstream the servers of one pair"
 
 
+def header_in(body: bytes) -> headers.Header | None:
+    """Return the header of a body of upstream, however long it is, or None if this is no body.
+
+    A refusal names each key that failed, and a REPLY may have a page of messages.
+    """
+    peeked = peek(body) or peek(body, len(body))
+    return None if peeked is None else peeked[0]
+
+
 class OwnChannels:
     """The connections that listen to each own channel, and what the servers of upstream said there."""
 
@@ -101,15 +110,15 @@ class OwnChannels:
     def heard(self, place: int, frames: list[bytes], source: int | None) -> None:
         """Take what a server of upstream published on an own channel."""
         topic = frames[0]
-        peeked = peek(frames[4]) if topic in self._listeners else None
-        if peeked is None:
+        header = header_in(frames[4]) if topic in self._listeners else None
+        if header is None:
             return
-        if isinstance(peeked[0], headers.Greeting):
+        if isinstance(header, headers.Greeting):
             self._greeted[place].add(topic)
-            self._note_store(place, peeked[0].store)
+            self._note_store(place, header.store)
             if place == source:
                 self._greet(topic)
-        elif not isinstance(peeked[0], headers.Heartbeat):
+        elif not isinstance(header, headers.Heartbeat):
             # A client counts on it that an answer comes behind the updates up to its number.
             self._answers.append((unpack(frames[1]), frames))
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chp import headers
-from chp.batch import peek
 
 from ..updates.turn import Frames
+from .own_channels import header_in
 
 # A client asks again after 2 s without an answer. A question before that is one for other records.
 PATIENCE_S = 1.5
@@ -49,8 +49,7 @@ class PassedReads:
 
     def heard(self, identity: bytes, frames: Frames) -> Frames | None:
         """Note an answer of upstream. Return the question if upstream can't resume, and this replica answers it."""
-        reads, peeked = self._reads.get(identity), peek(frames[-1])
-        header = None if peeked is None else peeked[0]
+        reads, header = self._reads.get(identity), header_in(frames[-1])
         request_id = None if header is None else headers.request_of(header)
         read = reads.get(request_id) if reads and request_id is not None else None
         if reads is None or read is None or request_id is None:

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from typing import Any
 
 from chp import headers
-from chp.batch import decode, encode, items_of, packb, peek, peek_answer
+from chp.batch import decode, encode, items_of, packb, peek_answer
 from chp.errors import BadFrame
 from chp.headers import Access, Batch, Commit, Epoch, name_of
 from chp.limits import Limits
@@ -42,7 +42,7 @@ from ..updates.authorizer import VOUCHED, Signed, signer
 from ..updates.committed import Committed
 from ..updates.turn import CurrentTurn, DropAfter, Frames, ReadSpans, Replace
 from .age import Age
-from .own_channels import OwnChannels
+from .own_channels import OwnChannels, header_in
 from .passed_reads import PassedRead, PassedReads
 
 QUESTIONS, UPDATES, SETS, PASSED = b"P", b"U", b"C", b"Q"
@@ -351,8 +351,7 @@ class Upstream:
         self.own.heard(place, frames, self.source)
 
     def _on_answer(self, place: int, body: bytes) -> None:
-        peeked = peek(body)
-        header = None if peeked is None else peeked[0]
+        header = header_in(body)
         if header is None or place != self._target or headers.request_of(header) != self._request:
             return
         if isinstance(header, headers.Refused):
