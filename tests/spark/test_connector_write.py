@@ -2,14 +2,19 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from chp_client import Clone
-from chp_client.spark import staging
+from chp_client.spark import staging, write
 from chp_client.spark.foreach import foreach_batch
+from chp_client.spark.options import BadOption, parse
+from chp_client.spark.values.messages import shape_of
+from chp_client.spark.write import StreamWriter, stream_job
 from chp_server.testing import TestServer
 from tests.talk import until
 
@@ -18,7 +23,7 @@ from .present import core_of, entry_of
 pytestmark = pytest.mark.spark
 
 
-def write(frame: Any, server: TestServer, mode: str = "append", **options: object) -> None:
+def save(frame: Any, server: TestServer, mode: str = "append", **options: object) -> None:
     frame.write.format("chp").mode(mode).options(servers=server.address, **options).save()
 
 
@@ -37,9 +42,9 @@ def test_all_rows_of_a_write_become_visible_in_one_revision(spark: Any, server: 
 
     looker = threading.Thread(target=look)
     looker.start()
-    write(numbers(spark, 30_000), server, subtree="/n/")
+    save(numbers(spark, 30_000), server, subtree="/n/")
     until(lambda: len(clone) == 30_000)
-    write(numbers(spark, 30_000, "id + 1"), server, subtree="/n/")
+    save(numbers(spark, 30_000, "id + 1"), server, subtree="/n/")
     until(lambda: clone["/n/7"] == b"8")
     stop.set()
     looker.join()
@@ -52,9 +57,9 @@ def test_all_rows_of_a_write_become_visible_in_one_revision(spark: Any, server: 
 def test_append_upserts_and_overwrite_replaces(spark: Any, server: TestServer, clone: Clone) -> None:
     clone.set_many({"/n/old": b"1", "/other": b"1"})
     clone.flush(30)
-    write(numbers(spark, 3), server)
+    save(numbers(spark, 3), server)
     until(lambda: len(clone) == 5)
-    write(numbers(spark, 2), server, "overwrite", subtree="/n/", **{"confirm.overwrite": "true"})
+    save(numbers(spark, 2), server, "overwrite", subtree="/n/", **{"confirm.overwrite": "true"})
     until(lambda: dict(clone) == {"/n/0": b"0", "/n/1": b"1", "/other": b"1"})
     assert len({entry_of(clone, key).revision for key in ("/n/0", "/n/1")}) == 1
 
@@ -63,7 +68,7 @@ def test_deletes_ttls_templates_and_the_last_of_equal_keys(spark: Any, server: T
     clone.set("/r/EUR/JPY", b"old").wait(30)
     rows = [("EUR", "USD", "1", 60), ("EUR", "JPY", None, None), ("EUR", "USD", "2", None), ("EUR", "CHF", "3", 50)]
     frame = spark.createDataFrame(rows, "base string, quote string, value string, ttl int").coalesce(1)
-    write(frame, server, ttl="ttl", **{"key.template": "/r/{base}/{quote}", "null.value": "delete"})
+    save(frame, server, ttl="ttl", **{"key.template": "/r/{base}/{quote}", "null.value": "delete"})
     until(lambda: dict(clone) == {"/r/EUR/USD": b"2", "/r/EUR/CHF": b"3"})
     assert entry_of(clone, "/r/EUR/USD").ttl is None
     left = entry_of(clone, "/r/EUR/CHF").ttl
@@ -84,26 +89,26 @@ def test_a_write_with_revisions_skips_keys_with_newer_values(spark: Any, server:
     frame = spark.createDataFrame(
         [(r.key, b"back", r.revision) for r in rows], "key string, value binary, revision bigint"
     )
-    write(frame, server, revision="revision")
+    save(frame, server, revision="revision")
     until(lambda: clone["/n/0"] == b"back")
     assert clone["/n/1"] == b"newer" and entry_of(clone, "/n/1").revision == newer
 
 
 def test_a_version_is_written_once(spark: Any, server: TestServer, clone: Clone) -> None:
     for version, value in ((1, "'a'"), (1, "'b'"), (0, "'c'")):
-        write(numbers(spark, 2, value), server, applicationId="job", version=version)
+        save(numbers(spark, 2, value), server, applicationId="job", version=version)
     until(lambda: len(clone) == 2)
-    write(spark.createDataFrame([("/done", "1")], "key string, value string"), server)
+    save(spark.createDataFrame([("/done", "1")], "key string, value string"), server)
     until(lambda: "/done" in clone)
     assert clone["/n/0"] == b"a", "the first of version 1 counts"
-    write(numbers(spark, 2, "'d'"), server, txnAppId="job", txnVersion=2)
+    save(numbers(spark, 2, "'d'"), server, txnAppId="job", txnVersion=2)
     until(lambda: clone["/n/0"] == b"d")
 
 
 def test_a_failed_job_leaves_nothing(spark: Any, server: TestServer, clone: Clone) -> None:
     bad = numbers(spark, 100, "if(id = 99, null, id)")
     with pytest.raises(PySparkException, match="column 'value' is null"):
-        write(bad, server)
+        save(bad, server)
     until(lambda: core_of(server).state.staging.bytes == 0)  # aborted
     assert not clone
 
@@ -154,6 +159,43 @@ def test_a_write_fails_if_no_server_answers(spark: Any) -> None:
     frame = numbers(spark, 2, partitions=1)
     with pytest.raises(PySparkException, match=r"gave no answer for 2 s \(option timeout\)"):
         frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
+
+
+def micro_batch(query: str | None, value: str) -> Any:
+    """Return what `foreachBatch` gives a function: a frame of the key /k, in a query with this id."""
+    context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": query}.get)
+    table = pa.table({"key": ["/k"], "value": [value]})
+    return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context), toArrow=lambda: table)
+
+
+def test_foreach_batch_with_an_application_id_writes_the_batches_of_a_new_checkpoint(
+    server: TestServer, clone: Clone
+) -> None:
+    sink = foreach_batch(servers=server.address, applicationId="job")
+    for query, batch_id, value in (("first", 0, "a"), ("first", 1, "b"), ("second", 0, "c")):
+        sink(micro_batch(query, value), batch_id)
+        until(lambda value=value: clone.get("/k") == value.encode(), f"the row {value}")
+    sink(micro_batch("second", "again"), 0)
+    assert core_of(server).committer.counts["commits_repeated"] == 1, "a batch that runs again is recognised"
+
+
+def test_a_stream_with_an_application_id_writes_the_batches_of_a_new_checkpoint(
+    server: TestServer, clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = parse({"servers": server.address, "applicationId": "job"})
+    writer = StreamWriter(options, shape_of(options, ["key", "value"]), overwrite=False)
+    for query, batch_id, value in (("first", "0", "a"), ("first", "1", "b"), ("second", "0", "c")):
+        local = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch_id}
+        task = SimpleNamespace(getLocalProperty=local.get, partitionId=lambda: 0, taskAttemptId=lambda: 0)
+        monkeypatch.setattr(write, "TaskContext", SimpleNamespace(get=lambda task=task: task))
+        staged = writer.write(iter([pa.record_batch({"key": ["/k"], "value": [value]})]))
+        writer.commit([staged], int(batch_id))
+        until(lambda value=value: clone.get("/k") == value.encode(), f"the row {value}")
+
+
+def test_an_application_id_that_is_too_long_beside_the_query_id_is_refused() -> None:
+    with pytest.raises(BadOption, match=r"applicationId is too long for a stream.*has 257 characters, and at most 256"):
+        stream_job("q" * 36, "x" * 220, 0)
 
 
 def test_two_sinks_in_one_query(spark: Any, server: TestServer, clone: Clone, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ rows come to the driver as Arrow, and no task has to be started to send them. A 
 
 The batch id is the version. The application is the query id and a digest of the options, so that one query may write to
 several subtrees. Two sinks of one query with equal options need an `applicationId` each. Without it the second sink is
-refused, because the servers would take it for a repetition of the first.
+refused, because the servers would take it for a repetition of the first. Spark Connect tells no query id: there the
+application is the `applicationId` alone, and a new checkpoint needs a new one.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
         query, run = _query_of(batch, given)
         if not query and not given["applicationId"]:
             raise ChpError("this Spark does not tell the query's id; give the option applicationId")
-        job = stream_job(given, f"{query} {purpose(given)}", batch_id)
+        job = stream_job(query, given["applicationId"] or purpose(given), batch_id)
         try:
             _check_first(run, job)
             send(given, job, batch.toArrow(), overwrite)

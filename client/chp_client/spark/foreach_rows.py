@@ -53,8 +53,8 @@ class ForeachWriter:
         query = context and context.getLocalProperty("sql.streaming.queryId")
         if not query and not self._options["applicationId"]:
             raise ChpError("this Spark does not tell a task its query; give the option applicationId")
-        named = self._options["applicationId"] or f"{query} {purpose(self._options)}"
-        self._job = stream_job({"applicationId": f"{named} {partition_id}"}, "", epoch_id)
+        sink = self._options["applicationId"] or purpose(self._options)
+        self._job = stream_job(query, f"{sink} {partition_id}", epoch_id)
         self._partition, self._count, self._rows, self._part = partition_id, 0, [], None
         return True
 

@@ -207,7 +207,7 @@ OPTIONS = (
     Option("headers", "write", _name, None, "column", "of a topic: the column with the headers of the messages, array<struct<key:string,value:binary>>; without a codec it is `headers` if there is one"),
     Option("null.value", "write", _choice("error", "delete"), "error", "error, delete", "what a null value means"),
     Option("confirm.overwrite", "write", _truth, False, "true", "mode overwrite (and output mode complete) replaces the whole subtree: say that you mean it"),
-    Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; streams have their query id", ("txnAppId",)),
+    Option("applicationId", "write", _name, None, "text", "with `version`: a job run again is recognised; of a stream it is added to the query id, to tell its sinks apart", ("txnAppId",)),
     Option("version", "write", _number, None, "number", "of `applicationId`, higher in each new run; streams have their batch id", ("txnVersion",)),
     Option("partitions", "read, stream", _partitions, None, "number", "how many tasks read a snapshot, a topic, or a stream's changes; default: one for each 500,000 keys or messages, at most 64, and one for changes; 100,000 at most"),
     Option("pushDownPredicate", "read", _truth, False, "true", "filters on how the key begins reach the servers; only for a frame that is used once (see above)"),

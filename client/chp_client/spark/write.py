@@ -6,8 +6,9 @@
 
 A task that failed, or ran twice, staged parts that no message names; the commit drops them. The id of a stream's staged
 commit and its version come from its query id and batch id, which a restart from the checkpoint keeps: a batch that was
-committed before the driver died is recognised and answered as done. So is a batch write with the same application
-and version; without them each run is another.
+committed before the driver died is recognised and answered as done. The batches of a new checkpoint begin at 0 again,
+and it has another query id, so they are new. A batch write with the same application and version is recognised too;
+without them each run is another.
 """
 
 import hashlib
@@ -29,6 +30,8 @@ from .values.rows import Shape
 from .worker import errors_first, note_answer, settle
 
 log = logging.getLogger(__name__)
+# The characters of an application on the wire.
+APPLICATION_MAX = 256
 
 
 @dataclass
@@ -68,9 +71,19 @@ def job_of(options: dict[str, Any]) -> Job:
     return Job(secrets.token_bytes(16), "", 0) if application is None else _known(application, version)
 
 
-def stream_job(options: dict[str, Any], query: str, batch: int) -> Job:
-    """Return the job of a micro-batch, which is equal in each attempt and after a restart."""
-    return _known(options["applicationId"] or query, batch)
+def stream_job(query: str | None, sink: str | None, batch: int) -> Job:
+    """Return the job of a micro-batch, which is equal in each attempt and after a restart.
+
+    `query` is the id that the checkpoint keeps, if Spark tells it. `sink` tells the sinks of a query apart, and is the
+    whole application where Spark tells no query.
+    """
+    application = " ".join(part for part in (query, sink) if part)
+    if len(application) > APPLICATION_MAX:
+        raise BadOption(
+            f"option applicationId is too long for a stream: with the query's id it has {len(application)} characters, "
+            f"and at most {APPLICATION_MAX} fit"
+        )
+    return _known(application, batch)
 
 
 def _known(application: str, version: int) -> Job:
@@ -168,7 +181,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise RuntimeError(
                 "this Spark does not tell a task its query and batch; use chp_client.spark.foreach_batch"
             )
-        return stage(self._options, self._shape, stream_job(self._options, query, int(batch)), iterator)
+        job = stream_job(query, self._options["applicationId"], int(batch))
+        return stage(self._options, self._shape, job, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Commit beside the driver, after every task has succeeded."""
