@@ -14,7 +14,7 @@ from chp_client.spark import staging, write
 from chp_client.spark.foreach import foreach_batch
 from chp_client.spark.options import BadOption, parse
 from chp_client.spark.values.messages import shape_of
-from chp_client.spark.write import StreamWriter, stream_job
+from chp_client.spark.write import BatchWriter, StreamWriter, stream_job
 from chp_server.testing import TestServer
 from tests.talk import until
 
@@ -177,6 +177,39 @@ def test_foreach_batch_with_an_application_id_writes_the_batches_of_a_new_checkp
         until(lambda value=value: clone.get("/k") == value.encode(), f"the row {value}")
     sink(micro_batch("second", "again"), 0)
     assert core_of(server).committer.counts["commits_repeated"] == 1, "a batch that runs again is recognised"
+
+
+def batch_write(server: TestServer, value: str, **given: str) -> None:
+    """Write the key /k as a job of one task does."""
+    options = parse({"servers": server.address, **given})
+    table = pa.table({"key": ["/k"], "value": [value], "revision": [0]})
+    writer = BatchWriter(options, shape_of(options, table.column_names), overwrite=False)
+    writer.commit([writer.write(iter(table.to_batches())), None])
+
+
+def test_a_warning_says_that_a_repeated_version_wrote_nothing(server: TestServer, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    sink, done = foreach_batch(servers=server.address, applicationId="job"), "nothing of 1 rows was written"
+    batch_write(server, "a", applicationId="job", version="2")
+    sink(micro_batch("q", "a"), 7)
+    assert "nothing of" not in caplog.text and caplog.text.count("committed 1 rows at 1.") == 2
+    for version in ("2", "1"):
+        caplog.clear()
+        batch_write(server, "b", applicationId="job", version=version)
+        assert f"{done}: the servers had done version {version} of the application 'job'" in caplog.text
+        assert "committed" not in caplog.text
+    caplog.clear()
+    sink(micro_batch("q", "again"), 7)
+    assert f"{done}: the servers had done version 7 of the application 'q job'" in caplog.text
+
+
+def test_the_log_of_a_write_with_revisions_does_not_say_that_all_rows_were_written(
+    server: TestServer, caplog: Any
+) -> None:
+    caplog.set_level("INFO")
+    batch_write(server, "a")
+    batch_write(server, "b", revision="revision")
+    assert "rows whose key has a later revision were left out" in caplog.messages[-1]
 
 
 def test_a_stream_with_an_application_id_writes_the_batches_of_a_new_checkpoint(

@@ -23,7 +23,7 @@ from .options import BadOption, parse
 from .progress import Progress
 from .values.messages import shape_of
 from .worker import first
-from .write import Job, commit, report, stream_job
+from .write import Job, log_commit, make_visible, report, stream_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,13 +120,16 @@ def send(options: dict[str, Any], job: Job, table: Any, overwrite: bool = False)
             progress.add(len(segment.key_column))
     rows: int = table.num_rows
     twice = rows - len(keys) if options["topic"] is None else 0
-    said = report(part, 0, rows, twice, job)
     try:
         # The commit follows the staged batches at once: the servers take them in order.
-        commit(options, job, [said], overwrite)
+        ack = make_visible(options, job, [report(part, 0, rows, twice, job)], overwrite)
     except staging.StagingFailed as error:
         if not isinstance(error.__cause__, TimeoutError):
             # The reason why a batch was not staged is the better answer.
             part.finish()
         raise
+    if ack is not None:
+        # The servers have answered the staged batches too.
+        part.finish()
+        log_commit(options, job, [report(part, 0, rows, twice, job)], ack)
     return rows

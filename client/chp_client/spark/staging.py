@@ -103,6 +103,8 @@ class StagedPart:
         self._commit_id = commit_id
         self._timeout_s = timeout_s
         self._tickets: list[Ticket] = []
+        # The highest number that the servers gave a batch of the part, as far as they have answered.
+        self.revision = 0
 
     def add(self, rows: "PackedRows") -> None:
         """Stage rows that fit one batch. Raise `BadInput` if they are of two mounts, or of another one than before."""
@@ -131,7 +133,7 @@ class StagedPart:
     def _settle(self, tickets: list[Ticket]) -> None:
         with _failures(self._servers, self._timeout_s):
             for ticket in tickets:
-                _answer(self._servers, ticket, self._timeout_s)
+                self.revision = max(self.revision, _answer(self._servers, ticket, self._timeout_s).revision)
 
 
 def _answer(servers: Sequence[str], ticket: Ticket, timeout_s: float) -> Ack:

@@ -21,6 +21,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from chp.numbers import UNKNOWN
+
+from ..core.events import Ack
 from . import staging
 from .options import BadOption
 from .pairs import pair_of, pairs_of
@@ -52,6 +55,8 @@ class Staged(WriterCommitMessage):
     # The mount of the rows if the servers are those of several, and one of the keys.
     mount: str = ""
     key: str = ""
+    # The highest number that the servers gave a batch of it.
+    revision: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,24 +118,50 @@ def stage(options: dict[str, Any], shape: Shape, job: Job, batches: Iterator[Any
 def report(part: staging.StagedPart, partition: int, rows: int, duplicates: int, job: Job) -> Staged:
     """Return what the driver has to know of a part that was staged."""
     known = job.commit_id, job.application, job.version
-    return Staged(partition, part.name, part.batches, rows, duplicates, *known, part.mount, part.key)
+    return Staged(partition, part.name, part.batches, rows, duplicates, *known, part.mount, part.key, part.revision)
 
 
 def commit(options: dict[str, Any], job: Job, messages: list[Any], overwrite: bool) -> None:
-    """Make the staged parts visible, in the order of their partitions: of equal keys the last partition's wins.
+    """Make the staged parts visible, and log what was written.
 
     Raise `BadInput` if the parts are of several mounts.
     """
-    staged = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
+    staged = [m for m in messages if m is not None]
+    if (ack := make_visible(options, job, staged, overwrite)) is not None:
+        log_commit(options, job, staged, ack)
+
+
+def make_visible(options: dict[str, Any], job: Job, staged: list[Staged], overwrite: bool) -> Ack | None:
+    """Commit the staged parts in the order of their partitions: of equal keys the last partition's wins.
+
+    Return None if there is nothing to commit.
+    """
+    staged = sorted(staged, key=lambda m: m.partition)
     replace = options["subtree"] if overwrite else None
     if replace is None and not any(m.batches for m in staged):
-        return
+        return None
     servers = pair_of(options["servers"], ((m.mount, m.key) for m in staged if m.batches))
     parts = [(m.part, m.batches) for m in staged]
     ack = staging.commit(servers, job.commit_id, job.application, job.version, parts, replace, options["timeout"])
     note_answer(servers)
+    return ack
+
+
+def log_commit(options: dict[str, Any], job: Job, staged: list[Staged], ack: Ack) -> None:
+    """Log what a commit has written; warn if the servers took its version for done, and wrote nothing."""
     rows, duplicates = sum(m.rows for m in staged), sum(m.duplicates for m in staged)
-    log.info("committed %d rows at %d.%d (%s)", rows, ack.epoch, ack.sequence, ack.durability)
+    # A commit is numbered after what it names. A version that was done is answered with the number of an older commit.
+    if UNKNOWN < ack.revision < max((m.revision for m in staged), default=0):
+        log.warning(
+            "nothing of %d rows was written: the servers had done version %d of the application %r, or a later one, at "
+            "%s; that is right if this job or batch ran before, else give a higher version or another applicationId",
+            rows, job.version, job.application, ack.revision,
+        )  # fmt: skip
+        return
+    log.info(
+        "committed %d rows at %s (%s)%s", rows, ack.revision, ack.durability,
+        "; of these, rows whose key has a later revision were left out" if options["revision"] else "",
+    )  # fmt: skip
     if duplicates:
         log.warning(
             "%d of %d rows had a key that came again later; the last row of each key was written", duplicates, rows
