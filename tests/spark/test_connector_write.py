@@ -203,6 +203,14 @@ def test_a_warning_says_that_a_repeated_version_wrote_nothing(server: TestServer
     assert f"{done}: the servers had done version 7 of the application 'q job'" in caplog.text
 
 
+def test_the_log_tells_at_least_how_many_rows_were_replaced(server: TestServer, caplog: Any) -> None:
+    options = parse({"servers": server.address})
+    writer = BatchWriter(options, shape_of(options, ["key", "value"]), overwrite=False)
+    twice, again = (pa.record_batch({"key": keys, "value": keys}) for keys in (["/k", "/k"], ["/k"]))
+    writer.commit([writer.write(iter([twice, again]))])
+    assert "at least 1 of 3 rows had a key that came again later" in caplog.text
+
+
 def test_the_log_of_a_write_with_revisions_does_not_say_that_all_rows_were_written(
     server: TestServer, caplog: Any
 ) -> None:

@@ -164,7 +164,9 @@ def log_commit(options: dict[str, Any], job: Job, staged: list[Staged], ack: Ack
     )  # fmt: skip
     if duplicates:
         log.warning(
-            "%d of %d rows had a key that came again later; the last row of each key was written", duplicates, rows
+            "at least %d of %d rows had a key that came again later; the last row of each key was written",
+            duplicates,
+            rows,
         )
 
 
