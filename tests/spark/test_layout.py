@@ -103,6 +103,20 @@ def test_nested_days_times_and_decimals_are_read_back(codec: str) -> None:
     assert Layout(schema, codec).batch(updates).column("x").to_pylist() == things
 
 
+def test_a_decimal_has_the_digits_that_were_written_as_a_json_number() -> None:
+    price, digits = DecimalType(38, 18), b"12345678901234567.123456789012345678"
+    field = StructField("price", price)
+    assert read("json", field, b'{"price": %s}' % digits) == [Decimal(digits.decode())]
+    nested = StructField("x", StructType([StructField("prices", ArrayType(price)), StructField("bid", DoubleType())]))
+    (found,) = read("json", nested, b'{"x": {"prices": [%s, 1e-3, 2], "bid": 1.50}}' % digits)
+    assert found == {"prices": [Decimal(digits.decode()), Decimal("0.001"), Decimal(2)], "bid": 1.5}
+    schema = StructType([StructField("n", IntegerType()), StructField("x", FloatType()), field])
+    (row,) = frame("failfast", schema, b'{"n": 3.0, "x": 0.5, "price": 0.1}')
+    assert row == {"n": 3, "x": 0.5, "price": Decimal("0.1")}
+    with pytest.raises(BadDataFrame, match="column 'price' can't be decimal"):
+        read("json", StructField("price", DecimalType(9, 3)), b'{"price": 0.30000000000000000001}')
+
+
 def test_text_that_is_not_a_day_is_refused() -> None:
     field = StructField("days", ArrayType(DateType()))
     with pytest.raises(BadDataFrame, match=r"column 'days' can't be list<.*Invalid isoformat"):

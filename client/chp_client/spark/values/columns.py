@@ -172,6 +172,7 @@ class Layout:
             for field, name in zip(self._schema, self._own, strict=True)
         )
         self._codec = codec
+        self._has_decimals = any(_has_decimals(field.type) for field in self._schema)
         self._mode = mode
         if self._inside and codec == "raw":
             raise BadDataFrame(
@@ -240,7 +241,9 @@ class Layout:
 
     def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[Any]:
         """Return each value decoded; None for a delete, and for a bad value, whose row is added to `bad`."""
-        decode = json.loads if self._codec == "json" else _from_msgpack
+        decode = _from_msgpack
+        if self._codec == "json":
+            decode = partial(json.loads, parse_float=WrittenFloat) if self._has_decimals else json.loads
         things: list[Any] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):
             thing: Any = None
@@ -301,6 +304,27 @@ def _from_msgpack(value: bytes) -> Any:
     return msgpack.unpackb(value, strict_map_key=False)
 
 
+class WrittenFloat(float):
+    """A float of JSON that keeps its digits as they were written, because a decimal may have more than a float."""
+
+    __slots__ = ("_text",)
+
+    def __new__(cls, text: str) -> "WrittenFloat":
+        """Return the float that a text is."""
+        made = super().__new__(cls, text)
+        made._text = text
+        return made
+
+    def __repr__(self) -> str:
+        """Return the digits."""
+        return self._text
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    """Return True if the type is a decimal, or has one inside."""
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
     """Return a column of `kind`; inside a value, days, times and decimals are text."""
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
@@ -312,14 +336,14 @@ def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _whole_number(thing: Any) -> int:
     """Return a whole number, or raise; Arrow would cut a fraction off."""
-    if type(thing) is int or (type(thing) is float and thing.is_integer()):
+    if type(thing) is int or (isinstance(thing, float) and thing.is_integer()):
         return int(thing)
     raise ValueError(f"{thing!r:.40} is not a whole number")
 
 
 def _single(thing: Any) -> Any:
     """Return a number for a float of 32 bits, which is rounded as Spark does, but never to infinity."""
-    if type(thing) is float and math.isfinite(thing) and abs(thing) > FLOAT_MAX:
+    if isinstance(thing, float) and math.isfinite(thing) and abs(thing) > FLOAT_MAX:
         raise ValueError(f"{thing!r} is too large for a float")
     return thing
 
