@@ -1,6 +1,7 @@
 """df.write.format("chp"): all at once, once, and not at all if anything is wrong."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +162,10 @@ def test_a_write_fails_if_no_server_answers(spark: Any) -> None:
         frame.write.format("chp").mode("append").options(servers="tcp://127.0.0.1:9", timeout=2).save()
 
 
+def holds(clone: Clone, value: bytes) -> bool:
+    return clone.get("/k") == value
+
+
 def micro_batch(query: str | None, value: str) -> Any:
     """Return what `foreachBatch` gives a function: a frame of the key /k, in a query with this id."""
     context = SimpleNamespace(getLocalProperty={"sql.streaming.queryId": query}.get)
@@ -174,7 +179,7 @@ def test_foreach_batch_with_an_application_id_writes_the_batches_of_a_new_checkp
     sink = foreach_batch(servers=server.address, applicationId="job")
     for query, batch_id, value in (("first", 0, "a"), ("first", 1, "b"), ("second", 0, "c")):
         sink(micro_batch(query, value), batch_id)
-        until(lambda value=value: clone.get("/k") == value.encode(), f"the row {value}")
+        until(partial(holds, clone, value.encode()), f"the row {value}")
     sink(micro_batch("second", "again"), 0)
     assert core_of(server).committer.counts["commits_repeated"] == 1, "a batch that runs again is recognised"
 
@@ -231,7 +236,7 @@ def test_a_stream_with_an_application_id_writes_the_batches_of_a_new_checkpoint(
         monkeypatch.setattr(write, "TaskContext", SimpleNamespace(get=lambda task=task: task))
         staged = writer.write(iter([pa.record_batch({"key": ["/k"], "value": [value]})]))
         writer.commit([staged], int(batch_id))
-        until(lambda value=value: clone.get("/k") == value.encode(), f"the row {value}")
+        until(partial(holds, clone, value.encode()), f"the row {value}")
 
 
 def test_an_application_id_that_is_too_long_beside_the_query_id_is_refused() -> None:

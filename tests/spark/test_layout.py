@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -117,9 +118,44 @@ def test_a_decimal_has_the_digits_that_were_written_as_a_json_number() -> None:
         read("json", StructField("price", DecimalType(9, 3)), b'{"price": 0.30000000000000000001}')
 
 
+TIMES = [
+    (TimestampType(), "2026-01-01T12:00:00+05:00", dt.datetime(2026, 1, 1, 7, tzinfo=dt.UTC)),
+    (TimestampType(), "2026-01-01T12:00:00", None),
+    (TimestampType(), "2026-01-01T12:00:00.1234567Z", None),
+    (TimestampNTZType(), "2026-01-01T12:00:00.5", dt.datetime(2026, 1, 1, 12, 0, 0, 500_000)),
+    (TimestampNTZType(), "2026-01-01T12:00:00+05:00", None),
+    (DateType(), "2026-01-05", dt.date(2026, 1, 5)),
+    (DateType(), "20260105", None),
+    (DateType(), "2026-W01-1", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "time"), TIMES)
+def test_a_time_inside_a_value_follows_one_set_of_rules_at_any_depth(kind: DataType, text: str, time: object) -> None:
+    inner = StructType([StructField("at", kind)])
+    fields = {"at": kind, "list": ArrayType(kind), "map": MapType(StringType(), kind), "x": inner}
+    things = {"at": text, "list": [text], "map": {"a": text}, "x": {"at": text}}
+    found = {"at": time, "list": [time], "map": [("a", time)], "x": {"at": time}}
+    for name, outer in fields.items():
+        value = json.dumps({name: things[name]}).encode()
+        expected = found[name] if time is not None else None
+        assert frame("permissive", StructType([StructField(name, outer)]), value) == [{name: expected}], name
+
+
+def test_a_map_with_days_as_keys_is_read_back() -> None:
+    field = StructField("m", MapType(DateType(), StringType()))
+    assert read("json", field, b'{"m": {"2026-01-05": "x"}}') == [[(dt.date(2026, 1, 5), "x")]]
+
+
+def test_text_is_not_read_as_a_list_of_its_characters() -> None:
+    field = StructField("prices", ArrayType(DecimalType(9, 3)))
+    with pytest.raises(BadDataFrame, match=r"column 'prices' can't be list<"):
+        read("json", field, b'{"prices": "123"}')
+
+
 def test_text_that_is_not_a_day_is_refused() -> None:
     field = StructField("days", ArrayType(DateType()))
-    with pytest.raises(BadDataFrame, match=r"column 'days' can't be list<.*Invalid isoformat"):
+    with pytest.raises(BadDataFrame, match=r"column 'days' can't be list<.*yesterday"):
         read("json", field, b'{"days": ["yesterday"]}')
 
 

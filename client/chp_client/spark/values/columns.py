@@ -19,6 +19,7 @@ import datetime as dt
 import decimal
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -241,7 +242,7 @@ class Layout:
 
     def _decode(self, updates: DeliveredRows, bad: set[int]) -> list[Any]:
         """Return each value decoded; None for a delete, and for a bad value, whose row is added to `bad`."""
-        decode = _from_msgpack
+        decode: Callable[[bytes], Any] = _from_msgpack
         if self._codec == "json":
             decode = partial(json.loads, parse_float=WrittenFloat) if self._has_decimals else json.loads
         things: list[Any] = []
@@ -308,6 +309,7 @@ class WrittenFloat(float):
     """A float of JSON that keeps its digits as they were written, because a decimal may have more than a float."""
 
     __slots__ = ("_text",)
+    _text: str
 
     def __new__(cls, text: str) -> "WrittenFloat":
         """Return the float that a text is."""
@@ -327,7 +329,7 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
     """Return a column of `kind`; inside a value, days, times and decimals are text."""
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
     whole = pa.types.is_integer(kind) and set(map(type, column)) <= {int, type(None)}
     read = None if whole or kind == pa.float64() else _reader(kind)
@@ -348,10 +350,33 @@ def _single(thing: Any) -> Any:
     return thing
 
 
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(_DAY.pattern + r"(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d{1,6})?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII)
+
+
+def _day(text: str) -> dt.date:
+    if not _DAY.fullmatch(text):
+        raise ValueError(f"{text!r:.40} is not a day such as 2026-01-05")
+    return dt.date.fromisoformat(text)
+
+
+def _time_in_a_zone(text: str) -> dt.datetime:
+    if not (found := _TIME.fullmatch(text)) or not found[1]:
+        raise ValueError(f"{text!r:.40} is not a time with a zone, such as 2026-01-05T14:30:00.123456Z")
+    return dt.datetime.fromisoformat(text)
+
+
+def _local_time(text: str) -> dt.datetime:
+    if not (found := _TIME.fullmatch(text)) or found[1]:
+        raise ValueError(f"{text!r:.40} is not a time without a zone, such as 2026-01-05T14:30:00.123456")
+    return dt.datetime.fromisoformat(text)
+
+
 FLOAT_MAX = 3.4028234663852886e38
 _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] = (
-    (pa.types.is_date, dt.date.fromisoformat),
-    (pa.types.is_timestamp, dt.datetime.fromisoformat),
+    (pa.types.is_date, _day),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _time_in_a_zone),
+    (pa.types.is_timestamp, _local_time),
     (pa.types.is_decimal, lambda thing: decimal.Decimal(str(thing))),
     (pa.types.is_integer, _whole_number),
     (pa.types.is_float32, _single),
@@ -359,7 +384,7 @@ _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] 
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that makes days, times, decimals and whole numbers in a nested value; None if it has none."""
+    """Return the function that makes days, times, decimals and whole numbers in a value; None if it has none."""
     t = pa.types
     for is_kind, leaf in _LEAVES:
         if is_kind(kind):
@@ -372,11 +397,18 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return None
     readers = [_unless_none(read) for read in found]
     if t.is_list(kind):
-        return lambda things: [readers[0](thing) for thing in things]
+        return lambda things: [readers[0](thing) for thing in _listing(things)]
     if t.is_map(kind):
         return lambda thing: {readers[0](key): readers[1](value) for key, value in thing.items()}
     names = [field.name for field in fields]
     return lambda thing: {name: read(thing.get(name)) for name, read in zip(names, readers, strict=True)}
+
+
+def _listing(things: Any) -> list[Any]:
+    """Return a list, or raise: a text or an object is none, though Python goes through them too."""
+    if type(things) is not list:
+        raise TypeError(f"{things!r:.40} is not a list")
+    return things
 
 
 def _key_reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
