@@ -163,7 +163,7 @@ def test_a_write_fails_if_no_server_answers(spark: Any) -> None:
 
 
 def holds(clone: Clone, value: bytes) -> bool:
-    return clone.get("/k") == value
+    return bool(clone.get("/k") == value)
 
 
 def micro_batch(query: str | None, value: str) -> Any:

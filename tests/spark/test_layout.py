@@ -172,6 +172,26 @@ def test_a_null_in_a_non_nullable_column_is_refused() -> None:
         read("json", field, b'{"bid": 1.5}', b'{"ask": 1.5}', None)
 
 
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (StructType([StructField("bid", DoubleType(), nullable=False)]), {"bid": 1.5}, {"ask": 1.5}),
+        (StructType([StructField("at", DateType(), nullable=False)]), {"at": dt.date(2026, 1, 5)}, {"at": None}),
+        (ArrayType(DoubleType(), containsNull=False), [1.5], [None]),
+        (MapType(StringType(), DoubleType(), valueContainsNull=False), [("a", 1.5)], {"a": None}),
+    ],
+)
+def test_a_null_in_a_non_nullable_field_inside_a_value_is_refused(kind: DataType, good: object, bad: object) -> None:
+    """Without this the Java process of Spark ends."""
+    schema = StructType([StructField("x", kind)])
+    said = {"a": 1.5} if isinstance(kind, MapType) else good
+    values = [json.dumps({"x": thing}, default=str).encode() for thing in (said, None, bad)]
+    assert read("json", schema["x"], *values[:2]) == [good, None]
+    with pytest.raises(BadDataFrame, match=r"column 'x' can't be .* in it is null, and the schema says it never is"):
+        read("json", schema["x"], *values)
+    assert [row["x"] for row in frame("permissive", schema, *values)] == [good, None, None]
+
+
 def frame(mode: str, schema: StructType, *values: bytes | None) -> list[dict[str, object]]:
     updates = Updates([f"/{i}" for i in range(len(values))], list(values), np.arange(len(values)))
     rows: list[dict[str, object]] = Layout(schema, "json", mode).batch(updates).to_pylist()

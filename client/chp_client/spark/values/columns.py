@@ -390,12 +390,12 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
         if is_kind(kind):
             return leaf
     fields = [kind.field(i) for i in range(kind.num_fields)] if t.is_list(kind) or t.is_struct(kind) else []
-    found = [_reader(field.type) for field in fields]
+    found = [_field_reader(field) for field in fields]
     if t.is_map(kind):
-        found = [_key_reader(kind.key_type), _reader(kind.item_type)]
+        found = [_key_reader(kind.key_type), _field_reader(kind.item_field)]
     if not any(found):
         return None
-    readers = [_unless_none(read) for read in found]
+    readers = [read or _as_it_is for read in found]
     if t.is_list(kind):
         return lambda things: [readers[0](thing) for thing in _listing(things)]
     if t.is_map(kind):
@@ -423,5 +423,19 @@ def _key_reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return lambda key: parse(key) if type(key) is str else key if read is None else read(key)
 
 
-def _unless_none(read: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    return (lambda thing: thing) if read is None else lambda thing: None if thing is None else read(thing)
+def _field_reader(field: pa.Field) -> Callable[[Any], Any] | None:
+    """Return the reader of a field or element with its nulls; it raises for a null that the schema rules out."""
+    read = _reader(field.type)
+    if field.nullable:
+        return None if read is None else lambda thing: None if thing is None else read(thing)
+
+    def required(thing: Any) -> Any:
+        if thing is None:
+            raise ValueError(f"{field.name!r} in it is null, and the schema says it never is")
+        return thing if read is None else read(thing)
+
+    return required
+
+
+def _as_it_is(thing: Any) -> Any:
+    return thing
