@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 
+import msgpack
 import pyarrow as pa
 import pytest
 
@@ -52,6 +53,36 @@ def refused(text: str, frame: pa.RecordBatch, **options: object) -> None:
 @pytest.mark.parametrize("value", [1.5, 7, True, dt.date(2026, 1, 5), decimal.Decimal("1.0"), ["x"], {"a": 1}])
 def test_a_value_that_is_not_binary_or_text_is_refused(value: object) -> None:
     refused("column 'value' is .*; a value is binary or text", batch(key=["/a"], value=[value]))
+
+
+DAY = dt.date(2026, 1, 5)
+UNSAYABLE = [
+    ("json", pa.map_(pa.date32(), pa.int64()), r"'x' is or has a map with keys of date32\[day\], which json can't say"),
+    ("json", pa.list_(pa.map_(pa.decimal128(3, 1), pa.int64())), "'x' is or has a map with keys of decimal"),
+    ("msgpack", pa.map_(pa.struct([("a", pa.int64())]), pa.int64()), "'x' is or has a map with keys of struct"),
+    ("json", pa.struct([pa.field("a", pa.int64())] * 2), "'x' is or has a struct with two fields 'a'; rename one"),
+]
+
+
+@pytest.mark.parametrize(("codec", "kind", "said"), UNSAYABLE)
+def test_a_type_that_a_codec_cannot_say_is_refused_without_a_row(codec: str, kind: pa.DataType, said: str) -> None:
+    shape = Shape(parse({"servers": "tcp://a:5556", "codec": codec}), ["key", "x"])
+    with pytest.raises(BadDataFrame, match=said):
+        shape.check(pa.table({"key": pa.array([], pa.string()), "x": pa.array([], kind)}))
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_a_map_with_a_key_twice_is_refused_by_column_and_row(codec: str) -> None:
+    things = pa.array([[("a", 1)], [("b", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64()))
+    refused(
+        "column 'x' has a map with a key that is there twice, in row 1", batch(key=["/a", "/b"], x=things), codec=codec
+    )
+
+
+def test_a_map_with_days_as_keys_is_written_with_msgpack() -> None:
+    things = pa.array([[(DAY, 1)]], pa.map_(pa.date32(), pa.int64()))
+    (values, _) = written(batch(key=["/a"], x=things), codec="msgpack")
+    assert msgpack.unpackb(values["/a"]) == {"x": {"2026-01-05": 1}}
 
 
 def test_two_columns_of_one_name_are_refused() -> None:

@@ -208,7 +208,10 @@ class Shape:
     def _encoded(self, table: pa.Table, deleted: set[int]) -> tuple[list[bytes], list[int]]:
         for name in self.value_columns:
             _check_encodable(name, table.schema.field(name).type, self._codec)
-        rows = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict")
+        try:
+            rows = table.select(self.value_columns).to_pylist(maps_as_pydicts="strict")
+        except KeyError:
+            raise BadDataFrame(_twice_in_a_map(table.select(self.value_columns))) from None
         things = [row[self._value] for row in rows] if self._value else rows
         if deleted:
             things = [None if i in deleted else thing for i, thing in enumerate(things)]
@@ -302,8 +305,38 @@ def _check_encodable(name: str, kind: pa.DataType, codec: str) -> None:
         raise BadDataFrame(
             f"column {name!r} is or has binary, which json can't say: base64() it in the job, or take the codec msgpack"
         )
-    for i in range(kind.num_fields):
-        _check_encodable(name, kind.field(i).type, codec)
+    if t.is_map(kind) and not _is_key(kind.key_type, codec):
+        raise BadDataFrame(
+            f"column {name!r} is or has a map with keys of {kind.key_type}, which {codec} can't say: "
+            "cast them to string in the job"
+        )
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    names = [field.name for field in fields]
+    if t.is_struct(kind) and (twice := next((each for each in names if names.count(each) > 1), None)) is not None:
+        raise BadDataFrame(f"column {name!r} is or has a struct with two fields {twice!r}; rename one of them")
+    for field in fields:
+        _check_encodable(name, field.type, codec)
+
+
+def _is_key(kind: pa.DataType, codec: str) -> bool:
+    """Return True if the keys of a map can be of that type: a codec has no name for a struct, a list or a map."""
+    t = pa.types
+    if codec == "json":
+        return is_text(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind)
+    return not t.is_nested(kind)
+
+
+def _twice_in_a_map(table: pa.Table) -> str:
+    """Return a text that names the first column and row with a map that has a key twice."""
+    for name in table.column_names:
+        for i, thing in enumerate(table.column(name)):
+            try:
+                thing.as_py(maps_as_pydicts="strict")
+            except KeyError:
+                return (
+                    f"column {name!r} has a map with a key that is there twice, in row {i} of a batch; drop one of them"
+                )
+    return "a map has a key that is there twice; drop one of them"
 
 
 def _unsayable(rows: list[dict[str, Any]], encode: Callable[[Any], bytes], codec: str) -> str:
