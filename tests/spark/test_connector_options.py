@@ -12,7 +12,11 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
+from chp_client.spark import foreach_writer
+from chp_client.spark import options as options_module
+from chp_client.spark.datasource import ChpDataSource
 from chp_client.spark.foreach import foreach_batch
 from chp_client.spark.options import OPTIONS, BadOption, parse, reads_changes, table
 from chp_client.spark.progress import Progress, say
@@ -71,6 +75,45 @@ def test_option_names_ignore_case_and_options_have_defaults() -> None:
 def test_wrong_options_are_refused_by_name(given: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         parse(given)
+
+
+COLUMNS = StructType([StructField("key", StringType()), StructField("value", StringType())])
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (lambda source: source.reader(COLUMNS), "maxRowsPerTrigger", "7"),
+        (lambda source: source.streamReader(COLUMNS), "ttl", "60"),
+        (lambda source: source.streamReader(COLUMNS), "pushDownPredicate", "true"),
+        (lambda source: source.writer(COLUMNS, False), "maxRowsPerTrigger", "7"),
+        (lambda source: source.streamWriter(COLUMNS, False), "startingOffsets", "earliest"),
+        (lambda source: foreach_batch(**source.options), "partitions", "8"),
+        (lambda source: foreach_writer(**source.options), "mode", "permissive"),
+    ],
+)
+def test_an_option_that_the_job_does_nothing_with_is_refused(
+    make: Callable[[Any], object], name: str, value: str
+) -> None:
+    with pytest.raises(BadOption, match=f"option {name} is for .* does nothing with it: leave it out"):
+        make(ChpDataSource({**SERVERS, name: value}))
+
+
+def test_a_sink_of_a_stream_refuses_a_version() -> None:
+    with pytest.raises(BadOption, match="option version is the batch id here"):
+        ChpDataSource({**SERVERS, "applicationId": "a", "version": "1"}).streamWriter(COLUMNS, False)
+
+
+def test_batch_reads_and_writes_warn_of_an_option_for_the_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A view in SQL has one set of options for both."""
+    options_module.warned.clear()
+    source = ChpDataSource({**SERVERS, "ttl": "60", "partitions": "8"})
+    source.reader(COLUMNS)
+    source.writer(COLUMNS, False)
+    assert [record.message for record in caplog.records] == [
+        "option ttl is for write, and spark.read does nothing with it",
+        "option partitions is for read, stream, and df.write does nothing with it",
+    ]
 
 
 def test_starting_offsets_may_be_an_epoch_and_a_sequence() -> None:

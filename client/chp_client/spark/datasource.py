@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from .options import BadOption, check_topic_options, of_one_pair, parse, reads_changes
+from .options import BadOption, check_direction, check_topic_options, of_one_pair, parse, reads_changes
 from .reading.changes import ChangesReader
 from .reading.messages import MessagesReader, MessagesStream
 from .reading.snapshot import BatchReader, NarrowedReader
@@ -49,8 +49,11 @@ class ChpDataSource(DataSource):
         options = parse(self.options, several=True)
         if options["topic"] is not None:
             check_topic_options(options, reads=True)
+        changes = options["topic"] is None and reads_changes(options)
+        check_direction(self.options, "read")
+        if options["topic"] is not None:
             return MessagesReader(options, schema)
-        if reads_changes(options):
+        if changes:
             return ChangesReader(of_one_pair(options), schema)
         if options["pushDownPredicate"] and not FILTERS:
             left_out("pushDownPredicate", "4.1", "Spark filters after the read, as it does without the option")
@@ -61,20 +64,25 @@ class ChpDataSource(DataSource):
         options = parse(self.options)
         if options["topic"] is not None:
             check_topic_options(options, stream=True)
-            return MessagesStream(options, schema)
-        reads_changes(options, stream=True)
-        return StreamReader(options, schema)
+        else:
+            reads_changes(options, stream=True)
+        check_direction(self.options, "stream")
+        return (StreamReader if options["topic"] is None else MessagesStream)(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
         """Return the writer for df.write."""
         settle()
         options, shape = self._for_writing(schema, overwrite)
+        check_direction(self.options, "write")
         return BatchWriter(options, shape, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:
         """Return the writer for stream.writeStream."""
         settle()
         options, shape = self._for_writing(schema, overwrite)
+        check_direction(self.options, "sink")
+        if options["version"] is not None:
+            raise BadOption("option version is the batch id here; leave it out")
         return StreamWriter(options, shape, overwrite)
 
     def _for_writing(self, schema: "StructType", overwrite: bool) -> tuple[dict[str, Any], Shape]:

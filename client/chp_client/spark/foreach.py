@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from chp.errors import ChpError
 
 from . import staging
-from .options import BadOption, parse
+from .options import BadOption, check_direction, parse
 from .progress import Progress
 from .values.messages import shape_of
 from .worker import first
@@ -59,8 +59,11 @@ def foreach_batch(overwrite: bool = False, **options: object) -> "Callable[[Data
 
 
 def read_options(options: dict[str, object], *, several: bool = True) -> dict[str, Any]:
-    """Return the options of format("chp") that a function got as arguments, with `_` for a dot."""
-    return parse({name.replace("_", "."): _text(value) for name, value in options.items()}, several=several)
+    """Return the options of format("chp") that a sink got as arguments, with `_` for a dot."""
+    given = {name.replace("_", "."): _text(value) for name, value in options.items()}
+    found = parse(given, several=several)
+    check_direction(given, "sink")
+    return found
 
 
 def _query_of(batch: "DataFrame", options: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -12,6 +12,7 @@ job that does not start is better than a misspelt `confirm.overwrite` or `ttl` t
 import datetime as dt
 import difflib
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from .. import checks, mount_table
 from ..clientfile import ClientFile
 from ..mount_table import Mounts
 
+log = logging.getLogger(__name__)
 # Spark hands these to a sink too.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 # Spark's catalog adds these to the options of a table.
@@ -193,7 +195,7 @@ OPTIONS = (
         "clientFile", "all", _client_file, None, "a path",
         "in place of `servers`, where they have keys: a client file, the same path on the driver and all executors",
     ),
-    Option("replicas", "read, stream", _addresses, None, "tcp://host:port,...", "replicas of the pair, which are read in place of `servers`; with `clientFile` some of its servers"),
+    Option("replicas", "all", _addresses, None, "tcp://host:port,...", "replicas of the pair, which are read in place of `servers`; writes go to `servers`; with `clientFile` some of its servers"),
     Option("subtree", "all", check_subtree, "", "/.../", "what is read; where every written key has to be; default: everything"),
     Option("topic", "all", _topic, None, "name", "messages of a topic, in place of keys: `value` is one, with a `key` or none"),
     Option("timeout", "all", _seconds, 120.0, "seconds", "how long the servers may give no answer, a failover included"),
@@ -274,6 +276,35 @@ def parse(given: Mapping[str, str], *, several: bool = False) -> dict[str, Any]:
         values["replicas"] = _known_replicas(values)
     check_topic_options(values)
     return values
+
+
+# What a job does, by its direction: the words of `Option.where` that fit it, and its name.
+DIRECTIONS = {
+    "read": ("read", "spark.read"),
+    "stream": ("stream", "readStream"),
+    "write": ("write", "df.write"),
+    "sink": ("write", "a stream's sink"),
+}
+# A view in SQL is read and written with one set of options.
+_OTHER_SIDE = {"read": "write", "write": "read"}
+warned: set[tuple[str, str]] = set()
+
+
+def check_direction(given: Mapping[str, str], direction: str) -> None:
+    """Raise `BadOption` for an option that a job of this direction does nothing with.
+
+    Only warn if a view in SQL can have the option, which is read and written with one set of options.
+    """
+    fits, name = DIRECTIONS[direction]
+    for option in (found for each in given if (found := _BY_NAME.get(each.lower())) is not None):
+        if option.where == "all" or fits in option.where.split(", "):
+            continue
+        said = f"option {option.name} is for {option.where}, and {name} does nothing with it"
+        if _OTHER_SIDE.get(direction) not in option.where.split(", "):
+            raise BadOption(f"{said}: leave it out")
+        if (option.name, direction) not in warned:
+            warned.add((option.name, direction))
+            log.warning("%s", said)
 
 
 def of_one_pair(options: dict[str, Any]) -> dict[str, Any]:
