@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -160,7 +161,9 @@ def test_text_that_is_not_a_day_is_refused() -> None:
 
 
 def test_a_number_that_is_too_large_is_refused() -> None:
-    with pytest.raises(BadDataFrame, match=r"column 'n' can't be int64: .*too large.*give another type"):
+    with pytest.raises(
+        BadDataFrame, match=rf"column 'n' can't be int64 for '/0', where it is {2**70}; give another type"
+    ):
         read("json", StructField("n", LongType()), json.dumps({"n": 2**70}).encode())
 
 
@@ -251,6 +254,46 @@ class TestWhatDoesNotFit:
         assert [row["x"] for row in frame("dropmalformed", schema, *values)] == [good, None]
         with pytest.raises(BadDataFrame, match="column 'x' can't be"):
             frame("failfast", schema, *values)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            (
+                StructField("n", IntegerType()),
+                b'{"n": "x"}',
+                "'n' can't be int32 for '/1', where it is 'x' ('x' is not a w",
+            ),
+            (
+                StructField("s", StringType()),
+                b'{"s": 1.5}',
+                "'s' can't be string for '/1', where it is 1.5; give another",
+            ),
+            (
+                StructField("value", StringType()),
+                b"\xff",
+                r"'value' can't be string for '/1', where it is b'\xff'; give",
+            ),
+            (
+                StructField("at", TimestampType()),
+                b'{"at": "now"}',
+                "for '/1', where it is 'now' ('now' is not a time with",
+            ),
+            (
+                StructField("x", ArrayType(DoubleType())),
+                b'{"x": ["y"]}',
+                "where it is ['y']; give another type, read the",
+            ),
+        ],
+    )
+    def test_failfast_names_the_key_and_the_value(self, field: StructField, value: bytes, said: str) -> None:
+        with pytest.raises(BadDataFrame, match=re.escape(said)):
+            frame("failfast", StructType([field]), b"{}", value)
+
+    def test_the_remedy_for_a_column_of_the_read_does_not_name_the_value(self) -> None:
+        with pytest.raises(
+            BadDataFrame, match=r"column 'key' can't be int32 for '/0', where it is '/0'; give another type$"
+        ):
+            frame("failfast", StructType([StructField("key", IntegerType())]), b"1")
 
     def test_the_modes_apply_to_a_value_column_of_text(self) -> None:
         schema = StructType([StructField("key", StringType()), StructField("value", StringType())])

@@ -228,11 +228,15 @@ class Layout:
         try:
             return convert(column)
         except UNFIT as error:
-            unfit = () if self._mode == "failfast" else _unfit(column, convert)
+            unfit = _unfit(column, convert)
+            remedy = "give another type" if make is not None and name != "value" else _REMEDY
             if not unfit:
+                raise BadDataFrame(f"column {field.name!r} can't be {field.type}: {error}; {remedy}") from None
+            if self._mode == "failfast":
+                thing, key = _listed(column[unfit[0] : unfit[0] + 1])[0], _listed(updates.keys)[unfit[0]]
                 raise BadDataFrame(
-                    f"column {field.name!r} can't be {field.type}: {error}; give another type, read the value as "
-                    "binary, or say what becomes of such rows with the option mode"
+                    f"column {field.name!r} can't be {field.type} for {key!r}, where it is {thing!r:.80}"
+                    f"{_reason(column[unfit[0] : unfit[0] + 1], convert)}; {remedy}"
                 ) from None
         bad.update(unfit)
         mask = [i in bad for i in range(len(column))]
@@ -277,6 +281,7 @@ def layout_of(options: Mapping[str, Any], schema: Any, make: Makers | None = Non
     return Layout(schema, options["codec"], options["mode"], make, options["columnNameOfCorruptRecord"])
 
 
+_REMEDY = "give another type, read the value as binary, or say what becomes of such rows with the option mode"
 UNFIT = (pa.ArrowException, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
@@ -294,6 +299,17 @@ def _unfit(column: Any, convert: Callable[[Any], pa.Array]) -> list[int]:
         return []
 
     return among(0, len(column)) if len(column) else []
+
+
+def _reason(column: Any, convert: Callable[[Any], pa.Array]) -> str:
+    """Return in brackets why a column of one row does not fit; "" if only Arrow says it, in words of its own."""
+    try:
+        convert(column)
+    except (pa.ArrowException, OverflowError, AttributeError):
+        return ""
+    except UNFIT as error:
+        return f" ({error})"
+    return ""
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
