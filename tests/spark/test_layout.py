@@ -5,6 +5,7 @@ import json
 import re
 from decimal import Decimal
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -208,6 +209,31 @@ BAD = [
     b'{"bid": 1.0832}', b'{"bid": true}', b'{"bid": "1"}', b'{"bid": 2147483648}', b'{"bid": [1]}',
     b"{", b"[1]", b"\xff",
 ]  # fmt: skip
+
+
+class TestNumbersAndKeys:
+    @pytest.mark.parametrize("kind", [DoubleType(), FloatType(), ArrayType(DoubleType()), ArrayType(FloatType())])
+    def test_true_is_not_read_as_a_number(self, kind: DataType) -> None:
+        field, nested = StructField("x", kind), isinstance(kind, ArrayType)
+        with pytest.raises(BadDataFrame, match=r"column 'x' can't be .*true is not a number"):
+            read("json", field, b'{"x": [true]}' if nested else b'{"x": true}')
+        with pytest.raises(BadDataFrame, match=r"column 'x' can't be .*false is not a number"):
+            read("msgpack", field, b"\x81\xa1x\x91\xc2" if nested else b"\x81\xa1x\xc2")
+
+    @pytest.mark.parametrize("kind", [DoubleType(), DecimalType(9, 3)])
+    @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"NaN", b"Infinity", b"-Infinity"])
+    def test_a_number_that_json_cannot_say_is_refused(self, kind: DataType, number: bytes) -> None:
+        with pytest.raises(BadDataFrame, match=r"the value of '/0' is not json: .*number"):
+            read("json", StructField("x", kind), b'{"x": %s}' % number)
+
+    def test_msgpack_keeps_a_number_that_json_cannot_say(self) -> None:
+        assert read("msgpack", StructField("x", DoubleType()), msgpack.packb({"x": float("inf")})) == [float("inf")]
+
+    @pytest.mark.parametrize("kind", [IntegerType(), DoubleType()])
+    def test_keys_that_become_equal_are_refused(self, kind: DataType) -> None:
+        field = StructField("m", MapType(kind, StringType()))
+        with pytest.raises(BadDataFrame, match=r"column 'm' can't be map<.*two of its keys are equal .*: 1, 01"):
+            read("json", field, b'{"m": {"1": "a", "01": "b"}}')
 
 
 class TestWhatDoesNotFit:

@@ -248,7 +248,7 @@ class Layout:
         """Return each value decoded; None for a delete, and for a bad value, whose row is added to `bad`."""
         decode: Callable[[bytes], Any] = _from_msgpack
         if self._codec == "json":
-            decode = partial(json.loads, parse_float=WrittenFloat) if self._has_decimals else json.loads
+            decode = _from_json(WrittenFloat if self._has_decimals else _finite)
         things: list[Any] = []
         for i, (key, value) in enumerate(zip(_listed(updates.keys), _listed(updates.values), strict=True)):
             thing: Any = None
@@ -321,6 +321,23 @@ def _from_msgpack(value: bytes) -> Any:
     return msgpack.unpackb(value, strict_map_key=False)
 
 
+def _from_json(parse_float: Callable[[str], float]) -> Callable[[bytes], Any]:
+    """Return the function that decodes a value; it refuses the numbers that a writer of JSON refuses."""
+    decode = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_number).decode
+    return lambda value: decode(value.decode(json.detect_encoding(value), "surrogatepass"))
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is too large for a number")
+    return number
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number in it")
+
+
 class WrittenFloat(float):
     """A float of JSON that keeps its digits as they were written, because a decimal may have more than a float."""
 
@@ -329,7 +346,7 @@ class WrittenFloat(float):
 
     def __new__(cls, text: str) -> "WrittenFloat":
         """Return the float that a text is."""
-        made = super().__new__(cls, text)
+        made = super().__new__(cls, _finite(text))
         made._text = text
         return made
 
@@ -347,8 +364,9 @@ def _typed(column: list[Any], kind: pa.DataType) -> pa.Array:
     """Return a column of `kind`; inside a value, days, times and decimals are text."""
     if pa.types.is_decimal(kind):
         return pa.array([None if thing is None else str(thing) for thing in column]).cast(kind)
-    whole = pa.types.is_integer(kind) and set(map(type, column)) <= {int, type(None)}
-    read = None if whole or kind == pa.float64() else _reader(kind)
+    # In these columns there is nothing to look at, one by one.
+    plain = {int} if pa.types.is_integer(kind) else {int, float} if kind == pa.float64() else set()
+    read = None if plain and set(map(type, column)) <= {*plain, type(None)} else _reader(kind)
     return pa.array(column if read is None else [None if thing is None else read(thing) for thing in column], kind)
 
 
@@ -359,11 +377,18 @@ def _whole_number(thing: Any) -> int:
     raise ValueError(f"{thing!r:.40} is not a whole number")
 
 
+def _double(thing: Any) -> Any:
+    """Return a number, or raise for true and false; Arrow would take them for 1 and 0."""
+    if type(thing) is bool:
+        raise ValueError(f"{str(thing).lower()} is not a number")
+    return thing
+
+
 def _single(thing: Any) -> Any:
     """Return a number for a float of 32 bits, which is rounded as Spark does, but never to infinity."""
     if isinstance(thing, float) and math.isfinite(thing) and abs(thing) > FLOAT_MAX:
         raise ValueError(f"{thing!r} is too large for a float")
-    return thing
+    return _double(thing)
 
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -396,6 +421,7 @@ _LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]], ...] 
     (pa.types.is_decimal, lambda thing: decimal.Decimal(str(thing))),
     (pa.types.is_integer, _whole_number),
     (pa.types.is_float32, _single),
+    (pa.types.is_float64, _double),
 )
 
 
@@ -415,7 +441,7 @@ def _reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if t.is_list(kind):
         return lambda things: [readers[0](thing) for thing in _listing(things)]
     if t.is_map(kind):
-        return lambda thing: {readers[0](key): readers[1](value) for key, value in thing.items()}
+        return lambda thing: _mapping({readers[0](key): readers[1](value) for key, value in thing.items()}, thing)
     names = [field.name for field in fields]
     return lambda thing: {name: read(thing.get(name)) for name, read in zip(names, readers, strict=True)}
 
@@ -425,6 +451,13 @@ def _listing(things: Any) -> list[Any]:
     if type(things) is not list:
         raise TypeError(f"{things!r:.40} is not a list")
     return things
+
+
+def _mapping(made: dict[Any, Any], given: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the map that was made of a given one, or raise if two of its keys are equal now, such as 1 and 01."""
+    if len(made) < len(given):
+        raise ValueError(f"two of its keys are equal as keys of the map: {', '.join(map(str, given)):.40}")
+    return made
 
 
 def _key_reader(kind: pa.DataType) -> Callable[[Any], Any] | None:
