@@ -100,6 +100,16 @@ def test_a_null_in_a_key_template_is_refused() -> None:
     refused("key '/{a}/{b}' is null in row 1 of a batch", frame, key_template="/{a}/{b}")
 
 
+def test_an_empty_column_in_a_key_template_is_refused() -> None:
+    frame = batch(a=["w", "x"], b=["y", ""], value=["1", "2"])
+    refused("column 'b' of the template is empty in row 1 of a batch", frame, key_template="/{a}/{b}")
+
+
+def test_a_slash_in_a_column_of_a_key_template_becomes_a_part_of_the_key() -> None:
+    frame = batch(a=["x/y", "v"], b=["z", "w"], value=["1", "2"])
+    assert written(frame, key_template="/{a}/{b}") == ({"/x/y/z": b"1", "/v/w": b"2"}, None)
+
+
 @pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan"), float("inf"), 1e12])
 def test_invalid_ttls_are_refused(ttl: float) -> None:
     refused("column 'ttl'", batch(key=["/a"], value=["1"], ttl=[ttl]), ttl="ttl")

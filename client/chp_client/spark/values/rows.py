@@ -279,11 +279,16 @@ def _ms(ttl: float) -> int:
 
 
 def _part(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column of a template, as text."""
+    """Return a column of a template, as text; raise if a row has an empty one, which leaves a part of its key out."""
     column = named_column(table, name, "key")
     kind = column.type
     if is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind):
-        return column.cast(pa.large_string())
+        column = column.cast(pa.large_string())
+        if (row := pc.index(column, pa.scalar("", pa.large_string())).as_py()) >= 0:
+            raise BadDataFrame(
+                f"column {name!r} of the template is empty in row {row} of a batch; fill it, or filter such rows out"
+            )
+        return column
     raise BadDataFrame(
         f"column {name!r} is {kind}; the columns of a key are text, whole numbers or dates: cast it to string"
     )
