@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +215,67 @@ def test_the_port_may_be_left_out(given: Any) -> None:
     with Clone(given) as clone:
         assert "tcp://localhost:5556" in clone.describe()
         clone.close(0.0)
+
+
+ADDING: list[Callable[[Any], object]] = [
+    lambda t: t.set("/a/2", b""),
+    lambda t: t.set_many({"/a/2": b""}),
+    lambda t: t.delete("/a/2"),
+    lambda t: t.expect("/a/2", 0),
+    lambda t: t.publish("orders", b""),
+    lambda t: t.publish_many("orders", [b""]),
+    lambda t: t.schedule("orders", b"", delay_s=5),
+    lambda t: t.cancel("orders", "late"),
+    lambda t: t.ack(SimpleNamespace(whose=("orders", "billing", b""))),
+    lambda t: t.once("importer", 1),
+    lambda t: t.send(),
+    lambda t: t.__enter__(),
+]
+PAIRS_OF = [NO_SERVER, {"/": NO_SERVER, "/b/": "tcp://127.0.0.1:19"}]
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_a_transaction_that_was_sent_takes_nothing_more(servers: Any) -> None:
+    clone = Clone(servers)
+    with clone.transaction() as t:
+        t.set("/a/1", b"")
+        t.send()
+    for add in ADDING:
+        with pytest.raises(BadInput, match="this was sent already; begin another transaction"):
+            add(t)
+    clone.close(0.0)
+
+
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_a_transaction_whose_block_raised_takes_nothing_more(servers: Any) -> None:
+    clone = Clone(servers)
+    with pytest.raises(ZeroDivisionError), clone.transaction() as t:
+        t.set("/a/1", b"")
+        _ = 1 / 0
+    for add in ADDING:
+        with pytest.raises(BadInput, match="ended with an error, and nothing was sent; begin another transaction"):
+            add(t)
+    clone.close(0.0)
+
+
+def test_an_async_transaction_serves_once() -> None:
+    async def main() -> None:
+        clone = AsyncClone(NO_SERVER)
+        sent, failed = clone.transaction(), clone.transaction()
+        async with sent as t:
+            t.set("/a/1", b"")
+            t.send()
+        with pytest.raises(ZeroDivisionError):
+            async with failed as t:
+                t.set("/a/1", b"")
+                _ = 1 / 0
+        for ended, says in ((sent, "was sent already"), (failed, "ended with an error, and nothing was sent")):
+            with pytest.raises(BadInput, match=says):
+                async with ended:
+                    pass
+        await clone.close(0.0)
+
+    asyncio.run(main())
 
 
 def test_a_timedelta_is_a_ttl() -> None:

@@ -32,6 +32,7 @@ class MountedTransaction(Transaction):
 
     def _in(self, mount: str, thing: str, key: str | None = None) -> None:
         """Choose the mount, or check that it is chosen."""
+        self._check_open()
         one("the transaction", [*([self._chosen] if self._chosen else []), (mount, thing)])
         writer = self._writer_of(mount, key)
         if self._chosen is None:
@@ -50,6 +51,7 @@ class MountedTransaction(Transaction):
 
     def set_many(self, items: Items, ttl: checks.Ttl | None = None) -> None:
         """Set many keys; see `Transaction.set_many`."""
+        self._check_open()
         keys, values = checks.items_of(items)
         if keys:
             self._mounts.of_keys("set_many", keys)
@@ -112,6 +114,7 @@ class MountedTransaction(Transaction):
 
     def send(self) -> Ticket:
         """Send it; see `Transaction.send`. One that names no key and no topic has no mount."""
+        self._check_open()
         if self._chosen is None:
             if self._once is not None:
                 raise BadInput("this transaction names no key and no topic, so no mount has it; expect a key of one")

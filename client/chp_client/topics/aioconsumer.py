@@ -124,11 +124,12 @@ class AsyncTransaction:
         self._transaction = transaction
 
     async def __aenter__(self) -> Transaction:
-        return self._transaction
+        return self._transaction.__enter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is None:
-            await self._transaction.send()
+        ticket = self._transaction.end(done=kind is None)
+        if ticket is not None:
+            await ticket
 
 
 class AsyncConsumer:

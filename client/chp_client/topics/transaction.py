@@ -9,7 +9,8 @@
     t.done.revision                               it is in both servers' one record; else `Conflict` or `Fenced`
 
 It is one batch, so it is resent over failovers and done once, and others see all of it at once. What is in it is not
-shown here before it is acknowledged. Nothing is sent before the end of the block, nor if that ends with an error.
+shown here before it is acknowledged. Nothing is sent before the end of the block, nor if that ends with an error. A
+transaction serves once: to try again, begin another one.
 """
 
 from __future__ import annotations
@@ -73,11 +74,21 @@ class Transaction:
         self._batches: list[ConsumedBatch] = []
         self._once: list[Any] | None = None
         self._ticket: Ticket | None = None
+        # True once the block has ended, however it ended.
+        self._ended = False
+
+    def _check_open(self) -> None:
+        """Raise `BadInput` if this transaction was sent, or if its block has ended."""
+        if self._ticket is not None:
+            raise BadInput("this was sent already; begin another transaction")
+        if self._ended:
+            raise BadInput("its block ended with an error, and nothing was sent; begin another transaction")
 
     # -- what is to be done
 
     def set(self, key: str, value: Any, ttl: checks.Ttl | None = None, if_revision: int | str | None = None) -> None:
         """Set a key; the arguments are those of `Clone.set`. All is done only if the key has `if_revision`."""
+        self._check_open()
         checks.held_key(key, self._writer.subtrees)
         data, ms = self._writer.encoded(value), checks.ttl_in_ms(ttl)
         self._expect(key, "if_revision", if_revision)
@@ -85,12 +96,14 @@ class Transaction:
 
     def set_many(self, items: Items, ttl: checks.Ttl | None = None) -> None:
         """Set many keys, given as a mapping or as (keys, values)."""
+        self._check_open()
         keys, values, _ = self._writer.columns(items, {})
         ms = checks.ttl_in_ms(ttl)
         self._sets.update((key, (value, ms)) for key, value in zip(keys, values, strict=True))
 
     def delete(self, key: str, if_revision: int | str | None = None) -> None:
         """Delete a key, whether it is there or not. All is done only if the key has `if_revision`."""
+        self._check_open()
         checks.held_key(key, self._writer.subtrees)
         self._expect(key, "if_revision", if_revision)
         self._sets[key] = None, None
@@ -100,6 +113,7 @@ class Transaction:
 
         It is for keys that the transaction does not write; `set` and `delete` have `if_revision`.
         """
+        self._check_open()
         self._expect(check_key(key), "revision", revision)
 
     def _expect(self, key: str, name: str, revision: int | str | None) -> None:
@@ -108,6 +122,7 @@ class Transaction:
 
     def publish(self, topic: str, value: Any, key: str | None = None, headers: Headers | None = None) -> None:
         """Publish a message; the arguments are those of `Topic.publish`."""
+        self._check_open()
         name, carried = "" if key is None else check_key(key), self._writer.carried(headers)
         self._published.setdefault(check_topic(topic), []).append((name, self._writer.encoded(value), carried))
 
@@ -119,6 +134,7 @@ class Transaction:
         headers: Sequence[Headers | None] | None = None,
     ) -> None:
         """Publish messages; the arguments are those of `Topic.publish_many`."""
+        self._check_open()
         data = list(map(self._writer.encoded, values))
         names = [""] * len(data) if keys is None else list(map(check_key, keys))
         if len(names) != len(data):
@@ -146,6 +162,7 @@ class Transaction:
         What the transaction itself writes is no change of the key `unless_changed`. After a `cancel` of the same name
         this moves a message that waits.
         """
+        self._check_open()
         row = entry(
             self._writer, topic, value, key, name=name, delay_s=delay_s, at=at, every_s=every_s,
             unless_changed=unless_changed, headers=headers,
@@ -161,6 +178,7 @@ class Transaction:
 
         A `schedule` of the same name may follow: the message has another time or value then, in one step.
         """
+        self._check_open()
         row = cancellation(topic, name)
         if (topic, name) in self._scheduled:
             what = f"the transaction schedules {name!r} of topic {topic!r} itself"
@@ -171,6 +189,7 @@ class Transaction:
 
     def ack(self, batch: ConsumedBatch) -> None:
         """Acknowledge all of a consumer's batch, if it is still its own; else `Fenced`."""
+        self._check_open()
         if batch not in self._batches:
             self._batches.append(batch)
 
@@ -181,6 +200,7 @@ class Transaction:
         last is done, beginning with 1. A later one is `Refused` with the code "count" and the last version as its
         detail.
         """
+        self._check_open()
         if not isinstance(application, str) or not 0 < len(application) <= 256:
             raise BadInput(f"the name of an application is 1 to 256 characters, not {application!r:.60}")
         if type(version) is not int or not 0 <= version < 1 << 63:
@@ -191,8 +211,7 @@ class Transaction:
 
     def send(self) -> Ticket:
         """Send it, and don't wait; the ticket raises `Conflict`, `Fenced` and `Refused`."""
-        if self._ticket is not None:
-            raise BadInput("this was sent already; begin another transaction")
+        self._check_open()
         body = self._segment().encode()
         if len(self._sets) > DEFAULT.batch_items_max:
             most = f"{DEFAULT.batch_items_max:,} keys"
@@ -201,6 +220,13 @@ class Transaction:
         for batch in self._batches:
             batch.sent(ticket)
         return ticket
+
+    def end(self, *, done: bool) -> Ticket | None:
+        """End the block, and send the transaction if the block was `done` and did not send it. For this package."""
+        try:
+            return self.send() if done and self._ticket is None else None
+        finally:
+            self._ended = True
 
     @property
     def done(self) -> Ack:
@@ -257,11 +283,13 @@ class Transaction:
         return found
 
     def __enter__(self) -> Transaction:
+        self._check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is None and self._ticket is None:
-            self.send().wait(self._timeout)
+        ticket = self.end(done=kind is None)
+        if ticket is not None:
+            ticket.wait(self._timeout)
 
 
 def latest(positions: list[list[Any]]) -> list[list[list[Any]]]:
