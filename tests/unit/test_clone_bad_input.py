@@ -103,6 +103,9 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("a lock below 0", lambda c: recipes.Lock(c, "/a/l").acquire(-1), BadInput, "timeout=-1 is below 0"),
     ("a pattern", lambda c: c.watch("/a/*"), BadInput, "no key here begins with '/a/*'; a watch is by prefix"),
     ("a pattern to call for", lambda c: c.on("/a/*")(print), BadInput, "a watch is by prefix; use '/a/'"),
+    ("on without parentheses", lambda c: c.on(print), BadInput, 'write @clone.on("/config/") or @clone.on()'),  # type: ignore[arg-type]
+    ("on a number, not decorated", lambda c: c.on(5), BadInput, "a prefix is text, not int"),  # type: ignore[arg-type]
+    ("on a bad start, not decorated", lambda c: c.on("/a/", "now"), BadInput, "start='now' is gone; use 'end'"),
     ("a touch of what is elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "outside what this Clone holds ('/a/')"),
     ("a touch of no time", lambda c: c.touch("/a/1", 0), BadTtl, "is no time to live"),
     ("set ex", as_redis("ex", 30), TypeError, "set() has no ex=; use ttl=, in seconds (docs/from/redis.md)"),

@@ -36,7 +36,7 @@ from ..agent.waiting import Waiter
 from ..agent.watch import Watch, WatchQueue
 from ..agent.writer import Writer
 from ..clientfile import ClientFile, credentials_of
-from ..codecs import Codec, OnBad, V
+from ..codecs import Codec, Decoding, OnBad, V
 from ..core.copy.shown import LockedDict
 from ..core.core import ClientCore, Timing
 from ..locks import FREE_THREADED
@@ -235,6 +235,13 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
         return Lease(self._writer, secrets.token_bytes(16), ms, timeout)
 
+    def _checked_watch(
+        self, prefix: str, start: KeyStart, queue_max: int | None, on_bad: OnBad
+    ) -> tuple[str | Revision, Decoding | None]:
+        """Check the arguments of a watch. Return where it begins, and how it decodes values."""
+        checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
+        return key_start(start), self._reader.decoding(on_bad)
+
     def _open_watch(
         self,
         prefix: str,
@@ -243,9 +250,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch[V]:
-        checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
-        begin = key_start(start)
-        decoding = self._reader.decoding(on_bad)
+        begin, decoding = self._checked_watch(prefix, start, queue_max, on_bad)
         limit = self._core.limits.watch_queue_max if queue_max is None else queue_max
         whole = all(subtree.startswith(prefix) for subtree in self.subtrees)
         queue = WatchQueue(prefix, conflate, limit, begin, whole=whole)
@@ -277,9 +282,12 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close. An AsyncClone
         calls `def` and `async def` by a task of its loop. Their errors are logged. A callback that falls more than
         `queue_max` changes behind gets all that is held again, with a warning in the log.
-        It is called until `off` or the end of the Clone. Raises the errors of `watch`, and `BadInput` for an object
+        It is called until `off` or the end of the Clone. Without a prefix write `@clone.on()`. Raises the errors of `watch`, and `BadInput` for an object
         that can't be called.
         """
+        if callable(prefix):
+            raise BadInput('on() was given a function in place of a prefix; write @clone.on("/config/") or @clone.on()')
+        self._checked_watch(prefix, start, queue_max, on_bad)
         opened: Any = partial(self.watch, prefix, conflate=conflate, queue_max=queue_max, on_bad=on_bad)
 
         def begin(listener: Told) -> None:

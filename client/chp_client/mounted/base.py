@@ -276,8 +276,7 @@ class MountedBase(BaseClone[V]):
         queue_max: int | None = None,
         on_bad: OnBad = "raise",
     ) -> Watch[V]:
-        checks.prefix_and_queue(prefix, queue_max, self.subtrees, self._shown)
-        begin, decoding = key_start(start), self._reader.decoding(on_bad)
+        begin, decoding = self._checked_watch(prefix, start, queue_max, on_bad)
         within = {mount: each for mount in self._table.touched(prefix) if (each := self._watched(mount, prefix))}
         if isinstance(begin, int) and len(within) > 1:
             names = ", ".join(map(repr, within))
