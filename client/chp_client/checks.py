@@ -232,11 +232,14 @@ def value_column(values: list[bytes]) -> tuple[list[bytes], int]:
     return values, max(map(len, values))
 
 
-def held_key(key: object, subtrees: tuple[str, ...]) -> str:
-    """Check that a key lies in one of the held subtrees, and return it. A write-only Clone takes any key."""
+def held_key(key: object, subtrees: tuple[str, ...], *, read: bool = False) -> str:
+    """Check that a key lies in one of the held subtrees, and return it. A write-only Clone takes any key.
+
+    `read` says that the caller reads the key too, which a write-only Clone can't.
+    """
     checked = check_key(key)
     if subtrees and not checked.startswith(subtrees):
-        raise not_held(checked, subtrees)
+        raise not_held(checked, subtrees, read=read)
     return checked
 
 
@@ -254,9 +257,7 @@ def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
             raise not_held(key, subtrees)
 
 
-def not_held(key: str, subtrees: tuple[str, ...]) -> BadKey:
-    """Return the error for a key outside the held subtrees."""
-    return BadKey(
-        f"key {key!r:.80} is outside what this Clone holds ({', '.join(map(repr, subtrees))}); "
-        "use a Clone with subtree=None, which only writes, or one that holds it"
-    )
+def not_held(key: str, subtrees: tuple[str, ...], *, read: bool = False) -> BadKey:
+    """Return the error for a key outside the held subtrees, which is to be written, or read too."""
+    remedy = "use a Clone that holds it" if read else "use a Clone with subtree=None, which only writes, or one that holds it"
+    return BadKey(f"key {key!r:.80} is outside what this Clone holds ({', '.join(map(repr, subtrees))}); {remedy}")

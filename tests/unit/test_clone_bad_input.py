@@ -107,6 +107,12 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("on a number, not decorated", lambda c: c.on(5), BadInput, "a prefix is text, not int"),  # type: ignore[arg-type]
     ("on a bad start, not decorated", lambda c: c.on("/a/", "now"), BadInput, "start='now' is gone; use 'end'"),
     ("a touch of what is elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "outside what this Clone holds ('/a/')"),
+    ("a touch elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "('/a/'); use a Clone that holds it"),
+    ("a pop elsewhere", lambda c: c.pop("/b/1"), BadKey, "('/a/'); use a Clone that holds it"),
+    ("a pop elsewhere with a default", lambda c: c.pop("/b/1", b""), BadKey, "outside what this Clone holds"),
+    ("a pop of a number", lambda c: c.pop(5), BadKey, "int"),  # type: ignore[arg-type]
+    ("a default elsewhere", lambda c: c.setdefault("/b/1", b""), BadKey, "('/a/'); use a Clone that holds it"),
+    ("a lock elsewhere", lambda c: recipes.Lock(c, "/b/l").acquire(0), BadKey, "('/a/'); use a Clone that holds it"),
     ("a touch of no time", lambda c: c.touch("/a/1", 0), BadTtl, "is no time to live"),
     ("set ex", as_redis("ex", 30), TypeError, "set() has no ex=; use ttl=, in seconds (docs/from/redis.md)"),
     ("set nx", as_redis("nx", True), TypeError, "set() has no nx=; use if_revision=0, or setdefault(key, value)"),

@@ -46,6 +46,7 @@ class AtomicOperations:
 
     async def pop(self, key: str, default: Any) -> Any:
         """Delete a key, and return the value that this program, and no other, took; `default` if the key is absent."""
+        checks.held_key(key, self._writer.subtrees, read=True)
         if (found := await self._taken(key, await_absence=True)) is not GONE:
             return found
         if default is NOTHING:
@@ -87,7 +88,7 @@ class AtomicOperations:
 
     async def touch(self, key: str, ttl: Ttl | None) -> Ack:
         """Give a key another time to live, on condition that its value stays as it is."""
-        checks.held_key(key, self._writer.subtrees)
+        checks.held_key(key, self._writer.subtrees, read=True)
         checks.ttl_in_ms(ttl)
         answered, conflicts = False, 0
         while True:
@@ -125,6 +126,7 @@ class AtomicOperations:
         """Return the value of a key; if it is absent, set it to `default` first."""
         if not self._writer.subtrees:
             raise BadInput("this Clone only writes, and can't tell what is there; use set(key, value, if_revision=0)")
+        checks.held_key(key, self._writer.subtrees, read=True)
         answered = False
         while True:
             entry = self._reading.entry(key)

@@ -123,8 +123,8 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
 
         Only one of the programs that take a key gets it. The servers delete the key if it is still as this Clone saw
         it, and the call waits until they have. If the copy has no such key, the call waits for a `sync`, which sets
-        nothing, and looks again. Raises what `set`, its ticket and `sync` raise. After a `TimeoutError` the servers may
-        delete the key now or later.
+        nothing, and looks again. Raises `BadKey` for a key outside what is held, also with a `default`, and what `set`,
+        its ticket and `sync` raise. After a `TimeoutError` the servers may delete the key now or later.
         """
         return at_once(self._atomic(timeout).pop(key, default))
 

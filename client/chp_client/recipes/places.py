@@ -97,6 +97,7 @@ class QueuePlace:
         self._clone, self._limit, self._ttl = clone, limit, checks.ttl_s(ttl)
         self._value = nothing(clone) if value is None else value
         self.key = contender_key(path, name)
+        checks.held_key(self.key, clone.subtrees, read=True)
         self.path = self.key.rpartition("/")[0] + "/"
         self.name = name
         self.token: Revision | None = None
