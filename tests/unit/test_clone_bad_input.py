@@ -26,6 +26,9 @@ from chp_client.port.admin import Admin
 from tests.talk import NO_SERVER, unconnected
 
 
+PAIRS_OF = [NO_SERVER, {"/": NO_SERVER, "/b/": "tcp://127.0.0.1:19"}]
+
+
 @pytest.fixture
 def clone() -> Iterator[Clone]:
     with unconnected(subtree="/a/") as made:
@@ -146,6 +149,12 @@ def test_a_clone_that_only_writes_has_nothing_to_watch() -> None:
         clone.watch()
 
 
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_a_clone_that_only_writes_has_nothing_to_clear(servers: Any) -> None:
+    with Clone(servers, subtree=None) as clone, pytest.raises(BadInput, match="only writes, and has nothing to clear"):
+        clone.clear()
+
+
 def test_a_key_outside_the_subtree_is_absent_for_get_and_in(clone: Clone) -> None:
     assert clone.get("/b/1") is None and clone.get("/b/1", b"x") == b"x" and "/b/1" not in clone
     with pytest.raises(KeyError) as missed:
@@ -240,9 +249,6 @@ ADDING: list[Callable[[Any], object]] = [
     lambda t: t.send(),
     lambda t: t.__enter__(),
 ]
-PAIRS_OF = [NO_SERVER, {"/": NO_SERVER, "/b/": "tcp://127.0.0.1:19"}]
-
-
 @pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
 def test_a_transaction_that_was_sent_takes_nothing_more(servers: Any) -> None:
     clone = Clone(servers)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Self
 
+from .. import checks
 from ..agent.changes import Change
 from ..agent.lease import Lease
 from ..agent.listeners import ChangeListeners, Listening
@@ -113,7 +114,9 @@ class Clone(BaseClone[V], MutableMapping[str, V]):
         """Delete every key that is held here, for everybody: some thousands a batch, as fast as the window has room.
 
         What was deleted stays so if there is no room in the middle of it: `Full` (with on_full="raise"), `Closed`.
+        `BadInput` of a Clone that only writes.
         """
+        checks.prefix_held("", self.subtrees, "clear")
         keys = list(self._shown.keys())
         for start in range(0, len(keys), CLEARED_ITEMS):
             self.delete_many(keys[start : start + CLEARED_ITEMS])

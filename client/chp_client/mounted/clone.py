@@ -16,6 +16,7 @@ from typing import Any
 
 from chp.errors import BadInput
 
+from .. import checks
 from ..agent.changes import Change
 from ..agent.lease import Lease
 from ..agent.listeners import Listening
@@ -40,6 +41,7 @@ class MountedClone(MountedBase[V], Clone[V]):
 
     def clear(self) -> None:
         """Delete every key that is held here, for everybody, one mount after the other; see `Clone.clear`."""
+        checks.prefix_held("", self.subtrees, "clear")
         for keys in self._by_mount(list(self._shown)):
             for start in range(0, len(keys), plain.CLEARED_ITEMS):
                 self.delete_many(keys[start : start + plain.CLEARED_ITEMS])
