@@ -65,6 +65,12 @@ def as_redis(word: str, value: object) -> Callable[[Any], object]:
     return lambda clone: clone.set("/a/1", b"", **{word: value})
 
 
+def set_twice(clone: Clone) -> None:
+    """Set a key, and set it again with a bad timeout."""
+    clone.set("/a/1", b"")
+    clone.set("/a/1", b"", timeout=-1)
+
+
 WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("a list of pairs", lambda c: c.set_many([("/a/1", b"")]), BadInput, "a mapping, or (keys, values)"),  # type: ignore[arg-type]
     ("nothing", lambda c: c.set_many(None), BadInput, "a mapping, or (keys, values)"),  # type: ignore[arg-type]
@@ -83,6 +89,7 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("a wait of no number", lambda c: c.set("/a/1", b"").wait(math.nan), BadInput, "timeout=nan is not a number"),
     ("a wait below 0", lambda c: c.set("/a/1", b"").wait(-1), BadInput, "timeout=-1 is below 0; give 0 not to wait"),
     ("a set below 0", lambda c: c.set("/a/1", b"", timeout=-1), BadInput, "timeout=-1 is below 0"),
+    ("a set of a known key below 0", set_twice, BadInput, "timeout=-1 is below 0"),
     ("many below 0", lambda c: c.set_many({"/a/1": b""}, timeout=-1), BadInput, "timeout=-1 is below 0"),
     ("a delete below 0", lambda c: c.delete("/a/1", timeout=-1), BadInput, "timeout=-1 is below 0"),
     ("many deletes below 0", lambda c: c.delete_many(["/a/1"], timeout=-1), BadInput, "timeout=-1 is below 0"),

@@ -74,6 +74,7 @@ class Writer:
             key in known
             and ttl is None
             and if_revision is None
+            and timeout is None
             and type(value) is ex
             and len(value) <= SMALL
             and nx is None
