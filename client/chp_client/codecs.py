@@ -52,8 +52,11 @@ class Text:
             raise BadValue(f"codec 'text' can't take this value ({error}); give text that UTF-8 can hold") from None
 
     def decode(self, data: bytes) -> str:
-        """Return the text. Bytes that are not UTF-8 become U+FFFD, as another client may have written them."""
-        return data.decode(errors="replace")
+        """Return the text. Raise `BadValue` for bytes that are not UTF-8."""
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise BadValue(f"the value {data[:40]!r} is not UTF-8 ({error}); read it with codec='raw'") from None
 
 
 class Json:

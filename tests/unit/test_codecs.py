@@ -30,6 +30,15 @@ def watch_of(on_bad: OnBad, *found: Changed) -> Watch:
     return Watch(queue_of(*found), Decoding(Json().decode, on_bad), lambda: None, None)
 
 
+def test_text_refuses_bytes_that_are_not_utf_8() -> None:
+    with unconnected(codec="text") as clone:
+        internals(clone).mailbox.core.shown["/a"] = b"\xff"
+        for read in (lambda: clone["/a"], lambda: clone.get("/a"), lambda: clone.entry("/a")):
+            with pytest.raises(BadValue, match=r"the value b'\\xff' is not UTF-8 .*; read it with codec='raw'"):
+                read()
+        assert list(clone.items(on_bad="skip")) == []
+
+
 MIXED = Changed(["/a", "/b", "/c", "/d", "/e"], [b"1", None, b"{", b"null", b"]"], 7, expiries=[1])
 
 
