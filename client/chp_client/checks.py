@@ -171,15 +171,20 @@ def keys_of(keys: object) -> list[str]:
     return list(keys)
 
 
-def ttl_in_ms(ttl: Ttl | None) -> int | None:
-    """Return a time to live in ms, or None for none; `BadTtl` unless it is above 0 and within the limits."""
+def ttl_in_ms(ttl: Ttl | None, endless: str = ", or None for a key that stays") -> int | None:
+    """Return a time to live in ms, or None for none; `BadTtl` unless it is above 0 and within the limits.
+
+    `endless` is what the error says of a key without an end; it is empty where a ttl is needed.
+    """
     if ttl is None:
         return None
     ttl = ttl_s(ttl)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float):
         raise BadTtl(f"ttl={ttl!r:.40} is no number of seconds and no timedelta; give one above 0, or None")
     if not ttl > 0:
-        raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0, or None for a key that stays")
+        raise BadTtl(f"ttl={ttl!r} is no time to live; give seconds above 0{endless}")
+    if ttl > DEFAULT.ttl_s_max:
+        raise BadTtl(f"ttl={ttl!r} is above the maximum of {DEFAULT.ttl_s_max:.0f} s; give at most that{endless}")
     return ttl_ms(ttl)
 
 

@@ -60,6 +60,16 @@ def test_bad_settings_of_a_clone_are_refused(settings: dict[str, Any], says: str
         Clone(**({"servers": NO_SERVER} | settings))
 
 
+@pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
+def test_an_error_of_a_lease_does_not_advise_to_leave_the_ttl_out(servers: Any) -> None:
+    with Clone(servers) as clone:
+        for ttl, says in ((0, "ttl=0 is no time to live; give seconds above 0"), (1e12, "; give at most that")):
+            for needs in (clone.lease, lambda ttl: clone.topic("orders").consumer("billing", ttl=ttl)):
+                with pytest.raises(BadTtl, match=f"{says}$"):
+                    needs(ttl)
+        clone.close(0.0)
+
+
 def as_redis(word: str, value: object) -> Callable[[Any], object]:
     """Return a `set` with an argument of Redis's."""
     return lambda clone: clone.set("/a/1", b"", **{word: value})

@@ -230,7 +230,7 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
 
     def _new_lease(self, ttl: checks.Ttl, timeout: float | None = None) -> Lease:
         """Return a lease whose sets give tickets."""
-        ms = checks.ttl_in_ms(ttl)
+        ms = checks.ttl_in_ms(ttl, "")
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
         return Lease(self._writer, secrets.token_bytes(16), ms, timeout)

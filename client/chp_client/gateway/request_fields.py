@@ -124,7 +124,7 @@ def ttl_of(fields: dict[str, str]) -> int | None:
         seconds = math.nan
     if not math.isfinite(seconds):
         raise Problem(400, "bad-ttl", f"ttl={text[:40]!r} is not a number of seconds; give one above 0, such as 30")
-    return checks.ttl_in_ms(seconds)
+    return checks.ttl_in_ms(seconds, ", or leave ttl out for a key that stays")
 
 
 def flag(fields: dict[str, str], name: str) -> bool:

@@ -400,7 +400,7 @@ class MountedBase(BaseClone[V]):
         return sorted(found, key=lambda facts: str(facts["name"]))
 
     def _mounted_lease(self, ttl: Ttl, timeout: float | None = None) -> MountedLease:
-        ms = checks.ttl_in_ms(ttl)
+        ms = checks.ttl_in_ms(ttl, "")
         if ms is None:
             raise BadTtl("a lease needs a ttl: the seconds its keys outlive a process that is gone")
         return MountedLease(self._table, self._writer_of, secrets.token_bytes(16), ms, timeout)
