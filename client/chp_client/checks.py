@@ -264,5 +264,6 @@ def held_column(keys: list[str], subtrees: tuple[str, ...]) -> None:
 
 def not_held(key: str, subtrees: tuple[str, ...], *, read: bool = False) -> BadKey:
     """Return the error for a key outside the held subtrees, which is to be written, or read too."""
-    remedy = "use a Clone that holds it" if read else "use a Clone with subtree=None, which only writes, or one that holds it"
-    return BadKey(f"key {key!r:.80} is outside what this Clone holds ({', '.join(map(repr, subtrees))}); {remedy}")
+    held = ", ".join(map(repr, subtrees))
+    writer = "" if read else "a Clone with subtree=None, which only writes, or "
+    return BadKey(f"key {key!r:.80} is outside what this Clone holds ({held}); use {writer}one that holds it")

@@ -25,7 +25,6 @@ from chp_client.clone.base import internals
 from chp_client.port.admin import Admin
 from tests.talk import NO_SERVER, unconnected
 
-
 PAIRS_OF = [NO_SERVER, {"/": NO_SERVER, "/b/": "tcp://127.0.0.1:19"}]
 
 
@@ -127,12 +126,12 @@ WRONG: list[tuple[str, Callable[[Clone], object], type[Exception], str]] = [
     ("on a number, not decorated", lambda c: c.on(5), BadInput, "a prefix is text, not int"),  # type: ignore[arg-type]
     ("on a bad start, not decorated", lambda c: c.on("/a/", "now"), BadInput, "start='now' is gone; use 'end'"),
     ("a touch of what is elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "outside what this Clone holds ('/a/')"),
-    ("a touch elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "('/a/'); use a Clone that holds it"),
-    ("a pop elsewhere", lambda c: c.pop("/b/1"), BadKey, "('/a/'); use a Clone that holds it"),
+    ("a touch elsewhere", lambda c: c.touch("/b/1", 5), BadKey, "('/a/'); use one that holds it"),
+    ("a pop elsewhere", lambda c: c.pop("/b/1"), BadKey, "('/a/'); use one that holds it"),
     ("a pop elsewhere with a default", lambda c: c.pop("/b/1", b""), BadKey, "outside what this Clone holds"),
     ("a pop of a number", lambda c: c.pop(5), BadKey, "int"),  # type: ignore[arg-type]
-    ("a default elsewhere", lambda c: c.setdefault("/b/1", b""), BadKey, "('/a/'); use a Clone that holds it"),
-    ("a lock elsewhere", lambda c: recipes.Lock(c, "/b/l").acquire(0), BadKey, "('/a/'); use a Clone that holds it"),
+    ("a default elsewhere", lambda c: c.setdefault("/b/1", b""), BadKey, "('/a/'); use one that holds it"),
+    ("a lock elsewhere", lambda c: recipes.Lock(c, "/b/l").acquire(0), BadKey, "('/a/'); use one that holds it"),
     ("a touch of no time", lambda c: c.touch("/a/1", 0), BadTtl, "is no time to live"),
     ("set ex", as_redis("ex", 30), TypeError, "set() has no ex=; use ttl=, in seconds (docs/from/redis.md)"),
     ("set nx", as_redis("nx", True), TypeError, "set() has no nx=; use if_revision=0, or setdefault(key, value)"),
@@ -266,6 +265,8 @@ ADDING: list[Callable[[Any], object]] = [
     lambda t: t.send(),
     lambda t: t.__enter__(),
 ]
+
+
 @pytest.mark.parametrize("servers", PAIRS_OF, ids=["one pair", "mounts"])
 def test_a_transaction_that_was_sent_takes_nothing_more(servers: Any) -> None:
     clone = Clone(servers)

@@ -282,8 +282,8 @@ class BaseClone(CloneMapping[V], CopyHealth, metaclass=PublicNames):
         All callbacks of a Clone run on one thread of their own, in turn, and may set, wait and close. An AsyncClone
         calls `def` and `async def` by a task of its loop. Their errors are logged. A callback that falls more than
         `queue_max` changes behind gets all that is held again, with a warning in the log.
-        It is called until `off` or the end of the Clone. Without a prefix write `@clone.on()`. Raises the errors of `watch`, and `BadInput` for an object
-        that can't be called.
+        It is called until `off` or the end of the Clone. Without a prefix write `@clone.on()`. Raises the errors of
+        `watch`, and `BadInput` for an object that can't be called.
         """
         if callable(prefix):
             raise BadInput('on() was given a function in place of a prefix; write @clone.on("/config/") or @clone.on()')

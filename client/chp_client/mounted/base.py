@@ -34,7 +34,7 @@ from ..core.events import State
 from ..locks import Lock
 from ..mount_table import ROOT
 from ..renamed import unknown_argument
-from ..starts import KeyStart, key_start
+from ..starts import KeyStart
 from ..target import FilePath, Servers, mounts_of
 from ..topics.topic import topics_of
 from ..typed import codec_of
