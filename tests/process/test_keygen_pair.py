@@ -83,11 +83,22 @@ def test_keygen_prints_the_copy_commands_for_two_hosts(tmp_path: Path) -> None:
     assert printed(said, "chp --client-file") == [f"chp --client-file {tmp_path}/keys/ops.toml status"]
 
 
+def test_keygen_gives_two_servers_on_one_named_host_folders_of_their_own(tmp_path: Path) -> None:
+    said = run(f"chp keygen --pair tcp://a:5556,tcp://a:5560 {tmp_path}/keys").stdout
+    copies, starts = printed(said, "ssh"), printed(said, "a$")
+    assert f"mkdir -p /etc/chp/keys && scp -r {tmp_path}/keys/a root@a:/etc/chp/keys/primary" in copies[0]
+    assert f"mkdir -p /etc/chp/keys && scp -r {tmp_path}/keys/b root@a:/etc/chp/keys/backup" in copies[1]
+    assert starts[0].endswith("--peer tcp://a:5560 --data /var/lib/chp/primary --keys /etc/chp/keys/primary")
+    assert starts[1].endswith("--peer tcp://a:5556 --data /var/lib/chp/backup --keys /etc/chp/keys/backup")
+
+
 def test_keygen_refuses_wrong_arguments_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
     for words, text in (
         ("--pair tcp://a:5556 DIR", "the addresses of the primary and of the backup"),
         ("--pair tcp://a:5556,x/y DIR", "name a server's first port"),
         ("--pair a:1,b:1 --server tcp://a:1=f DIR", "give only one of them"),
+        ("--pair tcp://a:5556,tcp://a:5558 DIR", "give ports 4 apart"),
+        ("--pair tcp://127.0.0.1:5559,tcp://localhost:5556 DIR", "give ports 4 apart"),
         ("--admin root DIR", "--admin is for --pair"),
         ("--pair a:1,b:1 --admin a/b DIR", "'a/b' can't be the name of keys"),
     ):

@@ -25,6 +25,8 @@ _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
 # The folder of a server's keys on its host, and of its data.
 KEYS, DATA = "/etc/chp/keys", "/var/lib/chp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# A server takes the ports P to P+3.
+PORTS = 4
 
 
 @command(servers=False)
@@ -119,11 +121,18 @@ class _ServerKeys:
     address: str
     folder: Path
     keys: KeyPair
+    # The folder below KEYS and DATA; "" if the other server is on another host.
+    below: str
 
     @property
     def host(self) -> str:
         """The host of the address."""
         return addresses.parse(self.address)[0]
+
+    @property
+    def port(self) -> int:
+        """The first port of the server."""
+        return addresses.parse(self.address)[1]
 
     @property
     def here(self) -> bool:
@@ -132,17 +141,17 @@ class _ServerKeys:
 
     def copy(self) -> str:
         """Return the command that copies the folder to the host."""
-        there = f"root@{self.host}"
+        there, keys = f"root@{self.host}", Path(KEYS, self.below)
         return (
-            f"ssh {there} mkdir -p {Path(KEYS).parent} && scp -r {self.folder} {there}:{KEYS} && "
-            f"ssh {there} chown -R chp: {KEYS}"
+            f"ssh {there} mkdir -p {keys.parent} && scp -r {self.folder} {there}:{keys} && "
+            f"ssh {there} chown -R chp: {keys}"
         )
 
     def start(self, peer: str) -> str:
         """Return the command that starts the server."""
-        port = addresses.parse(self.address)[1]
-        bind = self.address if self.here else f"'tcp://*:{port}'"
-        keys, data = (self.folder, self.folder / "data") if self.here else (KEYS, DATA)
+        bind = self.address if self.here else f"'tcp://*:{self.port}'"
+        folders = (self.folder, self.folder / "data") if self.here else (Path(KEYS, self.below), Path(DATA, self.below))
+        keys, data = folders
         before = "" if self.here else f"{self.host}$ runuser -u chp -- "
         return f"{before}chp-server --{self.role} --bind {bind} --peer {peer} --data {data} --keys {keys}"
 
@@ -184,11 +193,17 @@ def _pair_of(base: Path, text: str) -> tuple[_ServerKeys, _ServerKeys]:
             f"--pair {text}: give the addresses of the primary and of the backup, as tcp://a:5556,tcp://b:5566"
         )
     hosts = [addresses.parse(address)[0] for address in found]
-    names = hosts if hosts[0] != hosts[1] and all(map(_HOST.match, hosts)) else ["a", "b"]
+    same_host = hosts[0] == hosts[1]
+    names = hosts if not same_host and all(map(_HOST.match, hosts)) else ["a", "b"]
     first, second = (
-        _ServerKeys(role, address, base / name, make_keys())
+        _ServerKeys(role, address, base / name, make_keys(), role if same_host else "")
         for role, address, name in zip(("primary", "backup"), found, names, strict=True)
     )
+    if (same_host or (first.here and second.here)) and abs(first.port - second.port) < PORTS:
+        raise Misused(
+            f"--pair {text}: a server takes its port and the {PORTS - 1} after it, and those of the two overlap; "
+            f"give ports {PORTS} apart, or further"
+        )
     return first, second
 
 
