@@ -45,7 +45,7 @@ def test_a_pair_that_is_well() -> None:
         ({"peer": {**PEER, "alive": False}}, BAD, "does not hear its peer"),
         ({"peer": {**PEER, "version": VERSION + 1}}, WARN, f"speaks version {VERSION + 1}, this {VERSION}"),
         ({"peer": {**PEER, "settings_differ": {"scrub_s": [600, 0]}}}, WARN, "has scrub_s 600, its peer 0"),
-        ({"misfit": {"name": "b", "text": "it has another store"}}, BAD, "another store"),
+        ({"misfit": {"name": "b", "text": "it has another store; correct --peer"}}, BAD, "another store"),
         ({"state": "passive"}, BAD, "nobody active"),
         ({"replica": {"age": 6100}}, BAD, "heard the active 6.1 s ago"),
         ({"replica": {"cpu": 900}}, WARN, "uses 90 % of a core"),
@@ -61,6 +61,17 @@ def test_a_pair_that_is_well() -> None:
 def test_each_problem_is_named_with_a_remedy(facts: dict[str, Any], level: str, words: str) -> None:
     [finding] = [each for each in found(**facts) if words in each.what and each.level != GOOD][:1]
     assert finding.level == level and (finding.remedy or ";" in finding.what)
+
+
+def test_a_server_that_rejects_its_peer_is_told_once_with_one_remedy() -> None:
+    text = "it holds another store (b) than this server (a): they can't be a pair. Correct --peer"
+    told = f"tcp://a:5556 does not take b for its peer: {text}"
+    said = found(misfit={"name": "b", "text": text})
+    assert Finding(BAD, told) in said and sum(text in each.what for each in said) == 1
+    assert said[-1] == Finding(BAD, "the pair is degraded")
+    said = found(state="passive", waits_for=text)
+    assert Finding(BAD, f"tcp://a:5556 waits: {text}") in said and sum(text in each.what for each in said) == 1
+    assert said[-1] == Finding(BAD, "the pair is nobody active: tcp://a:5556 is PASSIVE, tcp://b:5566 is PASSIVE")
 
 
 def test_a_pair_with_a_read_only_server_is_degraded() -> None:

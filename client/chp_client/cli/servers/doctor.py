@@ -74,7 +74,11 @@ def findings(
     if still:
         word = "degraded" if verdict.code == OK else word
         why = f"{' and '.join(view.server for view in still)} can't go on, as the disk is full"
-    found.append(Finding(GOOD if verdict.code == OK and not still else BAD, f"the pair is {word}: {why}"))
+    for view in seen:
+        # The finding on this server has said it.
+        why = why.removesuffix(view.trouble).removesuffix("; ")
+    about = f"the pair is {word}" + (f": {why}" if why else "")
+    found.append(Finding(GOOD if verdict.code == OK and not still else BAD, about))
     return found
 
 
@@ -113,7 +117,8 @@ def _of_one(
     yield Finding(GOOD, f"{view.server} answers, and is {view.state}")
     yield from _ports(view, closed)
     if view.trouble:
-        yield Finding(BAD, view.trouble, "see `chp status`, and docs/operations.md on two stores")
+        # The server's text has the remedy.
+        yield Finding(BAD, view.trouble)
     yield from _clock(view, now_ms, took_ms)
     yield from _room(view)
     yield from _work(view)
