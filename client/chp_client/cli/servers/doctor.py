@@ -36,6 +36,8 @@ CONNECT_S = 1.0
 CLOCK_S = 2.0
 # The part of memory or keys in use that is worth a warning. Sets are refused at the bound.
 LITTLE = 0.9
+# A server is read-only below this part of the disk that is to stay free.
+READ_ONLY_SHARE = 8
 # A longer turn holds up every client.
 TURN_MS = 1000
 # The active's last word is older at a replica that lost it: heartbeats come each second at the most.
@@ -149,7 +151,9 @@ def _room(view: ServerStatus) -> Iterator[Finding]:
     free, least = view.fact("room.disk_free"), view.fact("room.disk_free_min")
     if free is not None and least is not None and free < 2 * least:
         yield Finding(
-            WARN, f"{view.server} has {show_bytes(free)} of disk left, and is read-only below {show_bytes(least)}",
+            WARN,
+            f"{view.server} has {show_bytes(free)} of disk left; it refuses sets below {show_bytes(least)}, and "
+            f"deletes below {show_bytes(least // READ_ONLY_SHARE)}",
             "make room on its data disk",
         )  # fmt: skip
 
