@@ -41,6 +41,7 @@ def test_a_pair_that_is_well() -> None:
         ({"room": {**ROOM, "full": True, "why": "max_keys"}}, BAD, "refuses sets: max_keys"),
         ({"turns": {"longest_ms": 2500.0}}, WARN, "took 2.5 s"),
         ({"counts": {"unknown_keys": 3}}, WARN, "rejected 3 connections"),
+        ({"counts": {"strangers": 3}}, WARN, "3 messages of another server than its peer"),
         ({"insecure": True}, WARN, "--insecure"),
         ({"peer": {**PEER, "alive": False}}, BAD, "does not hear its peer"),
         ({"peer": {**PEER, "version": VERSION + 1}}, WARN, f"speaks version {VERSION + 1}, this {VERSION}"),

@@ -26,7 +26,7 @@ from ..pair import ServerStatus
 from ..probe import explain
 from ..settings import CliSettings, command
 from ..store import asking, at_once
-from ..text import show_bytes
+from ..text import counted, show_bytes
 
 GOOD, WARN, BAD = "ok", "warn", "bad"
 COLOURS = {GOOD: "green", WARN: "yellow", BAD: "red"}
@@ -172,6 +172,12 @@ def _work(view: ServerStatus) -> Iterator[Finding]:
                 f"{view.server} rejected {counts[name]:.0f} connections ({name})",
                 "its log has their addresses, and the reasons",
             )
+    if strangers := counts.get("strangers"):
+        yield Finding(
+            WARN,
+            f"{view.server} got {counted(int(strangers), 'message')} of another server than its peer on P+3",
+            "its log names that server; correct that server's --peer, or this server's",
+        )
     if view.fact("insecure"):
         yield Finding(WARN, f"{view.server} admits every client that reaches it (--insecure)", "use keys: `chp keygen`")
 
