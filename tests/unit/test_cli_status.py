@@ -220,6 +220,13 @@ def test_a_wrong_port_is_told_from_a_busy_server(kind: int, why: str, monkeypatc
         assert probe.why_silent(address, gone(address), with_key=False) == why
 
 
+def test_a_server_that_wants_a_key_denies_a_client_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "why_silent", lambda server, answer, with_key: admission.WANTS_KEY)
+    seen = look({A: gone(A), B: gone(B)}, monkeypatch=monkeypatch)
+    verdict = pair.verdict(seen.views)
+    assert [view.state for view in seen.views] == ["DENIED", "DENIED"] and (verdict.code, verdict.word) == (4, "denied")
+
+
 def test_a_state_may_be_told_as_a_number_too() -> None:
     states = [pair.ServerStatus(A, facts={"state": n}).state for n in (1, 2, 3, 4)]
     assert states == ["STARTING", "STARTING", "ACTIVE", "PASSIVE"]

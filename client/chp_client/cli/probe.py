@@ -81,4 +81,7 @@ def _socket_type(found: socket.socket) -> bytes:
 
 def explain(view: ServerStatus, answer: Answer, *, with_key: bool) -> None:
     """Put the better reason, if there is one, into the view of the server."""
-    view.problem = why_silent(view.server, answer, with_key=with_key) or view.problem
+    why = why_silent(view.server, answer, with_key=with_key)
+    view.problem = why or view.problem
+    # A server with keys refuses this client, as it refuses an unknown key.
+    view.denied = view.denied or why == WANTS_KEY
