@@ -30,6 +30,8 @@ class Shared:
     many: list[tuple[int, float | None]] = field(default_factory=list)
     synced: bool = True
     acknowledges: bool = True
+    # What a set_many is refused with, by a key of it.
+    refuses: dict[str, Exception] = field(default_factory=dict)
     next: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def put(self, key: str, value: bytes, ttl: float | None = None) -> int:
@@ -78,6 +80,8 @@ class StandIn:
 
     def set_many(self, values: Mapping[str, bytes], ttl: float | None = None, timeout: float = 0) -> Ticket:
         self.shared.many.append((len(values), ttl))
+        if refused := next((error for key, error in self.shared.refuses.items() if key in values), None):
+            return Ticket(self.shared, error=refused)
         return Ticket(self.shared, [self.shared.put(k, v, ttl) for k, v in values.items()][-1])
 
     def delete_many(self, keys: list[str], timeout: float) -> Ticket:

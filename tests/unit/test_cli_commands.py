@@ -18,6 +18,7 @@ from chp_client.cli.app import chp
 from chp_client.cli.data import write
 from chp_client.cli.faults import Misused
 from chp_client.cli.out import Out
+from chp_client.errors import Refused
 from tests.talk import run
 from tests.unit.cli_standin import Shared, StandIn
 
@@ -439,6 +440,18 @@ def test_load_says_how_many_keys_are_set_before_a_wrong_line(shared: Shared) -> 
     assert "-, line 1501: " in one_line(wrong) and "; 1,000 keys of the lines before it are set" in wrong.stderr
     assert len(shared.entries) == 1000
     assert "; nothing was set" in run("load", "-", stdin=b"nonsense\n").stderr
+
+
+def test_load_says_how_many_keys_are_set_before_a_refusal(shared: Shared) -> None:
+    lines = b"".join(b'{"key": "/k/%d", "value": "v"}\n' % i for i in range(2500))
+    shared.refuses = {"/k/2000": Refused("disk: 1 MiB is free; free some", "full", None, "")}
+    refused = run("load", "-", stdin=lines)
+    assert refused.exit_code == 4
+    assert one_line(refused).endswith("free some; 2,000 of the 2,500 keys sent are known to be set\n")
+    shared.refuses = {"/k/0": Refused("user 'bob' may not", "access", None, "")}
+    assert one_line(run("load", "-", stdin=lines)).endswith(
+        "may not; 1,500 of the 2,500 keys sent are known to be set\n"
+    )
 
 
 # -- the shared options

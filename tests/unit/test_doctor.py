@@ -37,7 +37,11 @@ def test_a_pair_that_is_well() -> None:
         ({"wall_ms": round(NOW_MS - 12_100)}, WARN, "12.0 s apart"),
         ({"wall_ms": round(NOW_MS + 12_100)}, WARN, "12.0 s apart"),
         ({"room": {**ROOM, "memory": 950}}, WARN, "of 1000 B memory in use"),
-        ({"room": {**ROOM, "disk_free": 100}}, WARN, "100 B of disk left; it refuses sets below 64 B, and deletes below 8 B"),
+        (
+            {"room": {**ROOM, "disk_free": 100}},
+            WARN,
+            "100 B of disk left; it refuses sets below 64 B, and deletes below 8 B",
+        ),
         ({"room": {**ROOM, "full": True, "why": "max_keys"}}, BAD, "refuses sets: max_keys"),
         ({"turns": {"longest_ms": 2500.0}}, WARN, "took 2.5 s"),
         ({"counts": {"unknown_keys": 3}}, WARN, "rejected 3 connections"),

@@ -19,7 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO, TYPE_CHECKING
@@ -30,7 +30,8 @@ from chp.keys import check_key
 from chp.limits import DEFAULT
 from chp.properties import ttl_ms
 
-from ..faults import Misused, NotFound
+from ...errors import Refused
+from ..faults import Misused, NotFound, RefusedByServer
 from ..out import Out, json_line
 from ..settings import CliSettings, command, duration
 from ..store import Item, Store, reading, writing
@@ -143,7 +144,8 @@ def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> 
     """Set keys from JSON lines.
 
     FILE, or standard input (-), holds lines as `chp dump` writes them. The command ends when every set is
-    acknowledged, and reports the rate. A wrong line is named, with exit code 2.
+    acknowledged, and reports the rate. A wrong line is named, with exit code 2. If a server refuses some keys, the
+    error tells how many are set, with exit code 4.
 
     Examples:
         chp load rates.jsonl
@@ -159,23 +161,57 @@ def load(settings: CliSettings, path: str, ttl: float | None, dry_run: bool) -> 
 
 
 def _send(settings: CliSettings, portions: Iterator[Portion]) -> tuple[int, str]:
-    n, weakest = 0, ""
     with writing(settings) as store:
-        tickets: deque[Ticket] = deque()
+        sent = _Sent(store)
         try:
             for portion in portions:
-                tickets.append(store.set_many(portion.values, portion.ttl_s))
-                n += len(portion.values)
-                if len(tickets) > TICKETS_MAX:
-                    weakest = _weaker(weakest, store, tickets.popleft())
+                sent.send(portion)
         except _WrongLine as wrong:
-            for ticket in tickets:
-                store.wait(ticket)
+            sent.finish()
+            n = sent.keys
             before = f"{show_count(n)} keys of the lines before it are set" if n else "nothing was set"
             raise _WrongLine(f"{wrong.message}; {before}") from None
-        for ticket in tickets:
-            weakest = _weaker(weakest, store, ticket)
-    return n, weakest
+        sent.finish()
+    return sent.keys, sent.weakest
+
+
+class _Sent:
+    """The portions that were sent: their keys, how many of these are set, and the weakest durability."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # Each ticket with the number of its keys.
+        self._tickets: deque[tuple[Ticket, int]] = deque()
+        self.keys, self.weakest = 0, ""
+        self._set = 0
+
+    def send(self, portion: Portion) -> None:
+        """Send a portion; wait for the oldest one if too many are not acknowledged."""
+        self._tickets.append((self._store.set_many(portion.values, portion.ttl_s), len(portion.values)))
+        self.keys += len(portion.values)
+        if len(self._tickets) > TICKETS_MAX:
+            self._wait()
+
+    def finish(self) -> None:
+        """Wait for all acknowledgements; raise a fault that tells how many keys are set if one is refused."""
+        while self._tickets:
+            self._wait()
+
+    def _wait(self) -> None:
+        try:
+            self._settle()
+        except Refused as refused:
+            with suppress(TimeoutError):
+                while self._tickets:
+                    with suppress(Refused):
+                        self._settle()
+            told = f"{show_count(self._set)} of the {counted(self.keys, 'key')} sent are known to be set"
+            raise RefusedByServer(f"{refused}; {told}") from None
+
+    def _settle(self) -> None:
+        ticket, keys = self._tickets.popleft()
+        self.weakest = min(self.weakest, self._store.wait(ticket).durability, key=_STRENGTH.index)
+        self._set += keys
 
 
 class _WrongLine(Misused):
@@ -183,10 +219,6 @@ class _WrongLine(Misused):
 
 
 _STRENGTH = ("applied", "journaled", "replicated", "")
-
-
-def _weaker(so_far: str, store: Store, ticket: Ticket) -> str:
-    return min(so_far, store.wait(ticket).durability, key=_STRENGTH.index)
 
 
 def _report(out: Out, n: int, took_s: float, durability: str) -> None:
