@@ -427,6 +427,9 @@ def test_record_and_replay_refuse_wrong_arguments(server: TestServer, tmp_path: 
     refused(run(*nobody, "record", str(tmp_path / "new")), 3, "no server")
     with recorded([server.address], tmp_path / "busy"):
         refused(run(*servers, "record", str(tmp_path / "busy")), 2, "somebody records into")
+    for directory in ("/proc/x", "/proc/self"):
+        refused(run(*servers, "record", directory), 1, f"{directory}: ")
+        refused(run(*servers, "record", directory), 1, "; give another directory")
 
 
 def test_a_recording_is_split_into_files_by_size(server: TestServer, tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def record(
         if not folder.is_dir():
             # Without a server there will be no directory.
             feed.facts(timeout_s)
-            folder.mkdir(parents=True, exist_ok=True)
+            with _can_be_written(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             writer = RecordingWriter(folder, subtree, every_s, file_bytes)
             feed.facts(timeout_s)
@@ -198,8 +199,20 @@ def _snapshot(feed: Feed, writer: RecordingWriter, gap: bool) -> None:
 
 
 @contextmanager
+def _can_be_written(folder: Path) -> Iterator[None]:
+    """Add the directory and the remedy to an error of the system."""
+    try:
+        yield
+    except OSError as error:
+        why = f"{error.strerror}; give another directory"
+        raise OSError(error.errno, why, str(folder)) from None
+
+
+@contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    with (folder / LOCK).open("w") as file:
+    with _can_be_written(folder):
+        file = (folder / LOCK).open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
