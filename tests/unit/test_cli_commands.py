@@ -219,7 +219,7 @@ def test_del_of_a_prefix_needs_yes_without_a_terminal(shared: Shared) -> None:
         shared.put(key, b"1")
     result = run("del", "--prefix", "/a/")
     assert result.exit_code == 2
-    assert "2 keys would be deleted" in one_line(result)
+    assert "2 keys would be deleted, but there is no terminal to ask on; add --yes" in one_line(result)
     assert run("del", "--prefix", "/a/", "--dry-run").stdout == "/a/x\n/a/y\n"
     assert len(shared.entries) == 3
     assert json.loads(run("del", "--prefix", "/a/", "--yes", "--json").stdout) == {"deleted": 2}

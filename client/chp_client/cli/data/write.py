@@ -154,7 +154,7 @@ def can_ask() -> bool:
 def confirm(what: str, question: str, otherwise: str = "") -> None:
     """Go on only if the user says yes."""
     if not can_ask():
-        raise Misused(f"{what} but there is no terminal to ask on; add --yes{otherwise}")
+        raise Misused(f"{what}, but there is no terminal to ask on; add --yes{otherwise}")
     click.confirm(question, abort=True, err=True)
 
 
