@@ -98,6 +98,8 @@ def _run(config: Config) -> None:
     _take_descriptors()
     # The files that it writes are for its own user alone.
     os.umask(0o077)
+    if os.path.exists(config.backup_dir) and not os.path.isdir(config.backup_dir):
+        raise CannotStart(Exit.USAGE, f"{config.backup_dir} is no directory; give another --backup-dir")
     keyring = Keyring(config.keys, has_peer=config.peer is not None) if config.keys else None
     with _signals() as ending, _opened_journal(config) as journal:
         server = (ReplicaServer if config.replica else Server)(config, journal, keyring=keyring)

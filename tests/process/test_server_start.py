@@ -183,6 +183,12 @@ def test_a_data_directory_that_cannot_be_made_gives_exit_code_4(tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
+def test_a_backup_directory_that_is_a_file_gives_exit_code_2(tmp_path: Path) -> None:
+    done = run("--bind", local(), "--backup-dir", "/dev/null", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "/dev/null is no directory; give another --backup-dir" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_data_directory_in_use_gives_exit_code_5(tmp_path: Path, start: Start) -> None:
     first = start("--bind", local(), "--data", "shared")
     first.wait_for(" active ")
