@@ -102,8 +102,8 @@ def read_file(path: str) -> bytes:
 def del_(settings: CliSettings, keys: tuple[str, ...], prefix: bool, yes: bool, dry_run: bool) -> None:
     """Delete keys, or all under a prefix.
 
-    A key that does not exist counts as deleted: exit code 0. A KEY that ends with a slash must exist, because it may be
-    meant as a prefix.
+    A key that does not exist counts as deleted: exit code 0. An absent KEY that ends with a slash is refused with exit
+    code 1 if other keys begin with it, because it may be meant as a prefix.
 
     Examples:
         chp del /config/motd
